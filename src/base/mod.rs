@@ -1,0 +1,22 @@
+//! The ground floor: ids, time, entropy, secrets, limits, back-off, cursors.
+//!
+//! Every room imports this one; it imports none. No I/O happens here. The wall
+//! clock, random bits and new ids come only from here, so that a test can move
+//! the clock and a simulation can replay a seed.
+
+pub mod backoff;
+pub mod clock;
+pub mod cursor;
+pub mod entropy;
+pub mod id;
+pub mod key;
+pub mod limit;
+pub mod origin;
+pub mod seal;
+pub mod text;
+
+pub use clock::{Clock, Timestamp};
+pub use entropy::Entropy;
+pub use id::{Id, Kind};
+pub use origin::Origin;
+pub use secrecy::{ExposeSecret, SecretString};

@@ -1,0 +1,56 @@
+//! The one source of time, random bits and new ids, handed down from the root.
+
+use std::{fmt, sync::Arc};
+
+use uuid::Builder;
+
+use super::{Clock, Entropy, Id, Kind, Timestamp, clock::SystemClock, entropy::SystemEntropy};
+
+/// Time, entropy and ids in one value; cheap to clone.
+#[derive(Clone)]
+pub struct Origin {
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl Origin {
+    /// The machine's own clock and generator.
+    pub fn system() -> Self {
+        Self::new(Arc::new(SystemClock), Arc::new(SystemEntropy))
+    }
+
+    /// Any other pair, as a test or a simulation wants it.
+    pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        Self { clock, entropy }
+    }
+
+    /// Now, in UTC, to the microsecond.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// A new id: a UUIDv7 (RFC 9562), so ids of one kind sort by time.
+    pub fn id<K: Kind>(&self) -> Id<K> {
+        let millis = (self.now().unix_timestamp_nanos() / 1_000_000) as u64;
+        let uuid = Builder::from_unix_timestamp_millis(millis, &self.bytes()).into_uuid();
+        Id::from_uuid(uuid)
+    }
+
+    /// Random bytes, fit for keys when the source is the system's.
+    pub fn bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.entropy.fill(&mut bytes);
+        bytes
+    }
+
+    /// A number in `0.0..1.0`, for jitter.
+    pub fn fraction(&self) -> f64 {
+        u32::from_le_bytes(self.bytes()) as f64 / (u32::MAX as f64 + 1.0)
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Origin")
+    }
+}

@@ -1,0 +1,156 @@
+//! Sealing of secrets at rest, and the keys that are derived for it.
+//!
+//! One master key per deployment wraps one data key per tenant; the data key
+//! seals that tenant's secrets (AES-256-GCM) with the identity of the row as
+//! associated data, so that ciphertexts cannot be swapped between rows.
+
+use aes_gcm::{
+    Aes256Gcm,
+    aead::{Aead, KeyInit, Payload},
+};
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use super::Origin;
+
+const NONCE_BYTES: usize = 12;
+
+/// Why something sealed could not be opened.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("sealed with another key, for another row, or damaged")]
+pub struct OpenError;
+
+/// A 256-bit key that seals and opens.
+#[derive(Clone)]
+pub struct DataKey(Zeroizing<[u8; 32]>);
+
+/// The key of the deployment and what is derived from it.
+#[derive(Clone)]
+pub struct MasterKey(Zeroizing<[u8; 32]>);
+
+impl DataKey {
+    /// A new random key.
+    pub fn generate(origin: &Origin) -> Self {
+        Self(Zeroizing::new(origin.bytes()))
+    }
+
+    /// Seals `plain` for one place, named by `context` (table, tenant, row).
+    pub fn seal(&self, plain: &[u8], context: &str, origin: &Origin) -> Vec<u8> {
+        let nonce: [u8; NONCE_BYTES] = origin.bytes();
+        let payload = Payload { msg: plain, aad: context.as_bytes() };
+        let sealed =
+            self.cipher().encrypt((&nonce).into(), payload).expect("AES-GCM seals anything below 64 GiB");
+        [nonce.as_slice(), &sealed].concat()
+    }
+
+    /// Opens what [`DataKey::seal`] made for the same `context`.
+    pub fn open(&self, sealed: &[u8], context: &str) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        let (nonce, body) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(OpenError)?;
+        let payload = Payload { msg: body, aad: context.as_bytes() };
+        let plain = self.cipher().decrypt(nonce.into(), payload).map_err(|_| OpenError)?;
+        Ok(Zeroizing::new(plain))
+    }
+
+    fn cipher(&self) -> Aes256Gcm {
+        Aes256Gcm::new((&*self.0).into())
+    }
+}
+
+impl MasterKey {
+    /// A new random key.
+    pub fn generate(origin: &Origin) -> Self {
+        Self(Zeroizing::new(origin.bytes()))
+    }
+
+    /// From 64 hexadecimal characters, or from any longer passphrase's hash.
+    ///
+    /// Returns `None` below 32 characters: too little to hide anything with.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let decoded: Option<Vec<u8>> = (text.len() == 64 && text.is_ascii())
+            .then(|| (0..32).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()).collect())
+            .flatten();
+        let key = match decoded {
+            Some(bytes) => bytes.try_into().ok()?,
+            None if text.len() >= 32 => Sha256::digest(text).into(),
+            None => return None,
+        };
+        Some(Self(Zeroizing::new(key)))
+    }
+
+    /// The 64 hexadecimal characters that [`MasterKey::parse`] reads.
+    pub fn to_hex(&self) -> Zeroizing<String> {
+        Zeroizing::new(super::text::hex(&*self.0))
+    }
+
+    /// A value that tells whether two processes hold the same key.
+    pub fn check_value(&self) -> [u8; 32] {
+        *self.derive("check")
+    }
+
+    /// Wraps a tenant's data key; `tenant` becomes associated data.
+    pub fn wrap(&self, key: &DataKey, tenant: &str, origin: &Origin) -> Vec<u8> {
+        DataKey(self.derive("wrap")).seal(&*key.0, tenant, origin)
+    }
+
+    /// Opens what [`MasterKey::wrap`] made.
+    pub fn unwrap(&self, wrapped: &[u8], tenant: &str) -> Result<DataKey, OpenError> {
+        let plain = DataKey(self.derive("wrap")).open(wrapped, tenant)?;
+        let bytes: [u8; 32] = plain.as_slice().try_into().map_err(|_| OpenError)?;
+        Ok(DataKey(Zeroizing::new(bytes)))
+    }
+
+    /// The peppered hash under which a bearer secret is stored.
+    pub fn fingerprint(&self, bearer: &str) -> [u8; 32] {
+        mac(&*self.derive("pepper"), bearer.as_bytes())
+    }
+
+    /// A tag that binds a cursor to its tenant and query.
+    pub fn cursor_tag(&self, bound: &[u8]) -> [u8; 32] {
+        mac(&*self.derive("cursor"), bound)
+    }
+
+    fn derive(&self, purpose: &str) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(mac(&*self.0, format!("sojourn/{purpose}/1").as_bytes()))
+    }
+}
+
+/// HMAC-SHA256 (RFC 2104).
+pub fn mac(key: &[u8], message: &[u8]) -> [u8; 32] {
+    let mut mac =
+        <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key).expect("HMAC takes a key of any length");
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+/// SHA-256 (FIPS 180-4).
+pub fn sha256(message: &[u8]) -> [u8; 32] {
+    Sha256::digest(message).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_opens_only_in_its_own_row() {
+        let origin = Origin::system();
+        let master = MasterKey::generate(&origin);
+        let wrapped = master.wrap(&DataKey::generate(&origin), "org_1", &origin);
+        let key = master.unwrap(&wrapped, "org_1").expect("the same tenant");
+        let sealed = key.seal(b"sk-1", "credential/1", &origin);
+        assert_eq!(key.open(&sealed, "credential/1").expect("the same row").as_slice(), b"sk-1");
+        assert_eq!(key.open(&sealed, "credential/2"), Err(OpenError));
+        assert!(master.unwrap(&wrapped, "org_2").is_err());
+        assert!(MasterKey::generate(&origin).unwrap(&wrapped, "org_1").is_err());
+    }
+
+    #[test]
+    fn a_master_key_reads_back_from_its_spelling() {
+        let master = MasterKey::generate(&Origin::system());
+        let again = MasterKey::parse(&master.to_hex()).expect("64 hexadecimal characters");
+        assert_eq!(again.check_value(), master.check_value());
+        assert!(MasterKey::parse("too short").is_none());
+    }
+}

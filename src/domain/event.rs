@@ -1,0 +1,334 @@
+//! The facts of a log: what may happen to a session, and how far each is seen.
+//!
+//! The doc comment of each [`Body`] variant says what it does to the session;
+//! `apply` is that sentence in code. An event is immutable once it has a `seq`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::{
+    conversation::{Block, StopReason},
+    ids::*,
+    session::{Created, Limits, Status},
+    tool::Replay,
+    turn::{TurnError, YieldReason},
+    usage::Usage,
+};
+use crate::base::Timestamp;
+
+/// A fact, with the place and time that the log gave it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Gapless from 1 within the session.
+    pub seq: i64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub ts: Timestamp,
+    #[serde(flatten)]
+    pub draft: Draft,
+}
+
+/// A fact that the log has not taken yet: everything but `seq` and `ts`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Draft {
+    pub id: EventId,
+    pub actor: Actor,
+    pub level: Level,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub turn_id: Option<TurnId>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub step_id: Option<StepId>,
+    /// What the fact refers to outside the log, verbatim from the caller.
+    #[serde(default)]
+    pub refs: Map<String, Value>,
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+/// Who did it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Actor {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub display: Option<String>,
+    #[serde(rename = "type")]
+    pub kind: ActorKind,
+}
+
+/// What kind of party acted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ActorKind {
+    /// A person or program with a key or token.
+    Human,
+    /// The agent of the session.
+    Agent,
+    /// The service itself.
+    System,
+    /// A schedule or an inbound hook.
+    Trigger,
+}
+
+impl Actor {
+    /// The agent of the session.
+    pub fn agent() -> Self {
+        Self { id: None, display: None, kind: ActorKind::Agent }
+    }
+
+    /// The service itself.
+    pub fn system() -> Self {
+        Self { id: None, display: None, kind: ActorKind::System }
+    }
+}
+
+/// How far an event is seen. A reader of one level sees those before it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// What a person follows: messages and ends of turns.
+    User,
+    /// What a dashboard shows: tool calls, narration.
+    Progress,
+    /// Everything, the provider's raw blocks included.
+    Internal,
+}
+
+/// How a caller wants a running turn to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelMode {
+    /// Stop.
+    Cancel,
+    /// Stop, and go on with the input that asked for it.
+    Interrupt,
+}
+
+/// What happened. Serialised as `type` and `body`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", content = "body")]
+pub enum Body {
+    /// The session exists; `idle` until it has input.
+    #[serde(rename = "session.created")]
+    SessionCreated(Box<Created>),
+    /// Title, metadata or limits changed; absent fields did not.
+    #[serde(rename = "session.updated")]
+    SessionUpdated {
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        title: Option<Option<String>>,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        metadata: Option<Map<String, Value>>,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        limits: Option<Limits>,
+    },
+    /// The status changed by a caller's hand (archive); turns say theirs themselves.
+    #[serde(rename = "session.status_changed")]
+    SessionStatusChanged { from: Status, to: Status },
+    /// Input. Makes a queued turn, or joins the queued one that `turn_id` names;
+    /// a session at rest becomes `queued`.
+    #[serde(rename = "user.message")]
+    UserMessage {
+        text: String,
+        /// The input as an object, where the caller sent one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        input: Option<Value>,
+        /// The caller's envelope (`id`, `source`, `conversation`, `raw`).
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        envelope: Option<Map<String, Value>>,
+    },
+    /// A caller asked the running turn to end; it ends at its next checkpoint.
+    #[serde(rename = "turn.cancel_requested")]
+    TurnCancelRequested { turn_id: TurnId, mode: CancelMode },
+    /// The turn runs: its window is fixed, `input_cursor` moves to its end, the
+    /// status is `running`. Written again, with the next `attempt`, after a crash.
+    #[serde(rename = "turn.started")]
+    TurnStarted { turn_id: TurnId, input_from_seq: i64, input_to_seq: i64, attempt: i32 },
+    /// The agent said something.
+    #[serde(rename = "agent.message")]
+    AgentMessage {
+        text: String,
+        /// A question: the session waits for the answer.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        awaiting_input: bool,
+        /// Answers that the agent suggests.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        options: Vec<String>,
+    },
+    /// Reasoning that the provider shows.
+    #[serde(rename = "agent.thinking")]
+    AgentThinking { text: String },
+    /// A model call was answered. What the next request is built from; adds to usage.
+    #[serde(rename = "step.completed")]
+    StepCompleted(Box<StepCompleted>),
+    /// A tool is about to run. Written before it does.
+    #[serde(rename = "tool.call")]
+    ToolCall { call_id: String, tool: String, input: Value, args_summary: String, replay: Replay },
+    /// A command of the sandbox ended.
+    #[serde(rename = "exec.completed")]
+    ExecCompleted {
+        call_id: String,
+        command: String,
+        exit_code: i32,
+        /// The end of its output.
+        summary: String,
+        /// Bytes that it wrote in all.
+        bytes: u64,
+        /// `exited`, `timeout`, `oom` or `killed`.
+        cause: String,
+        duration_ms: u64,
+    },
+    /// What the model is told of a call. Exactly one for each call.
+    #[serde(rename = "tool.result")]
+    ToolResult {
+        call_id: String,
+        tool: String,
+        output: String,
+        is_error: bool,
+        /// Where the result comes from.
+        outcome: Outcome,
+        duration_ms: u64,
+    },
+    /// A model call failed; says when it is tried again, if it is.
+    #[serde(rename = "error.model")]
+    ErrorModel(Failure),
+    /// The service or the sandbox failed.
+    #[serde(rename = "error.runtime")]
+    ErrorRuntime(Failure),
+    /// The task itself cannot be done as asked.
+    #[serde(rename = "error.task")]
+    ErrorTask(Failure),
+    /// The turn is over. The status becomes `queued` when input waits, else what
+    /// the reason says: `awaiting_input`, `failed` or `idle`.
+    #[serde(rename = "turn.completed")]
+    TurnCompleted(Box<TurnCompleted>),
+    /// A sandbox is attached.
+    #[serde(rename = "sandbox.created")]
+    SandboxCreated { sandbox_id: SandboxId, duration_ms: u64 },
+    /// The sandbox was found dead or unreachable.
+    #[serde(rename = "sandbox.lost")]
+    SandboxLost { sandbox_id: SandboxId, reason: String },
+    /// The sandbox was ended by the service.
+    #[serde(rename = "sandbox.terminated")]
+    SandboxTerminated { sandbox_id: SandboxId, reason: String },
+    /// A limit is close: 80 % are used. Once per limit.
+    #[serde(rename = "limit.warning")]
+    LimitWarning { limit: String, used: u64, allowed: u64 },
+    /// A limit is reached; the turn ends.
+    #[serde(rename = "limit.exceeded")]
+    LimitExceeded { limit: String, used: u64, allowed: u64 },
+}
+
+/// The whole of one answered model call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepCompleted {
+    /// From 1 within the turn, over all attempts.
+    pub index: u64,
+    pub provider: String,
+    pub model: String,
+    /// The provider's blocks, verbatim and in order.
+    pub raw: Vec<Value>,
+    /// The same in neutral form.
+    pub blocks: Vec<Block>,
+    pub stop: StopReason,
+    pub usage: Usage,
+    pub attempt: i32,
+    pub duration_ms: u64,
+}
+
+/// Where a tool's result comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The tool ran and this is what it said.
+    Ran,
+    /// It never ran: canceled, refused or unknown to the catalogue.
+    NotRun,
+    /// A crash hid whether it ran.
+    Unknown,
+}
+
+/// A failure, said for people and for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Stable word, as in `overloaded`.
+    pub code: String,
+    pub message: String,
+    /// When it is tried again.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    pub retry_at: Option<Timestamp>,
+}
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TurnCompleted {
+    pub turn_id: TurnId,
+    pub yield_reason: YieldReason,
+    /// The turn's last user-level `agent.message`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub result_event_id: Option<EventId>,
+    pub usage: Usage,
+    /// Time in which the turn was worked on, in whole seconds.
+    pub active_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<TurnError>,
+    /// The limit that ended it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limit: Option<String>,
+    /// Whether the session is `failed`: the turn ended before it did anything.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub failed: bool,
+}
+
+impl Body {
+    /// The type on the wire, as in `turn.completed`.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::SessionCreated(_) => "session.created",
+            Self::SessionUpdated { .. } => "session.updated",
+            Self::SessionStatusChanged { .. } => "session.status_changed",
+            Self::UserMessage { .. } => "user.message",
+            Self::TurnCancelRequested { .. } => "turn.cancel_requested",
+            Self::TurnStarted { .. } => "turn.started",
+            Self::AgentMessage { .. } => "agent.message",
+            Self::AgentThinking { .. } => "agent.thinking",
+            Self::StepCompleted(_) => "step.completed",
+            Self::ToolCall { .. } => "tool.call",
+            Self::ExecCompleted { .. } => "exec.completed",
+            Self::ToolResult { .. } => "tool.result",
+            Self::ErrorModel(_) => "error.model",
+            Self::ErrorRuntime(_) => "error.runtime",
+            Self::ErrorTask(_) => "error.task",
+            Self::TurnCompleted(_) => "turn.completed",
+            Self::SandboxCreated { .. } => "sandbox.created",
+            Self::SandboxLost { .. } => "sandbox.lost",
+            Self::SandboxTerminated { .. } => "sandbox.terminated",
+            Self::LimitWarning { .. } => "limit.warning",
+            Self::LimitExceeded { .. } => "limit.exceeded",
+        }
+    }
+
+    /// How far an event of this type is seen, unless its maker says otherwise.
+    pub fn level(&self) -> Level {
+        match self {
+            Self::UserMessage { .. } | Self::TurnCompleted(_) => Level::User,
+            Self::StepCompleted(_) | Self::ErrorModel(_) | Self::ErrorRuntime(_) | Self::ErrorTask(_) => {
+                Level::Internal
+            }
+            Self::AgentMessage { .. }
+            | Self::SessionCreated(_)
+            | Self::SessionUpdated { .. }
+            | Self::SessionStatusChanged { .. }
+            | Self::TurnCancelRequested { .. }
+            | Self::TurnStarted { .. }
+            | Self::AgentThinking { .. }
+            | Self::ToolCall { .. }
+            | Self::ExecCompleted { .. }
+            | Self::ToolResult { .. }
+            | Self::SandboxCreated { .. }
+            | Self::SandboxLost { .. }
+            | Self::SandboxTerminated { .. }
+            | Self::LimitWarning { .. }
+            | Self::LimitExceeded { .. } => Level::Progress,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The kinds of thing that have an id, with their prefixes.
+
+use crate::base::{Id, Kind};
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident $alias:ident $prefix:literal)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub enum $kind {}
+        impl Kind for $kind {
+            const PREFIX: &'static str = $prefix;
+        }
+        $(#[$doc])*
+        pub type $alias = Id<$kind>;
+    )*};
+}
+
+kinds! {
+    /// An organization: the unit of isolation.
+    TenantKind TenantId "org"
+    /// An API key.
+    KeyKind KeyId "key"
+    /// An agent.
+    AgentKind AgentId "agt"
+    /// An immutable revision of an agent.
+    RevisionKind RevisionId "rev"
+    /// A stored provider key.
+    CredentialKind CredentialId "cred"
+    /// A session.
+    SessionKind SessionId "ses"
+    /// A turn of a session.
+    TurnKind TurnId "trn"
+    /// A step of a turn.
+    StepKind StepId "stp"
+    /// An event of a log.
+    EventKind EventId "evt"
+    /// A sandbox.
+    SandboxKind SandboxId "sbx"
+    /// A webhook destination of a session.
+    DestinationKind DestinationId "dst"
+    /// One event on its way to one destination.
+    DeliveryKind DeliveryId "dlv"
+    /// One HTTP request.
+    RequestKind RequestId "req"
+}

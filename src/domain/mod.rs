@@ -1,0 +1,20 @@
+//! What a session is and which rules it keeps: types and pure functions.
+//!
+//! Everything above asks this room; it asks nobody. No I/O, no async, no clock:
+//! the time and new ids come in as arguments, so the same inputs always give the
+//! same events.
+
+pub mod conversation;
+pub mod event;
+pub mod ids;
+pub mod session;
+pub mod tool;
+pub mod turn;
+pub mod usage;
+
+pub use conversation::{Answer, Block, Message, StopReason};
+pub use event::{Actor, ActorKind, Body, Event, Level};
+pub use ids::*;
+pub use session::{Session, Status};
+pub use turn::Turn;
+pub use usage::Usage;

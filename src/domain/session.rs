@@ -1,0 +1,154 @@
+//! A session as its log leaves it: the state that commands are decided on.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::{
+    conversation::ModelOptions,
+    ids::*,
+    turn::{LastTurn, Turn},
+    usage::Usage,
+};
+use crate::base::Timestamp;
+
+/// Where a session is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// A turn waits for a worker.
+    Queued,
+    /// A turn is executing.
+    Running,
+    /// The last turn ended with a question; steerable.
+    AwaitingInput,
+    /// Done for now; steerable.
+    Idle,
+    /// The last turn ended before it could do anything; steerable.
+    Failed,
+    /// Closed; read-only.
+    Archived,
+}
+
+/// Who or what started a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    Api,
+    Cli,
+    Manual,
+    Cron,
+    Mention,
+    React,
+}
+
+/// Caps of a session; an absent one does not bind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Tokens of the whole session: input, cache and output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Wall clock of one turn, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_seconds: Option<u64>,
+    /// Turns that the session may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns: Option<u64>,
+    /// Model calls within one turn (default 200).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+}
+
+impl Limits {
+    /// These limits with those of `over` in front.
+    pub fn overridden_by(self, over: Self) -> Self {
+        Self {
+            tokens: over.tokens.or(self.tokens),
+            turn_seconds: over.turn_seconds.or(self.turn_seconds),
+            turns: over.turns.or(self.turns),
+            steps: over.steps.or(self.steps),
+        }
+    }
+}
+
+/// The agent as it was when the session was made; never changes after.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AgentSnapshot {
+    #[schema(value_type = String)]
+    pub revision_id: RevisionId,
+    /// From 1 within the agent.
+    pub revision: i32,
+    pub name: String,
+    /// SHA-256 of the prompt, in hexadecimal; the prompt is in the revision.
+    pub prompt_hash: String,
+    /// `provider/model`.
+    pub model: String,
+    pub model_options: ModelOptions,
+    pub runtime: String,
+    /// Names of the tools that the agent may use; `None` for all.
+    pub tools: Option<Vec<String>>,
+}
+
+/// What a session starts with; the body of `session.created`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Created {
+    pub agent_id: Option<AgentId>,
+    pub credential_id: Option<CredentialId>,
+    pub agent_snapshot: Option<AgentSnapshot>,
+    pub title: Option<String>,
+    pub key: Option<String>,
+    pub client_id: Option<String>,
+    pub metadata: Map<String, Value>,
+    pub limits: Limits,
+    pub source: Source,
+}
+
+/// The state of a session: the fold of its log.
+///
+/// Outside the fold, and so outside this type: lease, epoch, heartbeat and the
+/// state of the box.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    pub id: SessionId,
+    pub created: Created,
+    pub status: Status,
+    /// `seq` of the newest event.
+    pub head: i64,
+    /// `seq` of the newest input that a turn has taken.
+    pub input_cursor: i64,
+    /// `seq` of the newest input; beyond `input_cursor` while some is pending.
+    pub input_head: i64,
+    /// The turn that runs.
+    pub running: Option<Turn>,
+    /// The turn that waits, with the input that has joined it.
+    pub queued: Option<Turn>,
+    /// The turn that a caller asked to end.
+    pub cancel_turn_id: Option<TurnId>,
+    /// The newest turn that has ended.
+    pub ended: Option<LastTurn>,
+    /// Turns that have started.
+    pub turns: i64,
+    pub usage: Usage,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl Session {
+    /// Whether input waits for a turn.
+    pub fn is_pending(&self) -> bool {
+        self.input_head > self.input_cursor
+    }
+
+    /// The turn to show: the running one, else the queued one, else the last.
+    pub fn last_turn(&self) -> Option<LastTurn> {
+        let live = self.running.as_ref().or(self.queued.as_ref());
+        live.map(|turn| LastTurn {
+            id: turn.id,
+            state: turn.state,
+            yield_reason: None,
+            result_event_id: None,
+        })
+        .or_else(|| self.ended.clone())
+    }
+}

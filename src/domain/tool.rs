@@ -1,0 +1,53 @@
+//! What a tool is, to the model and to the log.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// What may be done with a call whose outcome was lost in a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Replay {
+    /// Changes nothing: run again freely.
+    ReadOnly,
+    /// Running it again has the same effect: run again with the same id.
+    Idempotent,
+    /// At most once: ask the sandbox for the outcome, never run again.
+    Unsafe,
+}
+
+/// A tool as a model sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolSpec {
+    /// `[a-z_]`, at most 64 characters: what both providers accept.
+    pub name: String,
+    /// For the model: what it does, when to use it.
+    pub description: String,
+    /// JSON Schema (2020-12) of the arguments; an object.
+    pub input_schema: Value,
+    /// What a crash in the middle means.
+    pub replay: Replay,
+}
+
+/// A call that a model asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ToolCall {
+    /// The provider's id of the call; unique within a session.
+    pub call_id: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// Arguments as the model wrote them.
+    #[schema(value_type = Object)]
+    pub input: Value,
+}
+
+/// What came of a call, as the model is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ToolResult {
+    /// The call that this answers.
+    pub call_id: String,
+    /// Text for the model, already capped.
+    pub output: String,
+    /// Whether the tool failed; the model is told and may try something else.
+    pub is_error: bool,
+}

@@ -1,0 +1,219 @@
+//! Boxes in which tools run, behind one port.
+//!
+//! Called by `worker` (create, attach, destroy, reap) and `tool` (exec, files);
+//! calls an OCI runtime and `sojourn-init`, PID 1 of every box. The box is
+//! hostile: everything that comes out of it is bounded and parsed as such, and
+//! the host never opens a path that a box can write.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::{SandboxId, SessionId, TenantId};
+
+/// A provider of boxes.
+///
+/// Every call that changes a box carries the lease's epoch; the box keeps the
+/// highest that it has seen and refuses lower ones with [`Fault::Stale`].
+#[async_trait]
+pub trait Sandbox: Send + Sync {
+    /// What this provider can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes the box and waits until its init answers. Idempotent by sandbox id.
+    ///
+    /// # Errors
+    /// `Unavailable` when it did not start in time; nothing is left behind.
+    async fn create(&self, spec: &Spec, epoch: i64) -> Result<(), Fault>;
+
+    /// Says hello to a box that may exist already, raising its epoch.
+    ///
+    /// # Errors
+    /// `Gone` when there is no such box; `Stale` when the box has seen a higher epoch.
+    async fn attach(&self, grip: Grip) -> Result<(), Fault>;
+
+    /// Starts a command and returns at once. A second start with the same id is
+    /// the first one: nothing runs twice.
+    async fn start(&self, grip: Grip, exec: &Exec) -> Result<(), Fault>;
+
+    /// Waits until a command is over. Dropping the future leaves it running.
+    ///
+    /// # Errors
+    /// `NotFound` when the box never saw the id.
+    async fn wait(&self, grip: Grip, exec_id: &str) -> Result<Exit, Fault>;
+
+    /// Bytes of a command's output from `offset` on, at most `bytes_max`; empty
+    /// at its present end. Works while it runs and after.
+    async fn output(&self, grip: Grip, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault>;
+
+    /// Ends a command and all its descendants: TERM, the grace, then KILL.
+    /// Returns when none is left.
+    async fn kill(&self, grip: Grip, exec_id: &str) -> Result<(), Fault>;
+
+    /// Reads part of a file as the command's user.
+    async fn read_file(
+        &self,
+        grip: Grip,
+        path: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<FilePart, Fault>;
+
+    /// Replaces a file atomically as the command's user; makes its directories.
+    async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault>;
+
+    /// Ends the box. The session's disk stays. Idempotent.
+    async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault>;
+
+    /// Removes the session's disk. Idempotent; no box may be alive on it.
+    async fn erase(&self, tenant: TenantId, session: SessionId) -> Result<(), Fault>;
+
+    /// The boxes and disks that really exist here, whoever made them.
+    async fn list(&self) -> Result<Vec<Found>, Fault>;
+}
+
+/// What a provider can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Who can reach a live box.
+    pub reach: Reach,
+}
+
+/// Who can reach a live box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Only the node that made it.
+    Node,
+    /// Any worker.
+    Any,
+}
+
+/// A box and the epoch of the lease that speaks to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grip {
+    pub sandbox: SandboxId,
+    pub epoch: i64,
+}
+
+/// The box that is wanted.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub sandbox: SandboxId,
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub limits: BoxLimits,
+    /// Variables that every command of the box sees.
+    pub env: Vec<(String, String)>,
+}
+
+/// What a box may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoxLimits {
+    /// Thousandths of a processor.
+    pub cpu_millis: u32,
+    /// Memory, swap included, in bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+impl Default for BoxLimits {
+    fn default() -> Self {
+        Self { cpu_millis: 2_000, memory_bytes: 2 << 30, pids: 512 }
+    }
+}
+
+/// A command to run.
+#[derive(Clone, Debug)]
+pub struct Exec {
+    /// `[A-Za-z0-9_-]`, 1 to 128 characters, unique within the session.
+    pub id: String,
+    /// Program and arguments; the program is looked up in the box's PATH.
+    pub argv: Vec<String>,
+    /// Absolute path; `/workspace` when empty.
+    pub cwd: String,
+    /// Variables beyond the box's own.
+    pub env: Vec<(String, String)>,
+    /// Wall time at most.
+    pub timeout: Duration,
+    /// Kept output per stream at most, in bytes.
+    pub output_bytes_max: u64,
+}
+
+/// Which bytes of a command's output are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputRange {
+    pub stream: OutputStream,
+    pub offset: u64,
+    pub bytes_max: usize,
+}
+
+/// The two outputs of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code; 128 + signal when a signal ended it.
+    pub code: i32,
+    /// What ended it.
+    pub cause: Cause,
+    /// Bytes it wrote, kept or not.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    pub duration: Duration,
+}
+
+/// What ended a command. Exit 137 alone does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It ended by itself.
+    Exited,
+    /// Its wall time was over.
+    Timeout,
+    /// The box ran out of memory (from the cgroup's counters).
+    Oom,
+    /// It was killed on request.
+    Killed,
+}
+
+/// Part of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePart {
+    pub content: Vec<u8>,
+    /// Size of the whole file, in bytes.
+    pub size: u64,
+}
+
+/// Something that exists at the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    /// The box, or `None` for a disk without one.
+    pub sandbox: Option<SandboxId>,
+}
+
+/// Why a call to a box failed, by what the caller will do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The box does not exist any more: make another.
+    #[error("the sandbox is gone")]
+    Gone,
+    /// Another worker holds the session now: stop.
+    #[error("another worker holds this sandbox")]
+    Stale,
+    /// No such file or command.
+    #[error("{0}")]
+    NotFound(String),
+    /// The request cannot succeed (a bad path, a directory, no permission).
+    #[error("{0}")]
+    Refused(String),
+    /// The provider could not do it now: try again, bounded.
+    #[error("the sandbox is not available: {0}")]
+    Unavailable(String),
+}
