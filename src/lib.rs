@@ -6,6 +6,9 @@
 //! `webhook`.
 
 pub mod base;
+pub mod blob;
 pub mod domain;
+pub mod journal;
 pub mod model;
 pub mod sandbox;
+pub mod store;

@@ -4,7 +4,10 @@
 //! the time and new ids come in as arguments, so the same inputs always give the
 //! same events.
 
+pub mod apply;
 pub mod conversation;
+pub mod decide;
+pub mod delta;
 pub mod event;
 pub mod ids;
 pub mod session;
