@@ -8,6 +8,7 @@
 pub mod base;
 pub mod blob;
 pub mod domain;
+pub mod harness;
 pub mod journal;
 pub mod model;
 pub mod sandbox;

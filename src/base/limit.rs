@@ -87,6 +87,8 @@ pub const STEPS_DEFAULT: u64 = 200;
 pub const MODEL_ATTEMPTS_MAX: u32 = 6;
 /// First and longest back-off between those tries.
 pub const MODEL_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// A wait for a provider beyond this gives the slot to others.
+pub const MODEL_WAIT_IN_SLOT: Duration = Duration::from_secs(3);
 /// A provider that sends no first byte for this long has stalled.
 pub const MODEL_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A provider that sends nothing between two chunks for this long has stalled.
