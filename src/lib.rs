@@ -13,3 +13,4 @@ pub mod journal;
 pub mod model;
 pub mod sandbox;
 pub mod store;
+pub mod wire;

@@ -8,6 +8,7 @@ pub mod apply;
 pub mod conversation;
 pub mod decide;
 pub mod delta;
+pub mod entry;
 pub mod event;
 pub mod ids;
 pub mod session;
@@ -16,6 +17,7 @@ pub mod turn;
 pub mod usage;
 
 pub use conversation::{Answer, Block, Message, StopReason};
+pub use entry::Entry;
 pub use event::{Actor, ActorKind, Body, Event, Level};
 pub use ids::*;
 pub use session::{Session, Status};

@@ -3,8 +3,8 @@
 use super::{Error, Journal};
 use crate::{
     base::limit::HISTORY_PAGE_ROWS,
-    domain::{Event, Level, SessionId, TenantId},
-    store::event::{Range, Stored},
+    domain::{Entry, Event, Level, SessionId, TenantId},
+    store::event::Range,
 };
 
 impl Journal {
@@ -22,18 +22,20 @@ impl Journal {
             let page = self.store.read_events(tenant, session, &range).await?;
             let Some(last) = page.last() else { return Ok(log) };
             after = last.seq;
-            for stored in &page {
-                log.push(self.whole(stored).await?);
+            for entry in &page {
+                log.push(self.whole(entry).await?);
             }
         }
     }
 
     /// One event with its whole body.
-    async fn whole(&self, stored: &Stored) -> Result<Event, Error> {
-        let Some(key) = &stored.content_ref else { return Ok(stored.event(None)?) };
+    async fn whole(&self, entry: &Entry) -> Result<Event, Error> {
+        let corrupt = |error: &dyn std::fmt::Display| crate::store::Error::Corrupt(error.to_string());
+        let Some(key) = &entry.content_ref else {
+            return entry.event(None).map_err(|error| corrupt(&error).into());
+        };
         let content = self.blobs.get(key).await?;
-        let text =
-            std::str::from_utf8(&content).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?;
-        Ok(stored.event(Some(text))?)
+        let text = std::str::from_utf8(&content).map_err(|error| corrupt(&error))?;
+        entry.event(Some(text)).map_err(|error| corrupt(&error).into())
     }
 }

@@ -6,11 +6,11 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, Tx,
-    column::{from_json, json, level, threshold},
+    column::{json, level, threshold},
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{Event, EventId, Level, SessionId, TenantId, TurnId, event::Draft, tool::ToolCall},
+    domain::{Entry, EventId, Level, SessionId, TenantId, TurnId, event::Draft, tool::ToolCall},
 };
 
 /// An event ready for its row: the body as it is stored, cut where it spilled.
@@ -25,21 +25,41 @@ pub struct Packed {
     pub body_bytes: i32,
 }
 
-/// An event as its row has it: the body unparsed, because most readers pass it on.
-#[derive(Clone, Debug, FromRow)]
-pub struct Stored {
-    pub seq: i64,
-    pub event_id: Uuid,
-    pub ts: Timestamp,
-    pub r#type: String,
-    pub level: i16,
-    pub actor: String,
-    pub turn_id: Option<Uuid>,
-    pub step_id: Option<Uuid>,
-    pub refs: Option<String>,
-    pub body: String,
-    pub content_ref: Option<String>,
-    pub body_bytes: i32,
+#[derive(FromRow)]
+struct Row {
+    session_id: Uuid,
+    seq: i64,
+    event_id: Uuid,
+    ts: Timestamp,
+    r#type: String,
+    level: i16,
+    actor: String,
+    turn_id: Option<Uuid>,
+    step_id: Option<Uuid>,
+    refs: Option<String>,
+    body: String,
+    content_ref: Option<String>,
+    body_bytes: i32,
+}
+
+impl Row {
+    fn entry(self) -> Result<Entry> {
+        Ok(Entry {
+            session: Id::from_uuid(self.session_id),
+            seq: self.seq,
+            id: Id::from_uuid(self.event_id),
+            ts: self.ts,
+            kind: self.r#type,
+            level: level(self.level)?,
+            actor: self.actor,
+            turn_id: self.turn_id.map(Id::from_uuid),
+            step_id: self.step_id.map(Id::from_uuid),
+            refs: self.refs,
+            body: self.body,
+            content_ref: self.content_ref,
+            body_bytes: self.body_bytes,
+        })
+    }
 }
 
 /// Which events of a log are wanted.
@@ -89,31 +109,10 @@ impl Columns {
     }
 }
 
-impl Stored {
-    /// The event as the rules read it, from its whole body.
-    pub fn event(&self, whole_body: Option<&str>) -> Result<Event> {
-        let body = whole_body.unwrap_or(&self.body);
-        let tagged = format!(r#"{{"type":{},"body":{body}}}"#, json(&self.r#type));
-        Ok(Event {
-            seq: self.seq,
-            ts: self.ts,
-            draft: Draft {
-                id: Id::from_uuid(self.event_id),
-                actor: from_json(&self.actor)?,
-                level: level(self.level)?,
-                turn_id: self.turn_id.map(Id::from_uuid),
-                step_id: self.step_id.map(Id::from_uuid),
-                refs: self.refs.as_deref().map(from_json).transpose()?.unwrap_or_default(),
-                body: from_json(&tagged)?,
-            },
-        })
-    }
-}
-
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select seq, event_id, ts, type, level, actor::text, turn_id, step_id, refs::text, body::text,
+            "select session_id, seq, event_id, ts, type, level, actor::text, turn_id, step_id, refs::text, body::text,
                     content_ref, body_bytes
              from event ",
             $rest
@@ -198,9 +197,9 @@ impl Tx {
     }
 
     /// A page of a log, in order.
-    pub async fn events(&mut self, session: SessionId, range: &Range) -> Result<Vec<Stored>> {
+    pub async fn events(&mut self, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
         let tenant = self.tenant.uuid();
-        let rows = sqlx::query_as(range!())
+        let rows: Vec<Row> = sqlx::query_as(range!())
             .bind(tenant)
             .bind(session.uuid())
             .bind(range.after)
@@ -210,20 +209,20 @@ impl Tx {
             .bind(range.limit)
             .fetch_all(self.connection())
             .await?;
-        Ok(rows)
+        rows.into_iter().map(Row::entry).collect()
     }
 
     /// One event. Reads the session's part of the primary key: an index by id
     /// would tax every append for a rare request.
-    pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Stored> {
+    pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Entry> {
         let tenant = self.tenant.uuid();
-        let row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and event_id = $3"))
+        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and event_id = $3"))
             .bind(tenant)
             .bind(session.uuid())
             .bind(event.uuid())
             .fetch_one(self.connection())
             .await?;
-        Ok(row)
+        row.entry()
     }
 
     /// Calls of a turn that have no result yet, in order.
@@ -265,8 +264,8 @@ impl Store {
         tenant: TenantId,
         session: SessionId,
         range: &Range,
-    ) -> Result<Vec<Stored>> {
-        let rows = sqlx::query_as(range!())
+    ) -> Result<Vec<Entry>> {
+        let rows: Vec<Row> = sqlx::query_as(range!())
             .bind(tenant.uuid())
             .bind(session.uuid())
             .bind(range.after)
@@ -276,17 +275,17 @@ impl Store {
             .bind(range.limit)
             .fetch_all(&self.system)
             .await?;
-        Ok(rows)
+        rows.into_iter().map(Row::entry).collect()
     }
 
     /// One event by its place, for the outbox.
-    pub async fn event_at(&self, tenant: TenantId, session: SessionId, seq: i64) -> Result<Stored> {
-        let row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and seq = $3"))
+    pub async fn event_at(&self, tenant: TenantId, session: SessionId, seq: i64) -> Result<Entry> {
+        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and seq = $3"))
             .bind(tenant.uuid())
             .bind(session.uuid())
             .bind(seq)
             .fetch_one(&self.system)
             .await?;
-        Ok(row)
+        row.entry()
     }
 }
