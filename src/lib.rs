@@ -8,4 +8,5 @@
 pub mod base;
 pub mod domain;
 pub mod model;
+pub mod net;
 pub mod sandbox;
