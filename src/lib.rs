@@ -10,3 +10,4 @@ pub mod domain;
 pub mod model;
 pub mod net;
 pub mod sandbox;
+pub mod webhook;

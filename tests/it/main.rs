@@ -2,3 +2,4 @@
 
 mod fake;
 mod net;
+mod webhook;
