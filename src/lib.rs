@@ -11,6 +11,8 @@ pub mod domain;
 pub mod harness;
 pub mod journal;
 pub mod model;
+pub mod net;
 pub mod sandbox;
 pub mod store;
+pub mod webhook;
 pub mod wire;
