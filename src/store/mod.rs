@@ -1,0 +1,3 @@
+//! Postgres: the only room with SQL.
+
+pub mod embedded;

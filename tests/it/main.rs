@@ -1,0 +1,4 @@
+//! The integration tests: one binary, a database per test.
+
+mod embedded;
+mod support;
