@@ -169,3 +169,13 @@ pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
 pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
+
+// ---- embedded database ----
+
+/// How long the embedded Postgres may take to be made, to recover and to answer;
+/// at most 1 GB of its log is replayed after a crash.
+pub const EMBEDDED_START_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long one attempt to connect may take while it starts.
+pub const EMBEDDED_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to stop, before and after it is asked harder.
+pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);

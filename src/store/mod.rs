@@ -9,6 +9,7 @@ pub mod column;
 pub mod credential;
 pub mod delivery;
 pub mod destination;
+pub mod embedded;
 pub mod event;
 pub mod hint;
 pub mod idempotency;

@@ -1,5 +1,8 @@
-//! Behaviour through the doors of the house: one binary, so it links once.
+//! Behaviour through the doors of the house: one binary, so it links once; a
+//! database per test, so they share nothing.
 
+mod embedded;
 mod fake;
 mod net;
+mod support;
 mod webhook;
