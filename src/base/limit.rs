@@ -110,6 +110,34 @@ pub const TOOL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 /// How long one command of a tool may run at most.
 pub const TOOL_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
+// ---- model providers ----
+
+/// How long a provider may take to accept a connection.
+pub const MODEL_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait that a provider's Retry-After is believed; it is a stranger's number.
+pub const MODEL_RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+/// Bytes of a provider's refusal that are read.
+pub const MODEL_REFUSAL_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a provider's words that are kept as a reason.
+pub const MODEL_REASON_BYTES_MAX: usize = 600;
+/// Tokens of one kind that one answer is believed to have used: a count is the
+/// word of whoever listens at a tenant's address, and sums must not overflow.
+pub const MODEL_TOKENS_MAX: u64 = 1 << 40;
+/// Breakpoints of the prompt cache in one request (Anthropic's rule).
+pub const MODEL_CACHE_POINTS_MAX: usize = 4;
+/// Smallest budget for thinking, in tokens (Anthropic's rule).
+pub const MODEL_THINKING_TOKENS_MIN: u64 = 1_024;
+/// Longest name of a model, provider included, in bytes.
+pub const MODEL_NAME_BYTES_MAX: usize = 200;
+/// Longest name of a tool that both providers take back in a history.
+pub const TOOL_NAME_BYTES_MAX: usize = 64;
+/// Longest id of a tool call that both providers take back (OpenAI's rule).
+pub const CALL_ID_BYTES_MAX: usize = 40;
+/// Longest pause that one step of a script may ask for.
+pub const SCRIPT_DELAY_MAX: Duration = Duration::from_secs(3_600);
+/// Scripted faults that one process counts; the oldest is forgotten first.
+pub const SCRIPT_FAULTS_MAX: usize = 4_096;
+
 // ---- sandbox ----
 
 /// How long a box may take to start before it is given up.

@@ -4,6 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+/// The one key of an input that was not a JSON object, as the model wrote it.
+///
+/// A provider takes a call back only with an object, so the text is wrapped;
+/// the catalogue recognises it and tells the model what was wrong.
+pub const MALFORMED_INPUT: &str = "_malformed";
+
 /// What may be done with a call whose outcome was lost in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

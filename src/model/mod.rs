@@ -5,11 +5,24 @@
 //! adapter translates and parses and has no policy: whether to try again is the
 //! harness's to decide, from the [`Fault`].
 
+mod anthropic;
+mod estimate;
+mod exchange;
+mod openai;
+mod registry;
+mod scripted;
+mod sse;
+mod tool_input;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::domain::{Answer, conversation::ModelRequest};
+
+pub use exchange::{Guard, Http, trusted_client};
+pub use registry::{Connection, ModelName, NoModel, Providers, Settings};
+pub use scripted::SAMPLE;
 
 /// A provider that answers requests.
 #[async_trait]

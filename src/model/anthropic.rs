@@ -1,0 +1,98 @@
+//! Anthropic's Messages API, streamed.
+//!
+//! Called through the port `Model`; calls `exchange`. The provider's blocks are
+//! kept and sent back verbatim: the signatures of its thinking depend on it.
+//! (platform.claude.com/docs/en/api/messages)
+
+mod fault;
+mod request;
+mod stream;
+
+use async_trait::async_trait;
+use url::Url;
+
+use super::{
+    Delta, Fault, Model,
+    exchange::{Endpoint, Http, Reply, read},
+};
+use crate::{
+    base::SecretString,
+    domain::{Answer, conversation::ModelRequest},
+};
+
+/// The provider's name in model names, credentials and histories.
+pub const PROVIDER: &str = "anthropic";
+/// The `anthropic-version` that is sent unless the settings say otherwise.
+///
+/// `2026-10-21` works too: what it removed (sampling parameters) is never sent.
+pub const VERSION_DEFAULT: &str = "2023-06-01";
+
+/// One endpoint and key of the Messages API.
+#[derive(Debug)]
+pub struct Anthropic {
+    http: Http,
+    endpoint: Endpoint,
+}
+
+impl Anthropic {
+    /// `base_url` is what stands before `/v1/messages`.
+    pub(super) fn new(
+        http: Http,
+        base_url: &Url,
+        tenant_named: bool,
+        version: &str,
+        key: SecretString,
+    ) -> Self {
+        let endpoint = Endpoint {
+            url: messages_url(base_url),
+            tenant_named,
+            headers: vec![("anthropic-version", version.to_owned())],
+            auth: ("x-api-key", ""),
+            key,
+        };
+        Self { http, endpoint }
+    }
+}
+
+#[async_trait]
+impl Model for Anthropic {
+    fn provider(&self) -> &str {
+        PROVIDER
+    }
+
+    async fn answer(
+        &self,
+        request: &ModelRequest,
+        deltas: &mut (dyn FnMut(Delta) + Send),
+    ) -> Result<Answer, Fault> {
+        match self.http.send(&self.endpoint, request::body(request)).await? {
+            Reply::Stream(chunks) => read(chunks, stream::Stream::default(), deltas).await,
+            Reply::Refusal(refusal) => Err(fault::from_refusal(&refusal)),
+        }
+    }
+}
+
+// Operators write the base both with and without the version's segment.
+fn messages_url(base: &Url) -> Url {
+    let mut url = base.clone();
+    let path = base.path().trim_end_matches('/');
+    url.set_path(&format!("{}/v1/messages", path.strip_suffix("/v1").unwrap_or(path)));
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_base_url_is_read_with_and_without_its_version() {
+        for base in
+            ["https://a.example", "https://a.example/", "https://a.example/v1", "https://a.example/v1/"]
+        {
+            let url = messages_url(&base.parse().expect("an address"));
+            assert_eq!(url.as_str(), "https://a.example/v1/messages", "{base}");
+        }
+        let url = messages_url(&"https://a.example/proxy".parse().expect("an address"));
+        assert_eq!(url.as_str(), "https://a.example/proxy/v1/messages");
+    }
+}

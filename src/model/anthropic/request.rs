@@ -1,0 +1,203 @@
+//! The bytes of one request: a pure function of the history.
+//!
+//! Called by the adapter. Equal histories give equal bytes, and the messages of
+//! one step begin with those of the step before, so that the provider's prompt
+//! cache is met again and again. Every history that the log can hold becomes a
+//! request that the provider accepts.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::PROVIDER;
+use crate::{
+    base::limit,
+    domain::{
+        Block, Message,
+        conversation::{Effort, ModelRequest},
+        tool::{ToolResult, ToolSpec},
+    },
+    model::tool_input,
+};
+
+/// Fields in the order in which they are sent: what changes comes last.
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    max_tokens: u64,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_config: Option<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    system: Vec<Value>,
+    messages: Vec<Turn>,
+}
+
+/// All adjacent messages of one role, as the provider wants them.
+#[derive(Debug, PartialEq, Serialize)]
+struct Turn {
+    role: &'static str,
+    content: Vec<Value>,
+}
+
+const USER: &str = "user";
+const ASSISTANT: &str = "assistant";
+/// Stands where a message has no visible character: the provider refuses blanks.
+const BLANK: &str = "(empty)";
+
+/// The request's body as JSON.
+pub(super) fn body(request: &ModelRequest) -> Vec<u8> {
+    let mut body = Body {
+        model: &request.model,
+        max_tokens: request.max_tokens,
+        stream: true,
+        thinking: thinking(request),
+        output_config: request.options.effort.map(|effort| json!({"effort": effort_word(effort)})),
+        tools: request.tools.iter().map(tool).collect(),
+        system: system(&request.system),
+        messages: turns(&request.history),
+    };
+    set_cache_points(&mut body);
+    serde_json::to_vec(&body).expect("maps with string keys are JSON")
+}
+
+/// Marks the end of what stays the same: tools, system, and the last two points
+/// at which the history was sent. The second of those is where the request
+/// before this one wrote, so it is always found again.
+fn set_cache_points(body: &mut Body<'_>) {
+    let users = body.messages.iter_mut().rev().filter(|turn| turn.role == USER);
+    let newest = users.take(limit::MODEL_CACHE_POINTS_MAX - 2).filter_map(|turn| turn.content.last_mut());
+    for block in newest.chain(body.tools.last_mut()).chain(body.system.last_mut()) {
+        block["cache_control"] = json!({"type": "ephemeral"});
+    }
+}
+
+fn tool(spec: &ToolSpec) -> Value {
+    json!({
+        "name": spec.name,
+        "description": spec.description,
+        "input_schema": spec.input_schema,
+    })
+}
+
+fn system(prompt: &str) -> Vec<Value> {
+    if prompt.trim().is_empty() { Vec::new() } else { vec![text(prompt)] }
+}
+
+fn turns(history: &[Message]) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for message in history {
+        let (role, content) = match message {
+            Message::User { text: words } => (USER, vec![text(words)]),
+            Message::Results { results } => (USER, results.iter().map(result).collect()),
+            Message::Assistant { provider, raw, blocks } => {
+                (ASSISTANT, if provider == PROVIDER { own(raw) } else { foreign(blocks) })
+            }
+        };
+        // An answer without words leaves nothing to send; its neighbours meet.
+        match turns.last_mut() {
+            _ if content.is_empty() => {}
+            Some(last) if last.role == role => last.content.extend(content),
+            Some(_) | None => turns.push(Turn { role, content }),
+        }
+    }
+    turns
+}
+
+/// The provider's own blocks, verbatim, without those that it never takes back:
+/// blank text, and thinking at the very end (an answer that was cut while thinking).
+fn own(raw: &[Value]) -> Vec<Value> {
+    let sendable = |block: &&Value| {
+        block["type"] != "text" || block["text"].as_str().is_some_and(|text| !text.trim().is_empty())
+    };
+    let mut content: Vec<Value> = raw.iter().filter(sendable).cloned().collect();
+    while content.last().is_some_and(is_thinking) {
+        content.pop();
+    }
+    content
+}
+
+/// Another provider's answer: its thinking has no signature here and is left out.
+fn foreign(blocks: &[Block]) -> Vec<Value> {
+    let block = |block: &Block| match block {
+        Block::Text { text: words } if words.trim().is_empty() => None,
+        Block::Text { text: words } => Some(text(words)),
+        Block::Thinking { .. } => None,
+        Block::ToolCall(call) => Some(json!({
+            "type": "tool_use",
+            "id": tool_input::call_id(&call.call_id),
+            "name": tool_input::word(&call.tool),
+            "input": tool_input::object(&call.input),
+        })),
+    };
+    blocks.iter().filter_map(block).collect()
+}
+
+fn result(result: &ToolResult) -> Value {
+    let output = if result.output.trim().is_empty() { BLANK } else { &result.output };
+    let mut block = json!({
+        "type": "tool_result",
+        "tool_use_id": tool_input::call_id(&result.call_id),
+        "content": output,
+    });
+    if result.is_error {
+        block["is_error"] = Value::Bool(true);
+    }
+    block
+}
+
+fn text(words: &str) -> Value {
+    json!({"type": "text", "text": if words.trim().is_empty() { BLANK } else { words }})
+}
+
+fn is_thinking(block: &Value) -> bool {
+    block["type"] == "thinking" || block["type"] == "redacted_thinking"
+}
+
+/// The budget where the model takes one, else adaptive thinking, shown in short.
+///
+/// Left out where the provider would refuse it: no room below `max_tokens`, or a
+/// tool loop that another provider (or no thinking) began.
+fn thinking(request: &ModelRequest) -> Option<Value> {
+    let budget = request.options.thinking?.budget_tokens;
+    if takes_no_budget(&request.model) {
+        return Some(json!({"type": "adaptive", "display": "summarized"}));
+    }
+    let budget = budget.min(request.max_tokens.saturating_sub(1));
+    let fits = budget >= limit::MODEL_THINKING_TOKENS_MIN && loop_began_with_thinking(&request.history);
+    fits.then(|| json!({"type": "enabled", "budget_tokens": budget}))
+}
+
+/// Whether the last answer of an open tool loop begins with thinking.
+fn loop_began_with_thinking(history: &[Message]) -> bool {
+    let open = history.iter().rev().take_while(|message| !matches!(message, Message::User { .. }));
+    let last = open.into_iter().find_map(|message| match message {
+        Message::Assistant { provider, raw, .. } => Some((provider, raw)),
+        Message::User { .. } | Message::Results { .. } => None,
+    });
+    last.is_none_or(|(provider, raw)| provider == PROVIDER && own(raw).first().is_some_and(is_thinking))
+}
+
+/// Budgets were removed with Claude 4.7; the models that need one all carry an
+/// older version in their names, so a name without one takes none either.
+fn takes_no_budget(model: &str) -> bool {
+    let numbers = model.split(['-', '.', '@', ':', '/']).filter_map(|part| part.parse::<u32>().ok());
+    // A date is no version: claude-sonnet-4-20250514 is 4.0.
+    let mut version = numbers.filter(|&number| number < 100);
+    let version = version.next().map(|major| (major, version.next().unwrap_or(0)));
+    version.is_none_or(|version| version >= (4, 7))
+}
+
+fn effort_word(effort: Effort) -> &'static str {
+    match effort {
+        Effort::Low => "low",
+        Effort::Medium => "medium",
+        Effort::High => "high",
+    }
+}
+
+#[cfg(test)]
+mod tests;

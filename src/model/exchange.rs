@@ -1,0 +1,292 @@
+//! One HTTP exchange with a provider: a POST out, an event stream or a refusal in.
+//!
+//! Called by the adapters; calls reqwest, and `net` through the [`Guard`] for an
+//! address that a tenant named. Nothing is read without a bound in time and in
+//! bytes, and no secret leaves in an error.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use reqwest::{Client, Method, RequestBuilder, Response, header::HeaderMap};
+use time::{PrimitiveDateTime, format_description::BorrowedFormatItem, macros::format_description};
+use url::Url;
+
+use super::{
+    Delta, Fault,
+    sse::{Frame, Frames},
+};
+use crate::{
+    base::{ExposeSecret, SecretString, limit, text},
+    domain::Answer,
+};
+
+/// Vets an address that a tenant named and prepares a POST to the vetted one.
+///
+/// The words of an `Err` are shown to the tenant.
+pub type Guard = Arc<dyn Fn(&Url) -> Result<RequestBuilder, String> + Send + Sync>;
+
+/// How the adapters reach their providers; cheap to clone.
+#[derive(Clone)]
+pub struct Http {
+    trusted: Client,
+    guard: Option<Guard>,
+    first_byte: Duration,
+    between_chunks: Duration,
+}
+
+impl Http {
+    /// `trusted` serves the addresses of the settings, `guard` those of tenants.
+    ///
+    /// Without a guard an address that a tenant named is refused.
+    pub fn new(trusted: Client, guard: Option<Guard>) -> Self {
+        Self {
+            trusted,
+            guard,
+            first_byte: limit::MODEL_FIRST_BYTE_TIMEOUT,
+            between_chunks: limit::MODEL_CHUNK_TIMEOUT,
+        }
+    }
+
+    /// Other times after which a provider has stalled.
+    pub fn with_patience(self, first_byte: Duration, between_chunks: Duration) -> Self {
+        Self { first_byte, between_chunks, ..self }
+    }
+
+    // The seam to `net`: the only place that chooses how an address is reached.
+    fn post(&self, endpoint: &Endpoint) -> Result<RequestBuilder, Fault> {
+        if !endpoint.tenant_named {
+            return Ok(self.trusted.request(Method::POST, endpoint.url.clone()));
+        }
+        let refused = |reason| Fault::Refused { reason };
+        let guard = self.guard.as_ref().ok_or_else(|| refused("own model addresses are off here".into()))?;
+        guard(&endpoint.url).map_err(refused)
+    }
+
+    /// Sends `body` and waits for the head of the answer.
+    pub(super) async fn send(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<Reply, Fault> {
+        let mut request = self.post(endpoint)?.header("content-type", "application/json").body(body);
+        for (name, value) in &endpoint.headers {
+            request = request.header(*name, value);
+        }
+        let secret = format!("{}{}", endpoint.auth.1, endpoint.key.expose_secret());
+        let response =
+            within(self.first_byte, "no first byte", request.header(endpoint.auth.0, secret).send())
+                .await?
+                .map_err(|error| unavailable(&format!("no connection: {}", cause(&error.without_url()))))?;
+        let chunks =
+            Chunks { response, read: 0, patience: self.first_byte, between_chunks: self.between_chunks };
+        if chunks.response.status().is_success() {
+            return chunks.event_stream().map(Reply::Stream);
+        }
+        Ok(Reply::Refusal(chunks.refusal(&endpoint.key).await))
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").field("guarded", &self.guard.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A client for the addresses of the settings: no redirects, the platform's roots.
+///
+/// # Panics
+/// When the platform's certificate store cannot be read at all.
+pub fn trusted_client() -> Client {
+    // Ignored when the process has one already: any provider will do.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(limit::MODEL_CONNECT_TIMEOUT)
+        .build()
+        .expect("a client without special settings can be built")
+}
+
+/// Where a provider listens and how it knows us.
+#[derive(Clone, Debug)]
+pub(super) struct Endpoint {
+    pub url: Url,
+    /// Whether a tenant named the address, and not the settings.
+    pub tenant_named: bool,
+    pub headers: Vec<(&'static str, String)>,
+    /// Header of the key and what stands before it there.
+    pub auth: (&'static str, &'static str),
+    pub key: SecretString,
+}
+
+/// What came back.
+pub(super) enum Reply {
+    Stream(Chunks),
+    Refusal(Refusal),
+}
+
+/// An answer that is not 2xx.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Refusal {
+    pub status: u16,
+    pub retry_after: Option<Duration>,
+    /// Its beginning, the key blotted out.
+    pub body: String,
+}
+
+/// The body of an answer, bounded in time and bytes.
+pub(super) struct Chunks {
+    response: Response,
+    read: usize,
+    // The first byte may take longer than the ones after it.
+    patience: Duration,
+    between_chunks: Duration,
+}
+
+impl Chunks {
+    fn event_stream(self) -> Result<Self, Fault> {
+        let kind = self.response.headers().get("content-type").and_then(|value| value.to_str().ok());
+        match kind {
+            Some(kind) if !kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream") => {
+                let kind = text::truncate(kind, 80);
+                Err(Fault::Refused { reason: format!("the address answers {kind}, not text/event-stream") })
+            }
+            Some(_) | None => Ok(self),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
+        let chunk = within(self.patience, "the stream stalled", self.response.chunk())
+            .await?
+            .map_err(|error| unavailable(&format!("the stream was cut: {}", cause(&error.without_url()))))?;
+        self.patience = self.between_chunks;
+        self.read += chunk.as_ref().map_or(0, Bytes::len);
+        if self.read > limit::MODEL_ANSWER_BYTES_MAX {
+            let most = limit::MODEL_ANSWER_BYTES_MAX;
+            return Err(Fault::Refused { reason: format!("the answer is longer than {most} bytes") });
+        }
+        Ok(chunk)
+    }
+
+    // A refusal is judged by its status alone when its body does not arrive.
+    async fn refusal(mut self, key: &SecretString) -> Refusal {
+        let status = self.response.status().as_u16();
+        let whole = self.patience;
+        let retry_after = retry_after(self.response.headers());
+        let mut body = Vec::new();
+        let all = async {
+            while body.len() < limit::MODEL_REFUSAL_BYTES_MAX
+                && let Ok(Some(chunk)) = self.next().await
+            {
+                body.extend_from_slice(&chunk);
+            }
+        };
+        // One bound over all chunks: a body that drips is a stall too.
+        let _ = tokio::time::timeout(whole, all).await;
+        body.truncate(limit::MODEL_REFUSAL_BYTES_MAX);
+        let body = String::from_utf8_lossy(&body);
+        let body = match key.expose_secret() {
+            "" => body.into_owned(),
+            key => body.replace(key, "[key]"),
+        };
+        Refusal { status, retry_after, body }
+    }
+}
+
+/// Turns the frames of one answer into the answer.
+pub(super) trait Reader {
+    /// Takes one frame; `true` when it was the last one.
+    fn frame(&mut self, frame: &Frame, deltas: &mut (dyn FnMut(Delta) + Send)) -> Result<bool, Fault>;
+
+    /// The answer, or why what arrived is not a whole one.
+    fn finish(self) -> Result<Answer, Fault>;
+}
+
+/// Reads a stream to its last frame, or to its end.
+pub(super) async fn read(
+    mut chunks: Chunks,
+    mut reader: impl Reader + Send,
+    deltas: &mut (dyn FnMut(Delta) + Send),
+) -> Result<Answer, Fault> {
+    let mut frames = Frames::default();
+    while let Some(chunk) = chunks.next().await? {
+        for frame in frames.push(&chunk) {
+            if reader.frame(&frame, deltas)? {
+                return reader.finish();
+            }
+        }
+    }
+    reader.finish()
+}
+
+/// A fault that another try may not meet again.
+pub(super) fn unavailable(reason: &str) -> Fault {
+    Fault::Unavailable { reason: short(reason), retry_after: None }
+}
+
+/// A provider's words, cut to what an event holds.
+pub(super) fn short(reason: &str) -> String {
+    text::truncate(reason, limit::MODEL_REASON_BYTES_MAX).to_owned()
+}
+
+async fn within<T>(time: Duration, stalled: &str, work: impl Future<Output = T>) -> Result<T, Fault> {
+    let elapsed = |_| unavailable(&format!("{stalled} within {} s", time.as_secs_f64()));
+    tokio::time::timeout(time, work).await.map_err(elapsed)
+}
+
+// reqwest's own words end before the reason that a reader needs.
+fn cause(error: &reqwest::Error) -> String {
+    let mut source: &dyn std::error::Error = error;
+    while let Some(inner) = source.source() {
+        source = inner;
+    }
+    source.to_string()
+}
+
+const HTTP_DATE: &[BorrowedFormatItem<'_>] =
+    format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+
+/// How long the provider asks us to wait: `retry-after-ms`, or `retry-after` in
+/// seconds or as a date, which is read against the answer's own `date`.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let date = |text: &str| PrimitiveDateTime::parse(text, HTTP_DATE).ok().map(PrimitiveDateTime::assume_utc);
+    let seconds =
+        |text: &str| text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let until = |text: &str| -> Option<Duration> {
+        let wait: time::Duration = date(text)? - header("date").and_then(date)?;
+        Some(wait.try_into().unwrap_or(Duration::ZERO))
+    };
+    let millis = header("retry-after-ms").and_then(|text| text.parse().ok()).map(Duration::from_millis);
+    let wait =
+        millis.or_else(|| header("retry-after").and_then(|text| seconds(text).or_else(|| until(text))))?;
+    Some(wait.min(limit::MODEL_RETRY_AFTER_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn wait(headers: &[(&'static str, &'static str)]) -> Option<Duration> {
+        let pairs = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        retry_after(&pairs.collect())
+    }
+
+    #[test]
+    fn retry_after_is_read_in_every_form_and_never_believed_beyond_its_bound() {
+        let date = ("date", "Wed, 21 Oct 2026 07:28:00 GMT");
+        assert_eq!(wait(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
+        assert_eq!(wait(&[("retry-after", "0.5")]), Some(Duration::from_millis(500)));
+        assert_eq!(
+            wait(&[("retry-after-ms", "250"), ("retry-after", "9")]),
+            Some(Duration::from_millis(250))
+        );
+        let later = ("retry-after", "Wed, 21 Oct 2026 07:29:30 GMT");
+        assert_eq!(wait(&[date, later]), Some(Duration::from_secs(90)));
+        let past = ("retry-after", "Wed, 21 Oct 2026 07:00:00 GMT");
+        assert_eq!(wait(&[date, past]), Some(Duration::ZERO));
+        assert_eq!(wait(&[("retry-after", "99999999999")]), Some(limit::MODEL_RETRY_AFTER_MAX));
+        for nonsense in ["", "soon", "-1", "nan", "inf", "1e400"] {
+            assert_eq!(wait(&[("retry-after", nonsense)]), None, "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! OpenAI's chat completions, streamed, at OpenAI or at any compatible address.
+//!
+//! Called through the port `Model`; calls `exchange`. What counts as the raw
+//! answer is one assistant message, which goes back to the same provider as it is.
+//! (platform.openai.com/docs/api-reference/chat)
+
+mod fault;
+mod request;
+mod stream;
+
+use async_trait::async_trait;
+use url::Url;
+
+use super::{
+    Delta, Fault, Model,
+    exchange::{Endpoint, Http, Reply, read},
+};
+use crate::{
+    base::SecretString,
+    domain::{Answer, conversation::ModelRequest},
+};
+
+/// OpenAI's own name in model names, credentials and histories.
+pub const PROVIDER: &str = "openai";
+
+/// One endpoint and key of a chat completions API.
+#[derive(Debug)]
+pub struct OpenAi {
+    provider: String,
+    http: Http,
+    endpoint: Endpoint,
+}
+
+impl OpenAi {
+    /// `base_url` is what stands before `/chat/completions`.
+    pub(super) fn new(
+        http: Http,
+        base_url: &Url,
+        tenant_named: bool,
+        provider: &str,
+        key: SecretString,
+    ) -> Self {
+        let mut url = base_url.clone();
+        url.set_path(&format!("{}/chat/completions", base_url.path().trim_end_matches('/')));
+        let headers = Vec::new();
+        let endpoint = Endpoint { url, tenant_named, headers, auth: ("authorization", "Bearer "), key };
+        Self { provider: provider.to_owned(), http, endpoint }
+    }
+}
+
+#[async_trait]
+impl Model for OpenAi {
+    fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    async fn answer(
+        &self,
+        request: &ModelRequest,
+        deltas: &mut (dyn FnMut(Delta) + Send),
+    ) -> Result<Answer, Fault> {
+        let body = request::body(request, &self.provider);
+        let sent_bytes = body.len();
+        match self.http.send(&self.endpoint, body).await? {
+            Reply::Stream(chunks) => read(chunks, stream::Stream::new(request, sent_bytes), deltas).await,
+            Reply::Refusal(refusal) => Err(fault::from_refusal(&refusal)),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The bytes of one request: a pure function of the history.
+//!
+//! Called by the adapter. Equal histories give equal bytes, and the messages of
+//! one step begin with those of the step before: compatible servers cache by
+//! prefix without being asked.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    domain::{
+        Block, Message,
+        conversation::{Effort, ModelRequest},
+        tool::{ToolCall, ToolResult, ToolSpec},
+    },
+    model::tool_input,
+};
+
+/// Fields in the order in which they are sent: what changes comes last.
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    max_completion_tokens: u64,
+    stream: bool,
+    stream_options: StreamOptions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Value>,
+    messages: Vec<Value>,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+/// Stands where a message has no visible character.
+const BLANK: &str = "(empty)";
+/// The field in which some servers show their reasoning.
+pub(super) const REASONING: &str = "reasoning_content";
+
+/// The request's body as JSON.
+pub(super) fn body(request: &ModelRequest, provider: &str) -> Vec<u8> {
+    let body = Body {
+        model: &request.model,
+        max_completion_tokens: request.max_tokens,
+        stream: true,
+        stream_options: StreamOptions { include_usage: true },
+        reasoning_effort: request.options.effort.map(effort_word),
+        tools: request.tools.iter().map(tool).collect(),
+        messages: messages(request, provider),
+    };
+    serde_json::to_vec(&body).expect("maps with string keys are JSON")
+}
+
+fn messages(request: &ModelRequest, provider: &str) -> Vec<Value> {
+    let mut messages = Vec::new();
+    if !request.system.trim().is_empty() {
+        messages.push(json!({"role": "system", "content": request.system}));
+    }
+    let is_user = |message: &Message| matches!(message, Message::User { .. });
+    let loop_start = request.history.iter().rposition(is_user).unwrap_or(0);
+    for (at, message) in request.history.iter().enumerate() {
+        match message {
+            Message::User { text } => push_user(&mut messages, text),
+            Message::Results { results } => messages.extend(results.iter().map(result)),
+            Message::Assistant { provider: author, raw, blocks } => {
+                let message = if author == provider { own(raw, at > loop_start) } else { foreign(blocks) };
+                messages.extend(message.map(Value::Object));
+            }
+        }
+    }
+    messages
+}
+
+/// Adjacent texts become one message: chat templates want the roles to alternate.
+fn push_user(messages: &mut Vec<Value>, text: &str) {
+    let text = if text.trim().is_empty() { BLANK } else { text };
+    if let Some(last) = messages.last_mut().filter(|last| last["role"] == "user") {
+        let joined = format!("{}\n\n{text}", last["content"].as_str().unwrap_or_default());
+        last["content"] = Value::from(joined);
+        return;
+    }
+    messages.push(json!({"role": "user", "content": text}));
+}
+
+/// The provider's own message, verbatim.
+///
+/// Reasoning goes back only within the loop that it belongs to: servers that show
+/// it want it there and refuse or ignore it later.
+fn own(raw: &[Value], in_open_loop: bool) -> Option<Map<String, Value>> {
+    let mut message = raw.first()?.as_object()?.clone();
+    if !in_open_loop {
+        message.shift_remove(REASONING);
+    }
+    says_something(&message).then_some(message)
+}
+
+/// Another provider's answer; its thinking is left out.
+fn foreign(blocks: &[Block]) -> Option<Map<String, Value>> {
+    let mut text = String::new();
+    let mut calls = Vec::new();
+    for block in blocks {
+        match block {
+            Block::Text { text: more } => text.push_str(more),
+            Block::Thinking { .. } => {}
+            Block::ToolCall(call) => calls.push(ToolCall {
+                call_id: tool_input::call_id(&call.call_id),
+                tool: tool_input::word(&call.tool),
+                input: tool_input::object(&call.input),
+            }),
+        }
+    }
+    let message = assistant(&text, "", &calls);
+    says_something(&message).then_some(message)
+}
+
+/// An assistant's message in the form in which it is sent back.
+pub(super) fn assistant(text: &str, reasoning: &str, calls: &[ToolCall]) -> Map<String, Value> {
+    let call = |call: &ToolCall| {
+        let function = json!({"name": call.tool, "arguments": call.input.to_string()});
+        json!({"id": call.call_id, "type": "function", "function": function})
+    };
+    let content = if text.trim().is_empty() { Value::Null } else { Value::from(text) };
+    let mut message =
+        Map::from_iter([("role".to_owned(), Value::from("assistant")), ("content".to_owned(), content)]);
+    if !reasoning.is_empty() {
+        message.insert(REASONING.to_owned(), Value::from(reasoning));
+    }
+    if !calls.is_empty() {
+        message.insert("tool_calls".to_owned(), calls.iter().map(call).collect());
+    }
+    message
+}
+
+// A message with neither words nor calls is refused.
+fn says_something(message: &Map<String, Value>) -> bool {
+    let has = |field| message.get(field).is_some_and(|value: &Value| !value.is_null());
+    has("content") || has("tool_calls")
+}
+
+fn result(result: &ToolResult) -> Value {
+    let output = if result.output.trim().is_empty() { BLANK } else { &result.output };
+    // The API has no flag for a failure, so the words carry it.
+    let content = if result.is_error { format!("Error: {output}") } else { output.to_owned() };
+    json!({"role": "tool", "tool_call_id": tool_input::call_id(&result.call_id), "content": content})
+}
+
+fn tool(spec: &ToolSpec) -> Value {
+    let function =
+        json!({"name": spec.name, "description": spec.description, "parameters": spec.input_schema});
+    json!({"type": "function", "function": function})
+}
+
+fn effort_word(effort: Effort) -> &'static str {
+    match effort {
+        Effort::Low => "low",
+        Effort::Medium => "medium",
+        Effort::High => "high",
+    }
+}
+
+#[cfg(test)]
+mod tests;

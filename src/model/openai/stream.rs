@@ -1,0 +1,267 @@
+//! The chunks of one streamed completion, put together again.
+//!
+//! Called by `exchange::read`, frame by frame. A finish reason makes an answer of
+//! them; a stream that ends without one was cut. What servers get wrong (ids that
+//! repeat, counts that are missing, names that no pattern allows) is mended here.
+//! (platform.openai.com/docs/api-reference/chat-streaming)
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    fault::{self, ErrorBody},
+    request,
+};
+use crate::{
+    base::limit,
+    domain::{Answer, Block, Message, StopReason, Usage, conversation::ModelRequest, tool::ToolCall},
+    model::{
+        Delta, Fault,
+        estimate::tokens,
+        exchange::{Reader, unavailable},
+        sse::Frame,
+        tool_input,
+    },
+};
+
+/// What has arrived of a completion.
+#[derive(Debug)]
+pub(super) struct Stream {
+    text: String,
+    reasoning: String,
+    refused: bool,
+    calls: BTreeMap<usize, Call>,
+    finish: Option<String>,
+    usage: Option<UsageBody>,
+    done: bool,
+    sent_bytes: usize,
+    names: Names,
+}
+
+/// A call as it trickles in; arguments are a string of JSON.
+#[derive(Debug, Default)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+/// Ids that the history has, and where a new one may begin.
+#[derive(Debug)]
+struct Names {
+    taken: HashSet<String>,
+    messages: usize,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Chunk {
+    choices: Vec<Choice>,
+    usage: Option<UsageBody>,
+    error: Option<ErrorBody>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Choice {
+    index: usize,
+    delta: Option<Piece>,
+    finish_reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Piece {
+    content: Option<String>,
+    refusal: Option<String>,
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
+    tool_calls: Option<Vec<CallPiece>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CallPiece {
+    index: Option<usize>,
+    id: Option<String>,
+    function: Option<FunctionPiece>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct FunctionPiece {
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct UsageBody {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct PromptDetails {
+    cached_tokens: Option<u64>,
+}
+
+impl Stream {
+    /// For the answer to `request`, whose body was `sent_bytes` long.
+    pub(super) fn new(request: &ModelRequest, sent_bytes: usize) -> Self {
+        let ids = request.history.iter().flat_map(|message| match message {
+            Message::Assistant { blocks, .. } => blocks.as_slice(),
+            Message::User { .. } | Message::Results { .. } => &[],
+        });
+        let ids = ids.filter_map(|block| match block {
+            Block::ToolCall(call) => Some(call.call_id.clone()),
+            Block::Text { .. } | Block::Thinking { .. } => None,
+        });
+        Self {
+            text: String::new(),
+            reasoning: String::new(),
+            refused: false,
+            calls: BTreeMap::new(),
+            finish: None,
+            usage: None,
+            done: false,
+            sent_bytes,
+            names: Names { taken: ids.collect(), messages: request.history.len() },
+        }
+    }
+
+    // Thinking is block 0 and text block 1: both may grow in turn.
+    fn grow(&mut self, piece: Piece, deltas: &mut (dyn FnMut(Delta) + Send)) {
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        if let Some(text) = filled(piece.reasoning_content).or(filled(piece.reasoning)) {
+            self.reasoning.push_str(&text);
+            deltas(Delta::Thinking { index: 0, text });
+        }
+        if let Some(text) = filled(piece.content) {
+            self.text.push_str(&text);
+            deltas(Delta::Text { index: 1, text });
+        }
+        if let Some(text) = filled(piece.refusal) {
+            self.refused = true;
+            self.text.push_str(&text);
+            deltas(Delta::Text { index: 1, text });
+        }
+        for call in piece.tool_calls.unwrap_or_default() {
+            self.grow_call(call);
+        }
+    }
+
+    fn grow_call(&mut self, piece: CallPiece) {
+        let last = self.calls.last_key_value();
+        let begins = piece.id.as_deref().is_some_and(|id| !id.is_empty());
+        // Some servers leave the index out: then an id begins the next call.
+        let index = piece.index.unwrap_or_else(|| match last {
+            None => 0,
+            Some((index, call)) if begins && piece.id.as_deref() != Some(&call.id) => index.saturating_add(1),
+            Some((index, _)) => *index,
+        });
+        let call = self.calls.entry(index).or_default();
+        if let Some(id) = piece.id.filter(|_| begins && call.id.is_empty()) {
+            call.id = id;
+        }
+        let function = piece.function.unwrap_or_default();
+        // Some servers repeat the name with each piece instead of growing it.
+        if let Some(name) = function.name.filter(|name| *name != call.name) {
+            call.name.push_str(&name);
+        }
+        call.arguments.push_str(function.arguments.as_deref().unwrap_or_default());
+    }
+
+    fn usage(&self, said_bytes: usize) -> Usage {
+        let Some(body) = self.usage else {
+            // A server that does not count must not escape the limit on tokens.
+            let (input_tokens, output_tokens) = (tokens(self.sent_bytes), tokens(said_bytes));
+            return Usage { input_tokens, output_tokens, ..Usage::default() };
+        };
+        let prompt = body.prompt_tokens.min(limit::MODEL_TOKENS_MAX);
+        let cached = body.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0);
+        let cached = cached.min(prompt);
+        Usage {
+            input_tokens: prompt - cached,
+            output_tokens: body.completion_tokens.min(limit::MODEL_TOKENS_MAX),
+            cache_read_tokens: cached,
+            ..Usage::default()
+        }
+    }
+}
+
+impl Reader for Stream {
+    fn frame(&mut self, frame: &Frame, deltas: &mut (dyn FnMut(Delta) + Send)) -> Result<bool, Fault> {
+        if frame.data.trim() == "[DONE]" {
+            self.done = true;
+            return Ok(true);
+        }
+        let chunk: Chunk = serde_json::from_str(&frame.data)
+            .map_err(|error| unavailable(&format!("a chunk of the stream is malformed: {error}")))?;
+        if let Some(error) = chunk.error {
+            return Err(fault::from_chunk(&error));
+        }
+        self.usage = chunk.usage.or(self.usage);
+        for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
+            self.grow(choice.delta.unwrap_or_default(), deltas);
+            self.finish = choice.finish_reason.or(self.finish.take());
+        }
+        Ok(false)
+    }
+
+    fn finish(mut self) -> Result<Answer, Fault> {
+        // Some servers close without `[DONE]`; the finish reason is what counts.
+        let Some(finish) = self.finish.take() else {
+            return Err(unavailable("the stream ended before the answer did"));
+        };
+        let calls: Vec<ToolCall> = std::mem::take(&mut self.calls)
+            .into_values()
+            .enumerate()
+            .map(|(at, call)| call.finish(at, &mut self.names))
+            .collect();
+        let said_bytes = self.text.len()
+            + self.reasoning.len()
+            + calls.iter().map(|call| call.input.to_string().len()).sum::<usize>();
+        let raw = vec![Value::Object(request::assistant(&self.text, &self.reasoning, &calls))];
+        let usage = self.usage(said_bytes);
+        let stop = if self.refused { StopReason::Refusal } else { stop_reason(&finish, !calls.is_empty()) };
+        let mut blocks = Vec::new();
+        if !self.reasoning.is_empty() {
+            blocks.push(Block::Thinking { text: self.reasoning });
+        }
+        if !self.text.is_empty() {
+            blocks.push(Block::Text { text: self.text });
+        }
+        blocks.extend(calls.into_iter().map(Block::ToolCall));
+        Ok(Answer { blocks, raw, stop, usage })
+    }
+}
+
+impl Call {
+    fn finish(self, at: usize, names: &mut Names) -> ToolCall {
+        let mut call_id = if self.id.is_empty() { String::new() } else { tool_input::call_id(&self.id) };
+        // Some servers count from `call_0` in every answer, or give no id at all.
+        if call_id.is_empty() || names.taken.contains(&call_id) {
+            call_id = format!("call_{}_{at}", names.messages);
+        }
+        names.taken.insert(call_id.clone());
+        ToolCall { call_id, tool: tool_input::word(&self.name), input: tool_input::parse(&self.arguments) }
+    }
+}
+
+fn stop_reason(finish: &str, has_calls: bool) -> StopReason {
+    match finish {
+        "length" => StopReason::MaxTokens,
+        "content_filter" => StopReason::Refusal,
+        // Some servers say `stop` beside their calls; calls must be answered.
+        _ if has_calls => StopReason::ToolUse,
+        _ => StopReason::EndTurn,
+    }
+}
+
+#[cfg(test)]
+mod tests;

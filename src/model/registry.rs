@@ -1,0 +1,241 @@
+//! From a model's name to the model.
+//!
+//! Called by the worker for each turn, and by `http` to check a name before a
+//! session pins it; makes the adapters. An address that a tenant named is marked
+//! as such here, so that it can only be reached through the guard.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use url::Url;
+
+use super::{
+    Model,
+    anthropic::{self, Anthropic},
+    exchange::Http,
+    openai::{self, OpenAi},
+    scripted::{self, Scripted},
+};
+use crate::base::{SecretString, limit};
+
+/// A model's name with its provider, as in `anthropic/claude-sonnet-4-5`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelName {
+    /// `[a-z0-9_-]`, as in `anthropic`.
+    pub provider: String,
+    /// The provider's own name; may contain slashes.
+    pub model: String,
+}
+
+/// A stored credential, opened for one turn.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The provider that the key is for.
+    pub provider: String,
+    /// Another address than the provider's own, named by the tenant.
+    pub base_url: Option<Url>,
+    pub key: SecretString,
+}
+
+/// What the operator decides about providers.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Stands before `/v1/messages`.
+    pub anthropic_base_url: Url,
+    /// `2023-06-01` or `2026-10-21`.
+    pub anthropic_version: String,
+    /// Stands before `/chat/completions`.
+    pub openai_base_url: Url,
+    /// Whether `scripted/...` models may be used.
+    pub scripted: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let url = |text: &str| text.parse().expect("a constant address");
+        Self {
+            anthropic_base_url: url("https://api.anthropic.com"),
+            anthropic_version: anthropic::VERSION_DEFAULT.to_owned(),
+            openai_base_url: url("https://api.openai.com/v1"),
+            scripted: true,
+        }
+    }
+}
+
+/// Why a name gives no model, in words for the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoModel {
+    /// The name cannot be understood, or names nothing that exists.
+    #[error("{0}")]
+    BadName(String),
+    /// The provider needs a key and there is none.
+    #[error("the model provider {provider} needs a credential")]
+    NoCredential { provider: String },
+    /// The credential does not fit the name.
+    #[error("{0}")]
+    BadCredential(String),
+}
+
+/// Makes models; one for the whole process.
+#[derive(Debug)]
+pub struct Providers {
+    http: Http,
+    settings: Settings,
+    scripted: Arc<scripted::Faults>,
+}
+
+impl Providers {
+    /// With the process's own way to reach them.
+    pub fn new(http: Http, settings: Settings) -> Self {
+        Self { http, settings, scripted: Arc::default() }
+    }
+
+    /// Whether models of this provider need a credential.
+    pub fn needs_credential(provider: &str) -> bool {
+        provider != scripted::PROVIDER
+    }
+
+    /// The model of that name, speaking with that credential. Connects to nothing.
+    ///
+    /// # Errors
+    /// `BadName` for a provider that is off or unknown (any other than the built-in
+    /// ones needs a credential with a `base_url`), `NoCredential`, `BadCredential`.
+    pub fn model(
+        &self,
+        name: &ModelName,
+        credential: Option<&Connection>,
+    ) -> Result<Arc<dyn Model>, NoModel> {
+        if name.provider == scripted::PROVIDER {
+            return self.scripted_model(&name.model);
+        }
+        let provider = &name.provider;
+        let credential = credential.ok_or_else(|| NoModel::NoCredential { provider: provider.clone() })?;
+        if credential.provider != *provider {
+            let reason = format!("the credential is for {}, the model is of {provider}", credential.provider);
+            return Err(NoModel::BadCredential(reason));
+        }
+        let own = match provider.as_str() {
+            anthropic::PROVIDER => Some(&self.settings.anthropic_base_url),
+            openai::PROVIDER => Some(&self.settings.openai_base_url),
+            _ => None,
+        };
+        let tenant_named = credential.base_url.is_some();
+        let base = credential.base_url.as_ref().or(own).ok_or_else(|| {
+            let known = "anthropic, openai and scripted";
+            NoModel::BadCredential(format!(
+                "{provider} is none of {known}: its credential needs the base_url of an OpenAI-compatible API"
+            ))
+        })?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(NoModel::BadCredential(
+                "the base_url must begin with https:// or http://".to_owned(),
+            ));
+        }
+        let (http, key) = (self.http.clone(), credential.key.clone());
+        Ok(match provider.as_str() {
+            anthropic::PROVIDER => {
+                Arc::new(Anthropic::new(http, base, tenant_named, &self.settings.anthropic_version, key))
+            }
+            _ => Arc::new(OpenAi::new(http, base, tenant_named, provider, key)),
+        })
+    }
+
+    fn scripted_model(&self, model: &str) -> Result<Arc<dyn Model>, NoModel> {
+        if !self.settings.scripted {
+            return Err(NoModel::BadName("scripted models are turned off here".to_owned()));
+        }
+        let scripted = Scripted::named(model, Arc::clone(&self.scripted)).ok_or_else(|| {
+            let known = scripted::NAMES.join(", ");
+            NoModel::BadName(format!("there is no scripted/{model}; there are {known}"))
+        })?;
+        Ok(Arc::new(scripted))
+    }
+}
+
+impl FromStr for ModelName {
+    type Err = NoModel;
+
+    fn from_str(text: &str) -> Result<Self, NoModel> {
+        let bad = |reason: &str| {
+            let form = "a model is named provider/model, as in anthropic/claude-sonnet-4-5";
+            Err(NoModel::BadName(format!("{form}: {reason}")))
+        };
+        if text.len() > limit::MODEL_NAME_BYTES_MAX {
+            return bad(&format!("the name is longer than {} bytes", limit::MODEL_NAME_BYTES_MAX));
+        }
+        let Some((provider, model)) = text.split_once('/') else {
+            return bad("the provider is missing");
+        };
+        let letter =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
+        if provider.is_empty() || !provider.bytes().all(letter) {
+            return bad("the provider is written with a-z, 0-9, _ and -");
+        }
+        if model.is_empty() || !model.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return bad("the part after the slash is empty or has blanks or unusual characters");
+        }
+        Ok(Self { provider: provider.to_owned(), model: model.to_owned() })
+    }
+}
+
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.provider, self.model)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::exchange::trusted_client;
+
+    fn providers(settings: Settings) -> Providers {
+        Providers::new(Http::new(trusted_client(), None), settings)
+    }
+
+    fn name(text: &str) -> ModelName {
+        text.parse().expect("a model's name")
+    }
+
+    fn connection(provider: &str, base_url: Option<&str>) -> Connection {
+        let base_url = base_url.map(|url| url.parse().expect("an address"));
+        Connection { provider: provider.to_owned(), base_url, key: "sk-1".into() }
+    }
+
+    #[test]
+    fn a_name_has_a_provider_and_a_model() {
+        assert_eq!(name("router/meta/llama:free").model, "meta/llama:free");
+        assert_eq!(name("openai/gpt-5").to_string(), "openai/gpt-5");
+        for bad in ["", "gpt-5", "/x", "openai/", "Open AI/x", "openai/a b", "openai/é"] {
+            let error = bad.parse::<ModelName>().expect_err(bad);
+            assert!(error.to_string().contains("provider/model"), "{error}");
+        }
+        assert!("a/".to_owned().parse::<ModelName>().is_err());
+        assert!(format!("a/{}", "x".repeat(limit::MODEL_NAME_BYTES_MAX)).parse::<ModelName>().is_err());
+    }
+
+    #[test]
+    fn each_provider_asks_for_what_it_needs() {
+        let all = providers(Settings::default());
+        let model = |text: &str, credential: Option<&Connection>| {
+            all.model(&name(text), credential).map(|model| model.provider().to_owned())
+        };
+        assert_eq!(model("scripted/noop", None).as_deref(), Ok("scripted"));
+        assert!(matches!(model("scripted/other", None), Err(NoModel::BadName(_))));
+        assert!(matches!(model("anthropic/x", None), Err(NoModel::NoCredential { .. })));
+        let own = connection("anthropic", None);
+        assert_eq!(model("anthropic/x", Some(&own)).as_deref(), Ok("anthropic"));
+        assert!(matches!(model("openai/x", Some(&own)), Err(NoModel::BadCredential(_))));
+        let bare = connection("groq", None);
+        assert!(matches!(model("groq/x", Some(&bare)), Err(NoModel::BadCredential(_))));
+        let groq = connection("groq", Some("https://api.example/openai/v1"));
+        assert_eq!(model("groq/x", Some(&groq)).as_deref(), Ok("groq"));
+        let file = connection("groq", Some("file:///etc/passwd"));
+        assert!(matches!(model("groq/x", Some(&file)), Err(NoModel::BadCredential(_))));
+    }
+
+    #[test]
+    fn scripted_models_can_be_turned_off() {
+        let off = providers(Settings { scripted: false, ..Settings::default() });
+        assert!(matches!(off.model(&name("scripted/noop"), None), Err(NoModel::BadName(_))));
+    }
+}
