@@ -207,3 +207,16 @@ pub const EMBEDDED_START_TIMEOUT: Duration = Duration::from_secs(120);
 pub const EMBEDDED_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to stop, before and after it is asked harder.
 pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+// ---- nodes ----
+
+/// How often a node says that it is alive.
+pub const NODE_BEAT: Duration = Duration::from_secs(10);
+/// A node that has been silent for this long has lost its boxes.
+pub const NODE_SILENCE: Duration = Duration::from_secs(60);
+/// Beats between two looks for what nobody owns.
+pub const REAP_EVERY_BEATS: u32 = 6;
+/// Rows that one round of housekeeping removes.
+pub const HOUSEKEEPING_BATCH: i64 = 1_000;
+/// First and longest back-off between two tries to start a box.
+pub const SANDBOX_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));

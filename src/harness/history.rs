@@ -23,6 +23,21 @@ pub fn build(log: &[Event], objects: bool) -> Vec<Message> {
     builder.messages
 }
 
+/// The calls of a turn that have no result in the log, in order.
+pub fn open_calls(log: &[Event], turn: TurnId) -> Vec<ToolCall> {
+    let mut open: Vec<ToolCall> = Vec::new();
+    for event in log.iter().filter(|event| event.draft.turn_id == Some(turn)) {
+        match &event.draft.body {
+            Body::ToolCall { call_id, tool, input, .. } => {
+                open.push(ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() });
+            }
+            Body::ToolResult { call_id, .. } => open.retain(|call| call.call_id != *call_id),
+            _ => {}
+        }
+    }
+    open
+}
+
 #[derive(Default)]
 struct Builder {
     objects: bool,

@@ -77,8 +77,15 @@ pub async fn create(
             created_at: now,
         };
         revision.digest = digest_of(&revision);
-        let agent =
-            Agent { id, name: wanted.name, credential, limits: wanted.limits, revision, created_at: now, updated_at: now };
+        let agent = Agent {
+            id,
+            name: wanted.name,
+            credential,
+            limits: wanted.limits,
+            revision,
+            created_at: now,
+            updated_at: now,
+        };
         match unit.tx().insert_agent(&agent).await {
             Ok(()) => Ok(Answer::new(StatusCode::CREATED, &view(agent))),
             Err(crate::store::Error::Conflict(_)) => Err(name_taken()),
@@ -184,7 +191,12 @@ pub async fn revisions(
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let active = tx.agent(id).await?.revision.id;
     let revisions = tx.revisions(id, below, rows as i64 + 1).await?;
-    Ok(json(&list.page(revisions, rows, |revision| revision.number, |revision| revision_view(revision, active))))
+    Ok(json(&list.page(
+        revisions,
+        rows,
+        |revision| revision.number,
+        |revision| revision_view(revision, active),
+    )))
 }
 
 /// Make a revision the one that new sessions run.
@@ -225,9 +237,10 @@ fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), 
     let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(&name.as_str()));
     match unknown {
         None => Ok(()),
-        Some(name) => {
-            Err(ApiError::invalid("tools", format!("there is no tool `{name}`; there are {}", known.join(", "))))
-        }
+        Some(name) => Err(ApiError::invalid(
+            "tools",
+            format!("there is no tool `{name}`; there are {}", known.join(", ")),
+        )),
     }
 }
 
@@ -274,7 +287,10 @@ async fn same_or_conflict(
 fn name_taken() -> ApiError {
     ApiError {
         param: Some("name".to_owned()),
-        ..ApiError::conflict("name_taken", "an agent of this name is configured differently; PATCH it instead")
+        ..ApiError::conflict(
+            "name_taken",
+            "an agent of this name is configured differently; PATCH it instead",
+        )
     }
 }
 

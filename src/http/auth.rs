@@ -17,11 +17,7 @@ use serde::Deserialize;
 use super::{App, error::ApiError, path};
 use crate::{
     base::{Origin, key, limit, seal::sha256},
-    domain::{
-        Actor, ActorKind, Level, SessionId, TenantId,
-        decide::Stamp,
-        session::Source,
-    },
+    domain::{Actor, ActorKind, Level, SessionId, TenantId, decide::Stamp, session::Source},
     store::{Result as StoreResult, key::LiveKey, token::LiveToken},
     wire::ErrorType,
 };
@@ -106,7 +102,12 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
         }
-        Ok(Self { tenant: key.tenant, actor: key_actor(&key), source: source(&parts.headers), scope: PhantomData })
+        Ok(Self {
+            tenant: key.tenant,
+            actor: key_actor(&key),
+            source: source(&parts.headers),
+            scope: PhantomData,
+        })
     }
 }
 
@@ -121,7 +122,9 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         let secret = match bearer(&parts.headers) {
             Some(secret) => secret,
             // A key of the organization never belongs in a URL.
-            None => in_query.filter(|token| token.starts_with(key::CLIENT_TOKEN_PREFIX)).ok_or_else(no_key)?,
+            None => {
+                in_query.filter(|token| token.starts_with(key::CLIENT_TOKEN_PREFIX)).ok_or_else(no_key)?
+            }
         };
         if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
             let key = app.live_key(&secret).await?.ok_or_else(wrong_key)?;
@@ -139,7 +142,13 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         if !token.scopes.iter().any(|held| held == scope) {
             return Err(missing_scope(scope));
         }
-        Ok(Self { tenant: token.tenant, session, actor: token_actor(&token), level: token.level, scope: PhantomData })
+        Ok(Self {
+            tenant: token.tenant,
+            session,
+            actor: token_actor(&token),
+            level: token.level,
+            scope: PhantomData,
+        })
     }
 }
 
@@ -183,10 +192,8 @@ impl App {
     fn check_rate(&self, key: &LiveKey) -> Result<(), ApiError> {
         self.0.rates.check_key(&key.key).map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
-            let message = format!(
-                "this key may make {} requests a second; slow down",
-                limit::REQUESTS_PER_SECOND
-            );
+            let message =
+                format!("this key may make {} requests a second; slow down", limit::REQUESTS_PER_SECOND);
             ApiError {
                 retry_after: Some(wait.max(Duration::from_secs(1))),
                 ..ApiError::new(ErrorType::RateLimited, message)
@@ -215,7 +222,9 @@ fn query_token(query: Option<&str>) -> Option<String> {
 
 fn allows(scopes: &[String], wanted: &str) -> bool {
     scopes.iter().any(|scope| {
-        scope == "*" || scope == wanted || scope.strip_suffix('*').is_some_and(|prefix| wanted.starts_with(prefix))
+        scope == "*"
+            || scope == wanted
+            || scope.strip_suffix('*').is_some_and(|prefix| wanted.starts_with(prefix))
     })
 }
 

@@ -74,7 +74,8 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Api
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media_type =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case("application/json")
 }
@@ -98,7 +99,8 @@ fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T
 
 fn refused(param: Option<String>, message: String) -> ApiError {
     // serde names the unknown field in its message only.
-    let named = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()).map(str::to_owned);
+    let named =
+        message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()).map(str::to_owned);
     let param = match (param, named) {
         (Some(path), Some(field)) if !path.ends_with(&field) => Some(format!("{path}.{field}")),
         (path, field) => path.or(field),

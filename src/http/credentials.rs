@@ -42,10 +42,12 @@ pub async fn create(
     Body { value: wanted, digest }: Body<CreateCredential>,
 ) -> Result<Answer, ApiError> {
     if let Some(base_url) = &wanted.base_url {
-        crate::net::check(&app.0.models, base_url)
+        crate::net::parse(base_url)
+            .and_then(|url| app.0.models.check(&url))
             .map_err(|refused| ApiError::invalid("base_url", refused.to_string()))?;
     } else if !["anthropic", "openai"].contains(&wanted.provider.as_str()) {
-        let message = "a provider other than anthropic and openai needs the `base_url` of its OpenAI-compatible API";
+        let message =
+            "a provider other than anthropic and openai needs the `base_url` of its OpenAI-compatible API";
         return Err(ApiError::invalid("base_url", message));
     }
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
@@ -161,7 +163,7 @@ pub(super) async fn store_for_model(
     model: &str,
     secret: &str,
 ) -> Result<CredentialId, ApiError> {
-    let name = ModelName::parse(model).map_err(|error| ApiError::invalid("model", error.to_string()))?;
+    let name: ModelName = app.check_model(model)?;
     let credential = Credential {
         id: app.0.journal.origin().id(),
         provider: name.provider,

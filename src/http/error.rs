@@ -98,7 +98,10 @@ impl From<store::Error> for ApiError {
             store::Error::NotFound => Self::not_found(),
             store::Error::Busy => Self {
                 retry_after: Some(Duration::from_secs(1)),
-                ..Self::conflict("in_flight", "an equal request is still being worked on; ask again in a moment")
+                ..Self::conflict(
+                    "in_flight",
+                    "an equal request is still being worked on; ask again in a moment",
+                )
             },
             store::Error::Unavailable { retry_after, source } => {
                 tracing::warn!(error = %source, "the database is not available");
@@ -106,7 +109,10 @@ impl From<store::Error> for ApiError {
             }
             store::Error::Conflict(constraint) => {
                 tracing::debug!(constraint, "a row was refused");
-                Self::conflict("conflict", "this conflicts with what another request did; read again and retry")
+                Self::conflict(
+                    "conflict",
+                    "this conflicts with what another request did; read again and retry",
+                )
             }
             error @ (store::Error::Corrupt(_) | store::Error::Database(_)) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);

@@ -14,10 +14,7 @@ use tracing::Instrument;
 use super::{App, error::ApiError};
 use crate::{
     domain::RequestId,
-    wire::{
-        ErrorBody, ErrorType,
-        error::ErrorDetail,
-    },
+    wire::{ErrorBody, ErrorType, error::ErrorDetail},
 };
 
 /// Gives the request an id, runs it, and writes errors in their one form.
@@ -75,7 +72,9 @@ fn of_framework(status: axum::http::StatusCode) -> ApiError {
             ApiError::new(ErrorType::MethodNotAllowed, "this path does not take that method")
         }
         StatusCode::NOT_FOUND => ApiError::not_found(),
-        status if status.is_client_error() => ApiError::new(ErrorType::Invalid, "the request is not well formed"),
+        status if status.is_client_error() => {
+            ApiError::new(ErrorType::Invalid, "the request is not well formed")
+        }
         _ => ApiError::new(ErrorType::Internal, "the service failed"),
     }
 }

@@ -40,7 +40,7 @@ use crate::{
     domain::KeyId,
     journal::Journal,
     net,
-    store::{Store, hint::Hints},
+    store::Store,
     stream::Streams,
 };
 
@@ -53,8 +53,8 @@ struct Inner {
     journal: Journal,
     blobs: Blobs,
     streams: Streams,
-    webhooks: net::Policy,
-    models: net::Policy,
+    webhooks: net::Client,
+    models: net::Client,
     /// Whether agents may name `scripted/...`.
     scripted: bool,
     keys: auth::KeyCache,
@@ -66,11 +66,10 @@ pub struct Parts {
     pub store: Store,
     pub journal: Journal,
     pub blobs: Blobs,
-    pub hints: Hints,
     pub streams: Streams,
     /// Which addresses a tenant may name for webhooks and for models.
-    pub webhooks: net::Policy,
-    pub models: net::Policy,
+    pub webhooks: net::Client,
+    pub models: net::Client,
     pub scripted: bool,
 }
 

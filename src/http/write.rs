@@ -114,7 +114,8 @@ impl Once {
 fn key_of(value: &HeaderValue) -> Result<String, ApiError> {
     let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
     text.map(str::to_owned).ok_or_else(|| {
-        let message = format!("`Idempotency-Key` must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
+        let message =
+            format!("`Idempotency-Key` must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
         ApiError::invalid("Idempotency-Key", message)
     })
 }

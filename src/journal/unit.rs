@@ -28,6 +28,15 @@ pub struct Executed {
     pub events: Vec<Event>,
 }
 
+/// A session whose row is stored and whose first events are not yet.
+#[must_use]
+pub struct Prepared {
+    session: Session,
+    drafts: Vec<Draft>,
+    events: Vec<Event>,
+    now: Timestamp,
+}
+
 impl Unit {
     pub(super) fn new(journal: Journal, tx: Tx) -> Self {
         Self { journal, tx, hints: Vec::new() }
@@ -43,8 +52,14 @@ impl Unit {
         self.hints.push(hint);
     }
 
-    /// Makes a session with its first events.
-    pub async fn create(&mut self, id: SessionId, new: NewSession, stamp: &Stamp) -> Result<Executed, Error> {
+    /// Stores a new session's row; [`Unit::create`] appends its first events. What
+    /// must be there before them, like destinations, is stored in between.
+    pub async fn prepare(
+        &mut self,
+        id: SessionId,
+        new: NewSession,
+        stamp: &Stamp,
+    ) -> Result<Prepared, Error> {
         let now = stamp.origin.now();
         let drafts = decide::create(new, stamp);
         let events = numbered(&drafts, 0, now);
@@ -52,9 +67,15 @@ impl Unit {
             unreachable!("a new log begins with session.created");
         };
         self.tx.insert_session(&session).await?;
+        Ok(Prepared { session, drafts, events, now })
+    }
+
+    /// Appends a new session's first events and wakes a worker for its input.
+    pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
+        let Prepared { session, drafts, events, now } = prepared;
         self.append(&session, 0, now, drafts).await?;
         if session.queued.is_some() {
-            self.tx.enqueue_turn(id).await?;
+            self.tx.enqueue_turn(session.id).await?;
             self.hints.push(Hint::Job);
         }
         Ok(Executed { session, events })
@@ -119,7 +140,7 @@ impl Unit {
     async fn wake(&mut self, session: &Session, events: &[Event]) -> Result<(), Error> {
         if session.status == Status::Archived {
             self.tx.enqueue_cleanup(session.id).await?;
-            self.hints.push(Hint::Job);
+            self.hints.extend([Hint::Job, Hint::Control]);
             return Ok(());
         }
         // A turn that waits for a timer holds no worker: a cancel must find one.
@@ -129,6 +150,9 @@ impl Unit {
         if events.iter().any(wakes) {
             self.tx.enqueue_turn(session.id).await?;
             self.hints.push(Hint::Job);
+        }
+        if session.cancel_turn_id.is_some() {
+            self.hints.push(Hint::Control);
         }
         Ok(())
     }

@@ -190,6 +190,7 @@ impl Tx {
     pub async fn deliveries(
         &mut self,
         session: SessionId,
+        destination: Option<DestinationId>,
         status: Option<&str>,
         below: Option<(i64, DeliveryId)>,
         limit: i64,
@@ -198,6 +199,7 @@ impl Tx {
         let rows = sqlx::query_as(deliveries!(
             "and ($3::text is null or status = $3)
              and ($4::bigint is null or (event_seq, delivery_id) < ($4, $5))
+             and ($7::uuid is null or destination_id = $7)
              order by event_seq desc, delivery_id desc
              limit $6"
         ))
@@ -207,6 +209,7 @@ impl Tx {
         .bind(below.map(|(seq, _)| seq))
         .bind(below.map(|(_, delivery)| delivery.uuid()))
         .bind(limit)
+        .bind(destination.map(Id::uuid))
         .fetch_all(self.connection())
         .await?;
         Ok(rows)

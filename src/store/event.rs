@@ -120,7 +120,8 @@ macro_rules! columns {
     };
 }
 
-// The types of `$6` are compared exactly, or as a prefix when it ends in `.*`.
+// `$6` is compared exactly, as a prefix when it ends in `.*`, as an ending when it
+// begins with `*.`.
 macro_rules! range {
     () => {
         columns!(
@@ -130,7 +131,8 @@ macro_rules! range {
                and level <= $4
                and ($5::uuid is null or turn_id = $5)
                and ($6::text is null or type = $6
-                    or (right($6, 2) = '.*' and starts_with(type, left($6, -1))))
+                    or (right($6, 2) = '.*' and starts_with(type, left($6, -1)))
+                    or (left($6, 2) = '*.' and right(type, length($6) - 1) = substr($6, 2)))
              order by seq
              limit $7"
         )

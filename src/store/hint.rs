@@ -33,6 +33,8 @@ pub enum Hint {
     Job,
     /// A delivery is due.
     Delivery,
+    /// A caller wants something of a turn that runs.
+    Control,
 }
 
 /// The hints of a process. Cheap to clone.
@@ -44,6 +46,7 @@ struct Inner {
     sessions: Mutex<HashMap<SessionId, watch::Sender<u64>>>,
     jobs: Notify,
     deliveries: Notify,
+    controls: Notify,
     outgoing: Mutex<HashSet<Hint>>,
     has_outgoing: Notify,
 }
@@ -63,6 +66,7 @@ impl Hints {
             sessions: Mutex::default(),
             jobs: Notify::new(),
             deliveries: Notify::new(),
+            controls: Notify::new(),
             outgoing: Mutex::default(),
             has_outgoing: Notify::new(),
         }))
@@ -90,6 +94,11 @@ impl Hints {
     /// Waits for a delivery to become due, as far as anyone told.
     pub async fn delivery(&self) {
         self.0.deliveries.notified().await;
+    }
+
+    /// Waits for a caller to want something of a running turn, as far as anyone told.
+    pub async fn control(&self) {
+        self.0.controls.notified().await;
     }
 
     /// Sends this process's hints to the others until `stop`.
@@ -128,6 +137,7 @@ impl Hints {
             match word {
                 "job" => self.deliver(Hint::Job),
                 "delivery" => self.deliver(Hint::Delivery),
+                "control" => self.deliver(Hint::Control),
                 session => {
                     if let Ok(session) = Uuid::try_parse(session) {
                         self.deliver(Hint::Log(Id::from_uuid(session)));
@@ -146,12 +156,14 @@ impl Hints {
             }
             Hint::Job => self.0.jobs.notify_one(),
             Hint::Delivery => self.0.deliveries.notify_one(),
+            Hint::Control => self.0.controls.notify_one(),
         }
     }
 
     fn wake_all(&self) {
         self.0.jobs.notify_one();
         self.0.deliveries.notify_one();
+        self.0.controls.notify_one();
         for sender in self.lock(&self.0.sessions).values() {
             sender.send_modify(|count| *count += 1);
         }
@@ -192,6 +204,7 @@ fn payloads(process: Uuid, batch: HashSet<Hint>) -> Vec<String> {
             Hint::Log(session) => write!(payload, " {}", session.uuid().simple()),
             Hint::Job => write!(payload, " job"),
             Hint::Delivery => write!(payload, " delivery"),
+            Hint::Control => write!(payload, " control"),
         }
         .expect("writing to a string cannot fail");
     }

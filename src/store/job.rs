@@ -102,11 +102,6 @@ impl Held {
         self.sessions.push(session.uuid());
         self.kinds.push(kind.word());
     }
-
-    /// Whether nothing is held.
-    pub fn is_empty(&self) -> bool {
-        self.tenants.is_empty()
-    }
 }
 
 impl Tx {

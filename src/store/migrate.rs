@@ -30,13 +30,21 @@ pub enum MigrateError {
 pub async fn migrate(urls: &Urls, master: &MasterKey) -> Result<(), MigrateError> {
     let app_role = fit_role(&urls.app).await?;
     let system_role = fit_role(&urls.system).await?;
+    schema(&urls.owner).await?;
     let mut owner = connect(&urls.owner).await?;
-    MIGRATIONS.run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
     let held = claim_deployment(&mut owner, master, &app_role, &system_role).await.map_err(failed)?;
     if held != master.check_value() {
         return Err(MigrateError::WrongMasterKey);
     }
     grant(&mut owner, &app_role, &system_role).await.map_err(failed)?;
+    let _ = owner.close().await;
+    Ok(())
+}
+
+/// Creates or upgrades the tables alone, as the owner.
+pub async fn schema(owner_url: &str) -> Result<(), MigrateError> {
+    let mut owner = connect(owner_url).await?;
+    MIGRATIONS.run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
     let _ = owner.close().await;
     Ok(())
 }

@@ -23,7 +23,6 @@ pub struct LiveToken {
 #[derive(Debug)]
 pub struct NewToken<'a> {
     pub session: SessionId,
-    pub secret: &'a str,
     pub scopes: &'a [String],
     pub level: Level,
     pub expires_at: Timestamp,

@@ -103,6 +103,33 @@ impl Tx {
         rows.into_iter().map(Row::turn).collect()
     }
 
+    /// When some turns took their input: at their start, or at their end when they
+    /// ended before it.
+    pub async fn taken_at(
+        &mut self,
+        session: SessionId,
+        turns: &[TurnId],
+    ) -> Result<Vec<(TurnId, Timestamp)>> {
+        if turns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tenant = self.tenant.uuid();
+        let rows: Vec<(Uuid, Timestamp)> = sqlx::query_as(
+            "select turn_id, coalesce(started_at, completed_at)
+             from turn
+             where tenant_id = $1
+               and session_id = $2
+               and turn_id = any($3)
+               and coalesce(started_at, completed_at) is not null",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(turns.iter().map(|turn| turn.uuid()).collect::<Vec<_>>())
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows.into_iter().map(|(turn, at)| (Id::from_uuid(turn), at)).collect())
+    }
+
     /// Writes a turn in whatever state the fold left it.
     pub(super) async fn put_turn(&mut self, session: SessionId, turn: &Turn) -> Result<()> {
         let tenant = self.tenant.uuid();

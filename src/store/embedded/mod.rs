@@ -26,6 +26,7 @@ use std::{
     time::Duration,
 };
 
+use super::Urls;
 use crate::base::{Origin, backoff::Backoff, limit};
 
 use self::{account::Account, binaries::Binaries, place::Place, postmaster::Postmaster};
@@ -64,17 +65,6 @@ impl Error {
 
 /// What to tell the person at the terminal while they wait.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
-
-/// Where to connect, by role, as `sqlx` reads it. None is a superuser.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Urls {
-    /// Owns the schema and migrates it.
-    pub owner: String,
-    /// Serves requests: row level security by tenant.
-    pub app: String,
-    /// Runs the queue, the log and the outbox.
-    pub system: String,
-}
 
 /// A running server and this process's share in it.
 #[derive(Debug)]

@@ -1,0 +1,128 @@
+//! What became of each event on its way to each destination.
+
+use axum::{
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{
+    App,
+    auth::{Caller, ReadSessions, WriteSessions},
+    body::{Body, Nothing, OptionalBody},
+    error::ApiError,
+    openapi::Errors,
+    page::{List, rows},
+    path,
+    write::{Answer, Once, json},
+};
+use crate::{
+    base::Id,
+    domain::{DeliveryId, DestinationId, SessionId},
+    journal::Unit,
+    store::{delivery::DeliveryRow, hint::Hint},
+    wire::{Page, webhook::DeliveryView},
+};
+
+/// Which deliveries are listed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DeliveryQuery {
+    /// Id of a destination.
+    #[param(value_type = Option<DestinationId>)]
+    pub destination: Option<String>,
+    /// `pending`, `delivering`, `delivered`, `failed` or `dead_letter`.
+    pub status: Option<String>,
+    /// Rows of the page: 1 to 500, default 50.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// List a session's deliveries, newest event first.
+#[utoipa::path(get, path = "/sessions/{session_id}/deliveries", tag = "webhooks",
+    operation_id = "listDeliveries", params(("session_id" = SessionId, Path), DeliveryQuery),
+    responses((status = 200, body = Page<DeliveryView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+    query: Result<Query<DeliveryQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = super::page::query(query)?;
+    let rows = rows(query.limit)?;
+    let id: SessionId = path::id(&session)?;
+    let destination: Option<DestinationId> = query.destination.as_deref().map(path::id).transpose()?;
+    let list = List::new(&app, caller.tenant, "deliveries", &(id, destination, &query.status));
+    let below = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.session(id).await?;
+    let found = tx.deliveries(id, destination, query.status.as_deref(), below, rows as i64 + 1).await?;
+    let position = |row: &DeliveryRow| (row.event_seq, Id::from_uuid(row.delivery_id) as DeliveryId);
+    Ok(json(&list.page(found, rows, position, view)))
+}
+
+/// Get a delivery.
+#[utoipa::path(get, path = "/sessions/{session_id}/deliveries/{delivery_id}", tag = "webhooks",
+    operation_id = "getDelivery",
+    params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
+    responses((status = 200, body = DeliveryView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path((session, delivery)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&view(tx.delivery(path::id(&session)?, path::id(&delivery)?).await?)))
+}
+
+/// Send a delivery again, whatever became of it, under the same `webhook-id`.
+#[utoipa::path(post, path = "/sessions/{session_id}/deliveries/{delivery_id}/redeliver", tag = "webhooks",
+    operation_id = "redeliver",
+    params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
+    responses((status = 202, body = DeliveryView), Errors))]
+pub async fn redeliver(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path((session, delivery)): Path<(String, String)>,
+    once: Once,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let (session, delivery) = (path::id(&session)?, path::id(&delivery)?);
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let row = unit.tx().delivery(session, delivery).await?;
+        // 409 with a reason beats a letter to nowhere.
+        match unit.tx().destination(session, Id::from_uuid(row.destination_id)).await {
+            Ok(_) => {}
+            Err(crate::store::Error::NotFound) => {
+                return Err(ApiError::conflict("destination_deleted", "the destination was deleted"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        unit.tx().redeliver(session, delivery).await?;
+        unit.hint(Hint::Delivery);
+        let row = unit.tx().delivery(session, delivery).await?;
+        Ok(Answer::new(StatusCode::ACCEPTED, &view(row)))
+    })
+    .await
+}
+
+fn view(row: DeliveryRow) -> DeliveryView {
+    DeliveryView {
+        id: Id::from_uuid(row.delivery_id),
+        session: Id::from_uuid(row.session_id),
+        destination: Id::from_uuid(row.destination_id),
+        event_id: Id::from_uuid(row.event_id),
+        event_seq: row.event_seq,
+        status: row.status,
+        attempts: row.attempts,
+        last_attempt_at: row.last_attempt_at,
+        response_code: row.response_code,
+        error: row.error,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    }
+}

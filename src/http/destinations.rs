@@ -1,0 +1,203 @@
+//! Webhook destinations of a session.
+
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+    response::Response,
+};
+
+use super::{
+    App,
+    auth::{Caller, ReadSessions, WriteSessions},
+    body::Body,
+    error::ApiError,
+    openapi::Errors,
+    path,
+    write::{Answer, Once, json, no_content},
+};
+use crate::{
+    base::limit::DESTINATIONS_MAX,
+    domain::{DestinationId, Level, SessionId, Status},
+    journal::Unit,
+    store::destination::{self, Destination},
+    webhook::Secret,
+    wire::{
+        Page,
+        webhook::{CreateDestination, DestinationView, PatchDestination},
+    },
+};
+
+/// Add a destination; events from now on are sent to it.
+#[utoipa::path(post, path = "/sessions/{session_id}/destinations", tag = "webhooks",
+    operation_id = "createDestination", params(("session_id" = SessionId, Path)),
+    request_body = CreateDestination, responses((status = 201, body = DestinationView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateDestination>,
+) -> Result<Answer, ApiError> {
+    let id: SessionId = path::id(&session)?;
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let session = unit.tx().lock_session(id).await?;
+        if session.status == Status::Archived {
+            return Err(crate::domain::decide::Rejection::Archived.into());
+        }
+        if unit.tx().destinations(id).await?.len() >= DESTINATIONS_MAX {
+            let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
+            return Err(ApiError::conflict("too_many_destinations", message));
+        }
+        let view = store(&app, unit, id, session.head, wanted).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view))
+    })
+    .await
+}
+
+/// List a session's destinations, oldest first.
+#[utoipa::path(get, path = "/sessions/{session_id}/destinations", tag = "webhooks",
+    operation_id = "listDestinations", params(("session_id" = SessionId, Path)),
+    responses((status = 200, body = Page<DestinationView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&session)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.session(id).await?;
+    let data = tx.destinations(id).await?.into_iter().map(view).collect();
+    Ok(json(&Page { data, next_cursor: None }))
+}
+
+/// Get a destination.
+#[utoipa::path(get, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
+    operation_id = "getDestination",
+    params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
+    responses((status = 200, body = DestinationView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path((session, destination)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&view(tx.destination(path::id(&session)?, path::id(&destination)?).await?)))
+}
+
+/// Change a destination.
+#[utoipa::path(patch, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
+    operation_id = "updateDestination",
+    params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
+    request_body = PatchDestination, responses((status = 200, body = DestinationView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path((session, destination)): Path<(String, String)>,
+    Body { value: change, .. }: Body<PatchDestination>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut destination = tx.destination(path::id(&session)?, path::id(&destination)?).await?;
+    if let Some(url) = change.url {
+        destination.url = checked_url(&app, &url)?;
+    }
+    destination.level = change.level.unwrap_or(destination.level);
+    destination.types = change.types.unwrap_or(destination.types);
+    destination.include_raw = change.include_raw.unwrap_or(destination.include_raw);
+    destination.enabled = change.enabled.unwrap_or(destination.enabled);
+    let secret = change.secret.as_deref().map(parse_secret).transpose()?;
+    let sealed = match &secret {
+        Some(secret) => Some(seal(&app, &mut tx, destination.id, secret).await?),
+        None => None,
+    };
+    tx.update_destination(&destination, sealed).await?;
+    tx.commit().await?;
+    Ok(json(&view(destination)))
+}
+
+/// Remove a destination; what was still to be sent to it is dead.
+#[utoipa::path(delete, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
+    operation_id = "deleteDestination",
+    params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
+    responses((status = 204), Errors))]
+pub async fn delete(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path((session, destination)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.delete_destination(path::id(&session)?, path::id(&destination)?).await?;
+    tx.commit().await?;
+    Ok(no_content())
+}
+
+/// Stores a destination for the events beyond `after`; its secret is in the view once.
+pub(super) async fn store(
+    app: &App,
+    unit: &mut Unit,
+    session: SessionId,
+    after: i64,
+    wanted: CreateDestination,
+) -> Result<DestinationView, ApiError> {
+    let origin = app.0.journal.origin();
+    let now = origin.now();
+    let destination = Destination {
+        id: origin.id(),
+        session,
+        url: checked_url(app, &wanted.url)?,
+        level: wanted.level.unwrap_or(Level::User),
+        types: wanted.types,
+        include_raw: wanted.include_raw,
+        enabled: wanted.enabled.unwrap_or(true),
+        created_after_seq: after,
+        created_at: now,
+        updated_at: now,
+    };
+    let secret = match &wanted.secret {
+        Some(secret) => parse_secret(secret)?,
+        None => Secret::generate(origin),
+    };
+    let sealed = seal(app, unit.tx(), destination.id, &secret).await?;
+    unit.tx().insert_destination(&destination, &sealed).await?;
+    // A secret that the caller brought is known to them; a made one is shown once.
+    let shown = wanted.secret.is_none().then(|| secret.expose().to_owned());
+    Ok(DestinationView { secret: shown, ..view(destination) })
+}
+
+fn checked_url(app: &App, url: &str) -> Result<String, ApiError> {
+    let parsed = crate::net::parse(url)?;
+    app.0.webhooks.check(&parsed)?;
+    Ok(url.to_owned())
+}
+
+fn parse_secret(text: &str) -> Result<Secret, ApiError> {
+    Secret::parse(text).map_err(|error| ApiError::invalid("secret", error.to_string()))
+}
+
+async fn seal(
+    app: &App,
+    tx: &mut crate::store::Tx,
+    id: DestinationId,
+    secret: &Secret,
+) -> Result<Vec<u8>, ApiError> {
+    let tenant = tx.tenant();
+    let data_key = tx.data_key(app.0.store.master()).await?;
+    Ok(data_key.seal(secret.expose().as_bytes(), &destination::context(tenant, id), app.0.journal.origin()))
+}
+
+fn view(destination: Destination) -> DestinationView {
+    DestinationView {
+        id: destination.id,
+        session: destination.session,
+        kind: "webhook".to_owned(),
+        url: destination.url,
+        level: destination.level,
+        types: destination.types,
+        include_raw: destination.include_raw,
+        enabled: destination.enabled,
+        has_secret: true,
+        secret: None,
+        created_after_seq: destination.created_after_seq,
+        created_at: destination.created_at,
+        updated_at: destination.updated_at,
+    }
+}

@@ -1,0 +1,266 @@
+//! The log of a session: pages, streams, single events, spilled bodies.
+
+use std::collections::HashMap;
+
+use axum::{
+    body::Body as HttpBody,
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use futures::StreamExt;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use utoipa::IntoParams;
+
+use super::{
+    App,
+    auth::{ReadLog, SessionCaller},
+    error::ApiError,
+    openapi::Errors,
+    page::rows,
+    path,
+    write::json,
+};
+use crate::{
+    domain::{Entry, EventId, Level, SessionId, TurnId},
+    store::{Tx, event::Range},
+    stream::{Full, Tail},
+    wire::{Page, event::EventView},
+};
+
+/// Which events are wanted, and how.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct EventQuery {
+    /// Events beyond this `seq`.
+    #[param(minimum = 0)]
+    pub after: Option<i64>,
+    /// Events up to this level; `internal` when absent.
+    pub level: Option<Level>,
+    /// An exact type, or `prefix.*`.
+    #[serde(rename = "type")]
+    #[param(rename = "type")]
+    pub kind: Option<String>,
+    /// Id of a turn.
+    #[param(value_type = Option<TurnId>)]
+    pub turn_id: Option<String>,
+    /// Rows of the page: 1 to 500, default 50.
+    pub limit: Option<u32>,
+    /// `sse` follows the log as server-sent events.
+    pub stream: Option<StreamMode>,
+    /// A client token, for a browser's EventSource.
+    pub token: Option<String>,
+}
+
+/// How a log may be followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamMode {
+    Sse,
+}
+
+/// List events in order, or follow them with `stream=sse`.
+///
+/// A stream replays the log beyond `after` or `Last-Event-ID`, the larger of the
+/// two, and then follows it: no gap, no duplicate.
+#[utoipa::path(get, path = "/sessions/{session_id}/events", tag = "events", operation_id = "listEvents",
+    params(("session_id" = SessionId, Path), EventQuery),
+    responses((status = 200, content(
+        (Page<EventView> = "application/json"), (String = "text/event-stream"))), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: SessionCaller<ReadLog>,
+    headers: HeaderMap,
+    query: Result<Query<EventQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = super::page::query(query)?;
+    match query.stream {
+        Some(StreamMode::Sse) => follow(&app, &caller, &headers, query).await,
+        None => page(&app, &caller, query).await,
+    }
+}
+
+/// Follow events as server-sent events.
+#[utoipa::path(get, path = "/sessions/{session_id}/stream", tag = "events", operation_id = "streamEvents",
+    params(("session_id" = SessionId, Path), EventQuery),
+    responses((status = 200, content((String = "text/event-stream"))), Errors))]
+pub async fn stream(
+    State(app): State<App>,
+    caller: SessionCaller<ReadLog>,
+    headers: HeaderMap,
+    query: Result<Query<EventQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    follow(&app, &caller, &headers, super::page::query(query)?).await
+}
+
+/// List the messages that a person would read, in order.
+#[utoipa::path(get, path = "/sessions/{session_id}/messages", tag = "events", operation_id = "listMessages",
+    params(("session_id" = SessionId, Path), MessageQuery),
+    responses((status = 200, body = Page<EventView>), Errors))]
+pub async fn messages(
+    State(app): State<App>,
+    caller: SessionCaller<ReadLog>,
+    query: Result<Query<MessageQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let MessageQuery { after, limit, token } = super::page::query(query)?;
+    let wanted = Wanted { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
+    drop(token);
+    read_page(&app, &caller, after.unwrap_or_default(), limit, wanted).await
+}
+
+/// Which messages are wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct MessageQuery {
+    /// Messages beyond this `seq`.
+    #[param(minimum = 0)]
+    pub after: Option<i64>,
+    /// Rows of the page: 1 to 500, default 50.
+    pub limit: Option<u32>,
+    /// A client token.
+    pub token: Option<String>,
+}
+
+/// Get one event.
+#[utoipa::path(get, path = "/sessions/{session_id}/events/{event_id}", tag = "events", operation_id = "getEvent",
+    params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
+    responses((status = 200, body = EventView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: SessionCaller<ReadLog>,
+    Path((_, event)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let entry = visible(&mut tx, &caller, &event).await?;
+    let views = views(&mut tx, caller.session, vec![entry]).await?;
+    Ok(json(&views.first()))
+}
+
+/// Get the whole body of an event, as it was before it was cut.
+#[utoipa::path(get, path = "/sessions/{session_id}/events/{event_id}/content", tag = "events",
+    operation_id = "getEventContent", params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
+    responses((status = 200, content((Object = "application/json"))), Errors))]
+pub async fn content(
+    State(app): State<App>,
+    caller: SessionCaller<ReadLog>,
+    Path((_, event)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let entry = visible(&mut app.0.store.begin(caller.tenant).await?, &caller, &event).await?;
+    let whole = match &entry.content_ref {
+        Some(key) => HttpBody::from(app.0.blobs.get(key).await?),
+        None => HttpBody::from(entry.body),
+    };
+    let mut response = whole.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // What an agent wrote is never run by a browser that opens it.
+    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    Ok(response)
+}
+
+struct Wanted {
+    level: Level,
+    kind: Option<String>,
+    turn: Option<TurnId>,
+}
+
+async fn page(app: &App, caller: &SessionCaller<ReadLog>, query: EventQuery) -> Result<Response, ApiError> {
+    let wanted = Wanted {
+        level: query.level.unwrap_or(Level::Internal),
+        turn: query.turn_id.as_deref().map(path::id).transpose()?,
+        kind: query.kind,
+    };
+    read_page(app, caller, query.after.unwrap_or_default(), query.limit, wanted).await
+}
+
+async fn read_page(
+    app: &App,
+    caller: &SessionCaller<ReadLog>,
+    after: i64,
+    limit: Option<u32>,
+    wanted: Wanted,
+) -> Result<Response, ApiError> {
+    let rows = rows(limit)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.session(caller.session).await?;
+    let range = Range {
+        after,
+        level: wanted.level.min(caller.level),
+        kind: wanted.kind,
+        turn: wanted.turn,
+        limit: rows as i64 + 1,
+    };
+    let mut entries = tx.events(caller.session, &range).await?;
+    let has_more = entries.len() > rows;
+    entries.truncate(rows);
+    // A log is read by `seq`: its cursor is one, and `after` takes it too.
+    let next_cursor = entries.last().filter(|_| has_more).map(|entry| entry.seq.to_string());
+    let data = views(&mut tx, caller.session, entries).await?;
+    Ok(json(&Page { data, next_cursor }))
+}
+
+async fn follow(
+    app: &App,
+    caller: &SessionCaller<ReadLog>,
+    headers: &HeaderMap,
+    query: EventQuery,
+) -> Result<Response, ApiError> {
+    app.0.store.begin(caller.tenant).await?.session(caller.session).await?;
+    // A browser repeats its first URL when it reconnects: the larger place wins.
+    let last_seen = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse::<i64>().ok());
+    let tail = Tail {
+        tenant: caller.tenant,
+        session: caller.session,
+        after: query.after.unwrap_or_default().max(last_seen.unwrap_or_default()),
+        level: query.level.unwrap_or(Level::Internal).min(caller.level),
+        kind: query.kind,
+        turn: query.turn_id.as_deref().map(path::id).transpose()?,
+    };
+    let frames = app
+        .0
+        .streams
+        .follow(tail)
+        .map_err(|Full| ApiError::unavailable(std::time::Duration::from_secs(5)))?;
+    Ok(sse(frames))
+}
+
+fn sse(frames: mpsc::Receiver<String>) -> Response {
+    let frames = futures::stream::unfold(frames, async |mut frames| {
+        let frame = frames.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(frame), frames))
+    });
+    let mut response = HttpBody::from_stream(frames.boxed()).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Proxies must pass each frame on at once.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+async fn visible(tx: &mut Tx, caller: &SessionCaller<ReadLog>, event: &str) -> Result<Entry, ApiError> {
+    let entry = tx.event(caller.session, path::id(event)?).await?;
+    if entry.level > caller.level { Err(ApiError::not_found()) } else { Ok(entry) }
+}
+
+/// Events on the wire; input says when a turn took it.
+async fn views(tx: &mut Tx, session: SessionId, entries: Vec<Entry>) -> Result<Vec<EventView>, ApiError> {
+    let is_input = |entry: &&Entry| entry.kind == "user.message";
+    let turns: Vec<_> = entries.iter().filter(is_input).filter_map(|entry| entry.turn_id).collect();
+    let taken: HashMap<_, _> = tx.taken_at(session, &turns).await?.into_iter().collect();
+    let mut views = Vec::with_capacity(entries.len());
+    for entry in &entries {
+        let mut view =
+            EventView::of(entry).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?;
+        if is_input(&entry) {
+            view.processed_at = Some(entry.turn_id.and_then(|turn| taken.get(&turn).copied()));
+        }
+        views.push(view);
+    }
+    Ok(views)
+}

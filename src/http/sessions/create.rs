@@ -1,0 +1,290 @@
+//! Create a session: everything that can be refused is refused before it exists.
+
+use axum::{extract::State, http::StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    base::{limit::CLIENT_TOKEN_TTL_SECONDS, text::hex},
+    domain::{
+        AgentId, CredentialId, Level, SessionId,
+        decide::{Input, NewSession},
+        session::{AgentSnapshot, Created},
+    },
+    http::{
+        App,
+        auth::{Caller, WriteSessions},
+        body::Body,
+        destinations,
+        error::ApiError,
+        openapi::Errors,
+        path, tokens,
+        write::{Answer, Once},
+    },
+    journal::Unit,
+    model::{ModelName, NoModel, Providers},
+    store::{
+        agent::{Agent, Revision},
+        idempotency::{Begun, Slot},
+    },
+    wire::{
+        session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},
+        webhook::{CreateDestination, DestinationView},
+    },
+};
+
+/// Create a session; with input, its first turn is queued at once.
+#[utoipa::path(post, path = "/sessions", tag = "sessions", operation_id = "createSession",
+    request_body = CreateSession,
+    responses((status = 201, body = CreatedSession),
+        (status = 200, body = CreatedSession, description = "The session of this `key` or `Idempotency-Key`."),
+        Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateSession>,
+) -> Result<Answer, ApiError> {
+    let key = wanted.key.clone();
+    let mut answer = once
+        .run(&app, caller.tenant, digest, async |unit: &mut Unit| match key {
+            Some(key) => create_by_key(&app, &caller, unit, wanted, key, digest).await,
+            None => create_new(&app, &caller, unit, wanted).await,
+        })
+        .await?;
+    if answer.replayed {
+        answer.status = StatusCode::OK;
+    }
+    if answer.shown_once.is_none() {
+        // The session was there before; the token of then is gone.
+        let session = answer.body["session"]["id"].as_str().unwrap_or_default();
+        let session: SessionId = path::id(session)?;
+        let mut tx = app.0.store.begin(caller.tenant).await?;
+        let token = mint(&app, &mut tx, session).await?;
+        tx.commit().await?;
+        answer.shown_once = Some(("client_token", token));
+    }
+    Ok(answer)
+}
+
+/// One session per key: the same body gives the same session, another one 409.
+async fn create_by_key(
+    app: &App,
+    caller: &Caller<WriteSessions>,
+    unit: &mut Unit,
+    wanted: CreateSession,
+    key: String,
+    digest: [u8; 32],
+) -> Result<Answer, ApiError> {
+    let slot = Slot { scope: "session".to_owned(), key: key.clone(), fingerprint: digest };
+    let data_key = unit.tx().data_key(app.0.store.master()).await?;
+    let conflict = || ApiError {
+        param: Some("key".to_owned()),
+        ..ApiError::conflict(
+            "key_taken",
+            "another session was created with this key; steer it or use a new key",
+        )
+    };
+    match unit.tx().begin_once(&slot, &data_key).await? {
+        Begun::Fresh => {
+            // The slot is forgotten after a day, the session is not.
+            if unit.tx().session_by_key(&key).await?.is_some() {
+                return Err(conflict());
+            }
+            let answer = create_new(app, caller, unit, wanted).await?;
+            let id = answer.body["session"]["id"].to_string();
+            let sealed =
+                data_key.seal(id.as_bytes(), &unit.tx().answer_context(&slot), app.0.journal.origin());
+            unit.tx().answer(&slot, StatusCode::CREATED.as_u16(), sealed).await?;
+            Ok(answer)
+        }
+        Begun::Replay { .. } => {
+            let session = unit.tx().session_by_key(&key).await?.ok_or_else(ApiError::not_found)?;
+            Ok(Answer::new(StatusCode::OK, &json!({ "session": SessionView::from(session) })))
+        }
+        Begun::Mismatch => Err(conflict()),
+    }
+}
+
+async fn create_new(
+    app: &App,
+    caller: &Caller<WriteSessions>,
+    unit: &mut Unit,
+    wanted: CreateSession,
+) -> Result<Answer, ApiError> {
+    let letters = destinations_of(&wanted);
+    let input = wanted.input.map(input);
+    let mut created = Created {
+        agent_id: None,
+        credential_id: None,
+        agent_snapshot: None,
+        title: wanted.title,
+        key: wanted.key,
+        client_id: wanted.client_id,
+        metadata: wanted.metadata,
+        limits: wanted.limits,
+        source: caller.source,
+    };
+    match &wanted.agent {
+        Some(agent) => {
+            let agent = find_agent(unit, agent).await?;
+            let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
+            pin(app, unit, &mut created, agent, revision, wanted.model).await?;
+        }
+        None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
+            return Err(ApiError::invalid("agent", "`agent` is needed to read an input"));
+        }
+        None => {}
+    }
+    let id: SessionId = app.0.journal.origin().id();
+    let stamp = caller.stamp(app.0.journal.origin());
+    let new = unit.prepare(id, NewSession { created, input }, &stamp).await?;
+    // Destinations stand before the first events are appended, so these reach them.
+    let mut views: Vec<DestinationView> = Vec::with_capacity(letters.len());
+    for letter in letters {
+        views.push(destinations::store(app, unit, id, 0, letter).await?);
+    }
+    let executed = unit.create(new).await?;
+    let token = mint(app, unit.tx(), id).await?;
+    let mut body = json!({ "session": SessionView::from(executed.session) });
+    if !views.is_empty() {
+        body["destinations"] = serde_json::to_value(&views).expect("our own types serialise");
+    }
+    Ok(Answer { shown_once: Some(("client_token", token)), ..Answer::new(StatusCode::CREATED, &body) })
+}
+
+fn destinations_of(wanted: &CreateSession) -> Vec<CreateDestination> {
+    let short = wanted.webhook.clone().map(|url| CreateDestination {
+        url,
+        secret: None,
+        level: None,
+        types: None,
+        include_raw: false,
+        enabled: None,
+    });
+    short.into_iter().chain(wanted.destinations.iter().cloned()).collect()
+}
+
+fn input(input: Value) -> Input {
+    match input {
+        Value::String(text) => Input { text, ..Input::default() },
+        object => {
+            let text = object.get("text").and_then(Value::as_str).map(str::to_owned);
+            let refs = object.get("refs").and_then(Value::as_object).cloned().unwrap_or_default();
+            Input {
+                text: text.unwrap_or_else(|| object.to_string()),
+                object: Some(object),
+                refs,
+                ..Input::default()
+            }
+        }
+    }
+}
+
+/// An agent by its id or its name.
+async fn find_agent(unit: &mut Unit, wanted: &str) -> Result<Agent, ApiError> {
+    let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
+    let found = match wanted.parse::<AgentId>() {
+        Ok(id) => unit.tx().agent(id).await,
+        Err(_) => unit.tx().agent_by_name(wanted).await?.ok_or(crate::store::Error::NotFound),
+    };
+    found.map_err(|error| match error {
+        crate::store::Error::NotFound => unknown(),
+        error => error.into(),
+    })
+}
+
+async fn find_revision(
+    unit: &mut Unit,
+    agent: &Agent,
+    wanted: Option<&RevisionChoice>,
+) -> Result<Revision, ApiError> {
+    let revision = match wanted {
+        None => return Ok(agent.revision.clone()),
+        Some(RevisionChoice::Number(number)) => unit.tx().revision_by_number(agent.id, *number).await,
+        Some(RevisionChoice::Id(id)) => match id.parse() {
+            Ok(id) => unit.tx().revision(id).await,
+            Err(_) => Err(crate::store::Error::NotFound),
+        },
+    };
+    match revision {
+        Ok(revision) if revision.agent == agent.id => Ok(revision),
+        Ok(_) | Err(crate::store::Error::NotFound) => {
+            Err(ApiError::invalid("revision", "the agent has no such revision"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Pins agent, revision, model and credential for the life of the session.
+async fn pin(
+    app: &App,
+    unit: &mut Unit,
+    created: &mut Created,
+    agent: Agent,
+    revision: Revision,
+    model: Option<String>,
+) -> Result<(), ApiError> {
+    let model = model.unwrap_or(revision.model);
+    let name = app.check_model(&model)?;
+    created.credential_id = resolve_credential(unit, &agent, &name).await?;
+    created.agent_id = Some(agent.id);
+    created.limits = agent.limits.overridden_by(created.limits);
+    created.agent_snapshot = Some(AgentSnapshot {
+        revision_id: revision.id,
+        revision: revision.number,
+        name: agent.name,
+        prompt_hash: hex(&crate::base::seal::sha256(revision.prompt.as_bytes())),
+        model,
+        model_options: revision.model_options,
+        runtime: revision.runtime,
+        tools: revision.tools,
+    });
+    Ok(())
+}
+
+/// The agent's credential where it fits the model, else the organization's default.
+async fn resolve_credential(
+    unit: &mut Unit,
+    agent: &Agent,
+    name: &ModelName,
+) -> Result<Option<CredentialId>, ApiError> {
+    if !Providers::needs_credential(&name.provider) {
+        return Ok(None);
+    }
+    if let Some(own) = agent.credential {
+        match unit.tx().credential(own).await {
+            Ok(credential) if credential.provider == name.provider => return Ok(Some(own)),
+            Ok(_) | Err(crate::store::Error::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let default = unit.tx().default_credential(&name.provider).await?;
+    default.map(Some).ok_or_else(|| {
+        let message = format!(
+            "the agent has no key for `{0}` and the organization has no default one; store it with POST /v3/credentials",
+            name.provider
+        );
+        ApiError::unprocessable("no_credential", message)
+    })
+}
+
+async fn mint(app: &App, tx: &mut crate::store::Tx, session: SessionId) -> Result<Value, ApiError> {
+    let scopes = [ClientScope::Read, ClientScope::Steer];
+    let token = tokens::store(app, tx, session, &scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress).await?;
+    Ok(Value::String(token.token))
+}
+
+impl App {
+    /// The model that a name means, if it may be used here.
+    pub(in crate::http) fn check_model(&self, model: &str) -> Result<ModelName, ApiError> {
+        let name: ModelName =
+            model.parse().map_err(|error: NoModel| ApiError::invalid("model", error.to_string()))?;
+        if !Providers::needs_credential(&name.provider) && !self.0.scripted {
+            return Err(ApiError::invalid(
+                "model",
+                "scripted models are turned off here (SOJOURN_SCRIPTED=off)",
+            ));
+        }
+        Ok(name)
+    }
+}

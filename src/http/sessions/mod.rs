@@ -1,0 +1,100 @@
+//! Sessions: create, list, read, change, steer, cancel, archive.
+
+pub mod create;
+pub mod list;
+pub mod steer;
+
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+    response::Response,
+};
+
+use super::{
+    App,
+    auth::{Caller, ReadSessions, WriteSessions},
+    body::{Body, Nothing, OptionalBody},
+    error::ApiError,
+    openapi::Errors,
+    path,
+    write::{Answer, Once, json},
+};
+use crate::{
+    domain::{SessionId, decide::Command},
+    journal::Unit,
+    wire::session::{PatchSession, SessionView},
+};
+
+/// Get a session.
+#[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions", operation_id = "getSession",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&session)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&SessionView::from(tx.session(id).await?)))
+}
+
+/// Change title, metadata or limits. Limits may be raised while a turn runs.
+#[utoipa::path(patch, path = "/sessions/{session_id}", tag = "sessions", operation_id = "updateSession",
+    params(("session_id" = SessionId, Path)), request_body = PatchSession,
+    responses((status = 200, body = SessionView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    Body { value: change, .. }: Body<PatchSession>,
+) -> Result<Response, ApiError> {
+    let id: SessionId = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let limits = match change.limits {
+        Some(limits) => Some(unit.tx().session(id).await?.created.limits.overridden_by(limits)),
+        None => None,
+    };
+    let command = Command::Patch { title: change.title, metadata: change.metadata, limits };
+    let executed = unit.execute(id, command, &stamp).await?;
+    unit.commit().await?;
+    Ok(json(&SessionView::from(executed.session)))
+}
+
+/// Ask the running turn to end, and end the queued one. Without either, nothing happens.
+#[utoipa::path(post, path = "/sessions/{session_id}/cancel", tag = "sessions", operation_id = "cancelSession",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
+pub async fn cancel(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let id = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let executed = unit.execute(id, Command::Cancel, &stamp).await?;
+        Ok(Answer::new(StatusCode::OK, &SessionView::from(executed.session)))
+    })
+    .await
+}
+
+/// Close a session for good: whatever runs ends now, the log stays readable.
+#[utoipa::path(post, path = "/sessions/{session_id}/archive", tag = "sessions", operation_id = "archiveSession",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
+pub async fn archive(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let id = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let executed = unit.archive(id, &stamp).await?;
+        Ok(Answer::new(StatusCode::OK, &SessionView::from(executed.session)))
+    })
+    .await
+}

@@ -1,0 +1,117 @@
+//! Send a message to a session.
+
+use axum::{extract::State, http::StatusCode};
+use serde_json::{Map, Value};
+
+use crate::{
+    domain::decide::{Command, Input},
+    http::{
+        App,
+        auth::{SessionCaller, SteerSession},
+        body::Body,
+        error::ApiError,
+        openapi::Errors,
+        write::{Answer, Once},
+    },
+    journal::Unit,
+    store::idempotency::{Begun, Slot},
+    wire::session::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
+};
+
+/// Send a message: it wakes the session, or waits for the next turn.
+#[utoipa::path(post, path = "/sessions/{session_id}/messages", tag = "sessions", operation_id = "steerSession",
+    params(("session_id" = crate::domain::SessionId, Path)), request_body = Steer,
+    responses((status = 202, body = Steered),
+        (status = 200, body = Steered, description = "The message was sent before."), Errors))]
+pub async fn steer(
+    State(app): State<App>,
+    caller: SessionCaller<SteerSession>,
+    once: Once,
+    Body { value: message, digest }: Body<Steer>,
+) -> Result<Answer, ApiError> {
+    let mut answer = once
+        .run(&app, caller.tenant, digest, async |unit: &mut Unit| match own_key(&message) {
+            Some(key) => steer_once(&app, &caller, unit, message, key, digest).await,
+            None => append(&app, &caller, unit, message).await,
+        })
+        .await?;
+    if answer.replayed {
+        answer.status = StatusCode::OK;
+    }
+    Ok(answer)
+}
+
+/// The key that the message itself carries.
+fn own_key(message: &Steer) -> Option<String> {
+    let enveloped = || {
+        let envelope = message.envelope.as_ref()?;
+        Some(format!("{}\n{}", envelope.source.as_deref().unwrap_or_default(), envelope.id.as_ref()?))
+    };
+    message.idempotency_key.clone().or_else(enveloped)
+}
+
+async fn steer_once(
+    app: &App,
+    caller: &SessionCaller<SteerSession>,
+    unit: &mut Unit,
+    message: Steer,
+    key: String,
+    digest: [u8; 32],
+) -> Result<Answer, ApiError> {
+    let slot = Slot { scope: format!("steer/{}", caller.session), key, fingerprint: digest };
+    let data_key = unit.tx().data_key(app.0.store.master()).await?;
+    match unit.tx().begin_once(&slot, &data_key).await? {
+        Begun::Fresh => {
+            let answer = append(app, caller, unit, message).await?;
+            let context = unit.tx().answer_context(&slot);
+            let sealed = data_key.seal(answer.body.to_string().as_bytes(), &context, app.0.journal.origin());
+            unit.tx().answer(&slot, answer.status.as_u16(), sealed).await?;
+            Ok(answer)
+        }
+        Begun::Replay { body, .. } => {
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            Ok(Answer { replayed: true, ..Answer::new(StatusCode::OK, &body) })
+        }
+        Begun::Mismatch => Err(ApiError {
+            param: Some("idempotency_key".to_owned()),
+            ..ApiError::conflict("idempotency_mismatch", "this key was used for another message")
+        }),
+    }
+}
+
+async fn append(
+    app: &App,
+    caller: &SessionCaller<SteerSession>,
+    unit: &mut Unit,
+    message: Steer,
+) -> Result<Answer, ApiError> {
+    let command = Command::Steer(input(message)?);
+    let executed = unit.execute(caller.session, command, &caller.stamp(app.0.journal.origin())).await?;
+    let Some(event) = executed.events.first() else { unreachable!("a message is always an event") };
+    let session = &executed.session;
+    let steered = Steered {
+        event: EventRef { id: event.draft.id, seq: event.seq },
+        session: SessionRef { id: session.id, status: session.status, head: session.head },
+    };
+    Ok(Answer::new(StatusCode::ACCEPTED, &steered))
+}
+
+fn input(message: Steer) -> Result<Input, ApiError> {
+    let interrupt = message.mode == SteerMode::Interrupt;
+    match (message.text, message.envelope) {
+        (Some(text), None) => Ok(Input { text, interrupt, ..Input::default() }),
+        (None, Some(envelope)) => {
+            let Envelope { text, refs, .. } = &envelope;
+            let (text, refs) = (text.clone(), refs.clone());
+            let rest = match serde_json::to_value(&envelope) {
+                Ok(Value::Object(fields)) => {
+                    fields.into_iter().filter(|(name, _)| name != "text" && name != "refs")
+                }
+                _ => unreachable!("an envelope is an object"),
+            };
+            Ok(Input { text, object: None, envelope: Some(rest.collect::<Map<_, _>>()), refs, interrupt })
+        }
+        (None, None) => Err(ApiError::invalid("text", "send `text` or `envelope`")),
+        (Some(_), Some(_)) => Err(ApiError::invalid("envelope", "send `text` or `envelope`, not both")),
+    }
+}

@@ -1,0 +1,70 @@
+//! Client tokens: a browser's key to one session.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+};
+
+use super::{
+    App,
+    auth::{Caller, WriteSessions},
+    body::{Body, OptionalBody},
+    error::ApiError,
+    openapi::Errors,
+    path,
+    write::{Answer, Once},
+};
+use crate::{
+    base::{key, limit::CLIENT_TOKEN_TTL_SECONDS},
+    domain::{Level, SessionId, Status},
+    journal::Unit,
+    store::{Tx, column::word, token::NewToken},
+    wire::session::{ClientScope, ClientTokenView, MintClientToken},
+};
+
+/// Mint a client token. It dies with the session's archive.
+#[utoipa::path(post, path = "/sessions/{session_id}/client-tokens", tag = "sessions",
+    operation_id = "mintClientToken", params(("session_id" = SessionId, Path)),
+    request_body = Option<MintClientToken>, responses((status = 201, body = ClientTokenView), Errors))]
+pub async fn mint(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    OptionalBody(Body { value: wanted, digest }): OptionalBody<MintClientToken>,
+) -> Result<Answer, ApiError> {
+    let id = path::id(&session)?;
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        if unit.tx().session(id).await?.status == Status::Archived {
+            return Err(crate::domain::decide::Rejection::Archived.into());
+        }
+        let scopes = wanted.scopes.unwrap_or_else(|| vec![ClientScope::Read, ClientScope::Steer]);
+        let ttl = wanted.ttl.unwrap_or(CLIENT_TOKEN_TTL_SECONDS.1);
+        let level = wanted.level.unwrap_or(Level::Progress);
+        let token = store(&app, unit.tx(), id, &scopes, ttl, level).await?;
+        Ok(Answer::new(StatusCode::CREATED, &token))
+    })
+    .await
+}
+
+/// Stores a new token; `ttl_seconds` is clamped.
+pub(super) async fn store(
+    app: &App,
+    tx: &mut Tx,
+    session: SessionId,
+    scopes: &[ClientScope],
+    ttl_seconds: i64,
+    level: Level,
+) -> Result<ClientTokenView, ApiError> {
+    let (shortest, _, longest) = CLIENT_TOKEN_TTL_SECONDS;
+    let ttl = Duration::from_secs(ttl_seconds.clamp(shortest, longest).unsigned_abs());
+    let origin = app.0.journal.origin();
+    let secret = key::generate_client_token(origin);
+    let expires_at = origin.now() + ttl;
+    let words: Vec<_> = scopes.iter().map(word).collect();
+    let new = NewToken { session, scopes: &words, level, expires_at };
+    tx.create_token(&app.0.store.master().fingerprint(&secret), new).await?;
+    Ok(ClientTokenView { client_token: secret.clone(), token: secret, scopes: scopes.to_vec(), expires_at })
+}

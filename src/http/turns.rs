@@ -1,0 +1,130 @@
+//! What the agent did: result, turns, steps.
+
+use axum::{
+    extract::{Path, Query, State, rejection::QueryRejection},
+    response::Response,
+};
+
+use super::{
+    App,
+    agents::PageQuery,
+    auth::{Caller, ReadLog, ReadSessions, SessionCaller},
+    error::ApiError,
+    openapi::Errors,
+    page::{List, rows},
+    path,
+    write::json,
+};
+use crate::{
+    domain::{Entry, Level, SessionId, TurnId, event::Body},
+    store::event::Range,
+    wire::{
+        Page,
+        event::EventView,
+        turn::{ResultView, StepView, TurnView},
+    },
+};
+
+/// Get the last turn and its result: the agent's last message to the user.
+#[utoipa::path(get, path = "/sessions/{session_id}/result", tag = "turns", operation_id = "getResult",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = ResultView), Errors))]
+pub async fn result(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&session)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let session = tx.session(id).await?;
+    let Some(last) = session.last_turn() else {
+        return Ok(json(&ResultView { last_turn: None, result: None }));
+    };
+    let turn = tx.turn(id, last.id).await?;
+    let result = match turn.result_event_id {
+        Some(event) => {
+            let entry = tx.event(id, event).await?;
+            Some(EventView::of(&entry).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?)
+        }
+        None => None,
+    };
+    Ok(json(&ResultView { last_turn: Some(turn.into()), result }))
+}
+
+/// List turns, newest first.
+#[utoipa::path(get, path = "/sessions/{session_id}/turns", tag = "turns", operation_id = "listTurns",
+    params(("session_id" = SessionId, Path), PageQuery),
+    responses((status = 200, body = Page<TurnView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = super::page::query(query)?;
+    let rows = rows(query.limit)?;
+    let id: SessionId = path::id(&session)?;
+    let list = List::new(&app, caller.tenant, "turns", &id);
+    let before = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.session(id).await?;
+    let turns = tx.turns(id, before, rows as i64 + 1).await?;
+    Ok(json(&list.page(turns, rows, |turn| turn.id, TurnView::from)))
+}
+
+/// Get a turn.
+#[utoipa::path(get, path = "/sessions/{session_id}/turns/{turn_id}", tag = "turns", operation_id = "getTurn",
+    params(("session_id" = SessionId, Path), ("turn_id" = TurnId, Path)),
+    responses((status = 200, body = TurnView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path((session, turn)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&TurnView::from(tx.turn(path::id(&session)?, path::id(&turn)?).await?)))
+}
+
+/// List steps in order: every answered model call, with its usage.
+#[utoipa::path(get, path = "/sessions/{session_id}/steps", tag = "turns", operation_id = "listSteps",
+    params(("session_id" = SessionId, Path), PageQuery),
+    responses((status = 200, body = Page<StepView>), Errors))]
+pub async fn steps(
+    State(app): State<App>,
+    caller: SessionCaller<ReadLog>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = super::page::query(query)?;
+    let rows = rows(query.limit)?;
+    if caller.level < Level::Internal {
+        // Steps are internal events; a client token sees them when minted so.
+        return Err(ApiError::not_found());
+    }
+    let list = List::new(&app, caller.tenant, "steps", &caller.session);
+    let after = list.position(query.cursor.as_deref())?.unwrap_or_default();
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.session(caller.session).await?;
+    let kind = Some("step.completed".to_owned());
+    let range = Range { after, level: Level::Internal, kind, turn: None, limit: rows as i64 + 1 };
+    let steps: Vec<_> =
+        tx.events(caller.session, &range).await?.iter().map(step).collect::<Result<_, ApiError>>()?;
+    Ok(json(&list.page(steps, rows, |step| step.seq, |step| step)))
+}
+
+fn step(entry: &Entry) -> Result<StepView, ApiError> {
+    // A cut body keeps its shape, so everything but the blocks is whole.
+    let event = entry.event(None).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?;
+    let Body::StepCompleted(step) = event.draft.body else { return Err(ApiError::not_found()) };
+    Ok(StepView {
+        id: entry.step_id,
+        turn_id: entry.turn_id,
+        seq: entry.seq,
+        index: step.index,
+        attempt: step.attempt,
+        provider: step.provider,
+        model: step.model,
+        stop: step.stop,
+        usage: step.usage,
+        duration_ms: step.duration_ms,
+        completed_at: entry.ts,
+    })
+}

@@ -1,0 +1,220 @@
+//! Work as rows: claim, hold, renew, give back.
+//!
+//! Called by `worker`. A [`Lease`] is the right to work on one session; it is kept
+//! alive by [`Queue::keep`], which also hears what callers want of the turn. Our
+//! own code, because none of the crates has fencing, affinity to a node and
+//! fairness between tenants.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    base::limit::{CONTROL_INTERVAL, STATEMENT_TIMEOUT},
+    domain::{SessionId, TenantId, TurnId},
+    store::{
+        Result, Store,
+        hint::Hints,
+        job::{Claimant, Claimed, Held, Kind, Watched},
+        record::Fence,
+    },
+};
+
+/// The queue as one worker process sees it. Cheap to clone.
+#[derive(Clone)]
+pub struct Queue(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    hints: Hints,
+    claimant: Claimant,
+    held: Mutex<HashMap<Key, Holding>>,
+}
+
+type Key = (TenantId, SessionId, Kind);
+
+struct Holding {
+    epoch: i64,
+    state: watch::Sender<State>,
+    /// When the lease ends by our own clock: never later than by the database's.
+    ends: Instant,
+}
+
+/// What a holder must know about its lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// It is another's now, or may be.
+    pub lost: bool,
+    /// The turn that a caller asked to end.
+    pub cancel_turn: Option<TurnId>,
+}
+
+/// The right to work on one session. Dropped, it is kept no longer.
+pub struct Lease {
+    queue: Queue,
+    claimed: Claimed,
+    state: watch::Receiver<State>,
+}
+
+impl Queue {
+    /// A queue for the worker process that `claimant` names.
+    pub fn new(store: Store, hints: Hints, claimant: Claimant) -> Self {
+        Self(Arc::new(Inner { store, hints, claimant, held: Mutex::default() }))
+    }
+
+    /// Takes up to `jobs_max` ready jobs.
+    pub async fn claim(&self, jobs_max: i64) -> Result<Vec<Lease>> {
+        // Counted from before the question: the lease cannot end earlier for us
+        // than the database thinks.
+        let ends = Instant::now() + self.0.claimant.lease;
+        let claimed = self.0.store.claim(self.0.claimant, jobs_max).await?;
+        Ok(claimed.into_iter().map(|claimed| self.hold(claimed, ends)).collect())
+    }
+
+    /// Waits until there may be something to claim.
+    pub async fn ready(&self) {
+        self.0.hints.job().await;
+    }
+
+    /// Renews what is held and hears what callers want, until `stop`.
+    ///
+    /// The worker cancels `stop` only after its last lease is gone.
+    pub async fn keep(&self, stop: CancellationToken) {
+        let mut ticks = interval(CONTROL_INTERVAL.min(self.0.claimant.lease / 4));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewed = Instant::now();
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.0.hints.control() => {}
+                () = stop.cancelled() => return,
+            }
+            let renew = renewed.elapsed() >= self.0.claimant.lease / 3;
+            if renew {
+                renewed = Instant::now();
+            }
+            self.tick(renew).await;
+        }
+    }
+
+    async fn tick(&self, renew: bool) {
+        let keys: HashSet<Key> = self.lock().keys().copied().collect();
+        if keys.is_empty() {
+            return;
+        }
+        let mut held = Held::default();
+        keys.iter().for_each(|(tenant, session, kind)| held.push(*tenant, *session, *kind));
+        let ends = Instant::now() + self.0.claimant.lease;
+        let worker = self.0.claimant.worker;
+        let answer = timeout(STATEMENT_TIMEOUT, async {
+            if renew {
+                self.0.store.renew(worker, self.0.claimant.lease, &held).await
+            } else {
+                self.0.store.watch(worker, &held).await
+            }
+        });
+        match answer.await {
+            Ok(Ok(rows)) => self.heard(&keys, &rows, renew.then_some(ends)),
+            Ok(Err(error)) => tracing::warn!(%error, "leases could not be looked after; trying again"),
+            Err(_) => tracing::warn!("leases could not be looked after in time; trying again"),
+        }
+        self.lose_expired();
+    }
+
+    fn hold(&self, claimed: Claimed, ends: Instant) -> Lease {
+        let (sender, state) = watch::channel(State::default());
+        let holding = Holding { epoch: claimed.epoch, state: sender, ends };
+        self.lock().insert((claimed.tenant, claimed.session, claimed.kind), holding);
+        Lease { queue: self.clone(), claimed, state }
+    }
+
+    /// Tells each holder what its row says; a row that is not there was lost.
+    fn heard(&self, asked: &HashSet<Key>, rows: &[Watched], ends: Option<Instant>) {
+        let rows: HashMap<Key, &Watched> =
+            rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
+        for (key, holding) in self.lock().iter_mut() {
+            if !asked.contains(key) {
+                continue; // taken after the question
+            }
+            match rows.get(key).filter(|row| row.epoch == holding.epoch) {
+                Some(row) => {
+                    holding.ends = ends.unwrap_or(holding.ends);
+                    let state = State { lost: false, cancel_turn: row.cancel_turn };
+                    holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
+                }
+                None => lose(holding),
+            }
+        }
+    }
+
+    /// A lease that could not be renewed in time may be another's already.
+    fn lose_expired(&self) {
+        let now = Instant::now();
+        self.lock().values().filter(|holding| holding.ends <= now).for_each(lose);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Holding>> {
+        self.0.held.lock().expect("no holder of the lease table panics")
+    }
+}
+
+fn lose(holding: &Holding) {
+    holding.state.send_if_modified(|state| !std::mem::replace(&mut state.lost, true));
+}
+
+impl Lease {
+    /// What was claimed.
+    pub fn claimed(&self) -> &Claimed {
+        &self.claimed
+    }
+
+    /// What happens to the lease, as it happens.
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    /// The right to write, as the database checks it.
+    pub fn fence(&self) -> Fence {
+        Fence {
+            tenant: self.claimed.tenant,
+            session: self.claimed.session,
+            epoch: self.claimed.epoch,
+            worker: self.queue.0.claimant.worker,
+        }
+    }
+
+    /// Gives the job back, ready after `delay`.
+    pub async fn release(self, delay: Duration) -> Result<()> {
+        self.queue.0.store.release(self.queue.0.claimant.worker, &self.claimed, delay).await
+    }
+
+    /// Ends the job, unless input has arrived that it must still see.
+    pub async fn finish(self) -> Result<()> {
+        self.queue.0.store.finish(self.queue.0.claimant.worker, &self.claimed).await
+    }
+
+    /// The worker process that holds it.
+    pub fn worker(&self) -> Uuid {
+        self.queue.0.claimant.worker
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let key = (self.claimed.tenant, self.claimed.session, self.claimed.kind);
+        let mut held = self.queue.lock();
+        // The same job may have been lost and claimed again meanwhile.
+        if held.get(&key).is_some_and(|holding| holding.epoch == self.claimed.epoch) {
+            held.remove(&key);
+        }
+    }
+}

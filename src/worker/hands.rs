@@ -1,0 +1,185 @@
+//! The session's box: attached when a tool first needs it, not before.
+
+use std::{sync::Arc, time::Instant};
+
+use tokio::sync::Mutex;
+
+use super::Worker;
+use crate::{
+    base::{
+        backoff::Backoff,
+        limit::{SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
+    },
+    domain::{Actor, Body, SandboxId, event::Draft},
+    harness::ToolFault,
+    journal::{Halted, TurnWriter},
+    sandbox::{BoxLimits, Fault, Grip, Sandbox, Spec},
+    store::{self, record::Fence, sandbox::LiveSandbox},
+    tool,
+};
+
+const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
+
+/// What a turn holds of its session's box.
+pub(super) struct Hands {
+    worker: Worker,
+    fence: Fence,
+    writer: TurnWriter,
+    attached: Mutex<Option<SandboxId>>,
+}
+
+impl Hands {
+    pub(super) fn new(worker: Worker, fence: Fence, writer: TurnWriter) -> Self {
+        Self { worker, fence, writer, attached: Mutex::new(None) }
+    }
+
+    /// The box, made when there is none.
+    pub(super) async fn attached(&self) -> Result<tool::Hands, ToolFault> {
+        let sandbox = self.provider()?;
+        let mut attached = self.attached.lock().await;
+        let id = match *attached {
+            Some(id) => id,
+            None => match self.greet(&*sandbox).await? {
+                Some(id) => id,
+                None => self.make(&*sandbox).await?,
+            },
+        };
+        *attached = Some(id);
+        Ok(self.hands(sandbox, id))
+    }
+
+    /// The box, if this turn has used it.
+    pub(super) async fn if_attached(&self) -> Option<tool::Hands> {
+        let sandbox = self.provider().ok()?;
+        let id = match *self.attached.lock().await {
+            Some(id) => id,
+            // A command of an earlier worker may still run there.
+            None => self.greet(&*sandbox).await.ok()??,
+        };
+        Some(self.hands(sandbox, id))
+    }
+
+    /// Whether the box that an earlier worker used is still there.
+    pub(super) async fn survived(&self) -> Result<bool, ToolFault> {
+        let sandbox = self.provider()?;
+        let mut attached = self.attached.lock().await;
+        if attached.is_none() {
+            *attached = self.greet(&*sandbox).await?;
+        }
+        Ok(attached.is_some())
+    }
+
+    /// Writes down that the box is gone; the next use makes another.
+    pub(super) async fn lost(&self, reason: &str) -> Result<(), ToolFault> {
+        let Some(id) = self.attached.lock().await.take() else { return Ok(()) };
+        self.write_off(id, reason).await
+    }
+
+    fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
+        self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
+    }
+
+    fn hands(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> tool::Hands {
+        tool::Hands { sandbox, grip: self.grip(id), env: Vec::new(), cwd: String::new() }
+    }
+
+    fn grip(&self, sandbox: SandboxId) -> Grip {
+        Grip { sandbox, epoch: self.fence.epoch }
+    }
+
+    /// Says hello to the box that the rows know of; `None` when there is none.
+    async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<SandboxId>, ToolFault> {
+        let live = self.worker.store.live_sandbox(self.fence.tenant, self.fence.session).await.map_err(away)?;
+        let Some(live) = live else { return Ok(None) };
+        if live.node != self.worker.node {
+            // Claimed from another node: that one has been silent for too long.
+            self.write_off(live.sandbox, "its node is gone").await?;
+            return Ok(None);
+        }
+        match sandbox.attach(self.grip(live.sandbox)).await {
+            Ok(()) => Ok(Some(live.sandbox)),
+            Err(Fault::Stale) => Err(ToolFault::Stale),
+            Err(Fault::Gone) => {
+                self.write_off(live.sandbox, "it was gone when its session went on").await?;
+                Ok(None)
+            }
+            Err(fault @ (Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_))) => {
+                // It does not answer: it is ended, so that no second one lives beside it.
+                sandbox.destroy(live.sandbox).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+                self.write_off(live.sandbox, &fault.to_string()).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn make(&self, sandbox: &dyn Sandbox) -> Result<SandboxId, ToolFault> {
+        let origin = self.worker.journal.origin();
+        let started = Instant::now();
+        for attempt in 1.. {
+            let id: SandboxId = origin.id();
+            let row = LiveSandbox {
+                tenant: self.fence.tenant,
+                session: self.fence.session,
+                sandbox: id,
+                node: self.worker.node,
+            };
+            self.worker.store.begin_sandbox(row).await.map_err(away)?;
+            let spec = Spec {
+                sandbox: id,
+                tenant: self.fence.tenant,
+                session: self.fence.session,
+                limits: BoxLimits::default(),
+                env: Vec::new(),
+            };
+            match sandbox.create(&spec, self.fence.epoch).await {
+                Ok(()) => {
+                    let duration_ms = started.elapsed().as_millis() as u64;
+                    self.say(Body::SandboxCreated { sandbox_id: id, duration_ms }).await?;
+                    return Ok(id);
+                }
+                Err(fault) => {
+                    self.end_row(id).await?;
+                    if matches!(fault, Fault::Stale) {
+                        return Err(ToolFault::Stale);
+                    }
+                    tracing::warn!(session.id = %self.fence.session, attempt, %fault, "a sandbox did not start");
+                    if attempt >= SANDBOX_START_ATTEMPTS_MAX {
+                        return Err(ToolFault::Unavailable(fault.to_string()));
+                    }
+                    tokio::time::sleep(BACKOFF.delay(attempt, origin)).await;
+                }
+            }
+        }
+        unreachable!("the loop above only ends by returning")
+    }
+
+    async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
+        self.end_row(id).await?;
+        self.say(Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }).await
+    }
+
+    async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
+        self.worker.store.end_sandbox(self.fence.tenant, self.fence.session, id).await.map_err(away)
+    }
+
+    async fn say(&self, body: Body) -> Result<(), ToolFault> {
+        let draft = Draft {
+            id: self.worker.journal.origin().id(),
+            actor: Actor::system(),
+            level: body.level(),
+            turn_id: Some(self.writer.turn()),
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        };
+        match self.writer.record(vec![draft]).await {
+            Ok(_) => Ok(()),
+            Err(Halted::Stale | Halted::Moved) => Err(ToolFault::Stale),
+            Err(Halted::Failed(error)) => Err(ToolFault::Unavailable(error.to_string())),
+        }
+    }
+}
+
+fn away(error: store::Error) -> ToolFault {
+    ToolFault::Unavailable(error.to_string())
+}

@@ -1,0 +1,126 @@
+//! Slots that hold leases and run turns, and what a node does beside them.
+//!
+//! One loop claims as many jobs as there are free slots; each runs in a task of its
+//! own under its lease. Asked to stop, the worker claims nothing more, lets every
+//! turn come to its next checkpoint, and leaves running commands to whoever comes.
+
+mod hands;
+mod ports;
+mod reap;
+mod slot;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    base::limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT},
+    journal::Journal,
+    model::Providers,
+    queue::{Lease, Queue},
+    sandbox::Sandbox,
+    store::{Store, hint::Hints},
+    tool::Catalogue,
+};
+
+/// What a worker works with. Cheap to clone.
+#[derive(Clone)]
+pub struct Worker {
+    pub store: Store,
+    pub journal: Journal,
+    pub queue: Queue,
+    pub hints: Hints,
+    pub providers: Arc<Providers>,
+    /// Why there are no boxes here, when there are none.
+    pub sandbox: Result<Arc<dyn Sandbox>, String>,
+    pub catalogue: Arc<Catalogue>,
+    /// The machine whose boxes this worker reaches.
+    pub node: Uuid,
+    /// Turns that run at the same time.
+    pub slots: usize,
+}
+
+impl Worker {
+    /// Works until `stop`, then drains. Returns when no lease is held any more.
+    pub async fn run(self, stop: CancellationToken) {
+        let kept = CancellationToken::new();
+        let (drain, draining) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn({
+            let (queue, kept) = (self.queue.clone(), kept.clone());
+            async move { queue.keep(kept).await }
+        });
+        tasks.spawn(self.clone().reap(stop.clone()));
+        let mut slots = JoinSet::new();
+        while !stop.is_cancelled() {
+            self.fill(&mut slots, &draining).await;
+            tokio::select! {
+                () = self.queue.ready(), if slots.len() < self.slots => {}
+                () = sleep(CLAIM_POLL) => {}
+                Some(_) = slots.join_next() => {}
+                () = stop.cancelled() => {}
+            }
+        }
+        drain.send_replace(true);
+        let drained = timeout(DRAIN_TIMEOUT, async { while slots.join_next().await.is_some() {} });
+        if drained.await.is_err() {
+            // A model call or a command outlasts the drain: dropping it is safe, the
+            // log says where to go on and the box keeps the command.
+            tracing::warn!(slots = slots.len(), "turns did not reach a checkpoint in time; their leases run out");
+            slots.shutdown().await;
+        }
+        kept.cancel();
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Claims as many jobs as there are free slots.
+    async fn fill(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) {
+        while slots.try_join_next().is_some() {}
+        loop {
+            let free = self.slots.saturating_sub(slots.len());
+            let wanted = i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX).min(CLAIM_JOBS_MAX);
+            if wanted == 0 {
+                return;
+            }
+            let leases = match self.queue.claim(wanted).await {
+                Ok(leases) => leases,
+                Err(error) => {
+                    tracing::warn!(%error, "no jobs could be claimed; trying again");
+                    return;
+                }
+            };
+            let is_last = (leases.len() as i64) < wanted;
+            for lease in leases {
+                slots.spawn(self.clone().work(lease, draining.clone()));
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    async fn work(self, lease: Lease, draining: watch::Receiver<bool>) {
+        let claimed = *lease.claimed();
+        let started = std::time::Instant::now();
+        let outcome = slot::run(&self, lease, draining).await;
+        let duration_ms = started.elapsed().as_millis() as u64;
+        match outcome {
+            Ok(what) => tracing::debug!(
+                tenant.id = %claimed.tenant, session.id = %claimed.session, duration_ms, what, "a job was worked on"
+            ),
+            Err(error) => tracing::warn!(
+                tenant.id = %claimed.tenant, session.id = %claimed.session, duration_ms, %error,
+                "a job was given up; it is taken up again when its lease ends"
+            ),
+        }
+    }
+}
+
+/// How long a job rests that could not be worked on for want of the database.
+const REST: Duration = Duration::from_secs(1);

@@ -1,0 +1,105 @@
+//! What a node cleans up: boxes and disks that nobody owns, answers that are old.
+
+use std::collections::HashSet;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::Worker;
+use crate::{
+    base::limit::{HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS},
+    queue::Lease,
+    sandbox::{Fault, Sandbox},
+    store,
+};
+
+impl Worker {
+    /// Says that the node is alive and, now and then, removes what no row owns.
+    pub(super) async fn reap(self, stop: CancellationToken) {
+        let mut beats = interval(NODE_BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut count = 0u32;
+        while stop.run_until_cancelled(beats.tick()).await.is_some() {
+            if let Err(error) = self.store.beat(self.node).await {
+                tracing::warn!(%error, "the node could not say that it is alive");
+            }
+            if count % REAP_EVERY_BEATS == 0 {
+                self.tidy_up().await;
+            }
+            count = count.wrapping_add(1);
+        }
+    }
+
+    async fn tidy_up(&self) {
+        if let Err(error) = self.store.forget_answers(HOUSEKEEPING_BATCH).await {
+            tracing::warn!(%error, "old idempotency keys could not be forgotten");
+        }
+        let Ok(sandbox) = &self.sandbox else { return };
+        match self.remove_orphans(&**sandbox).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "boxes and disks without an owner were removed"),
+            Err(error) => tracing::warn!(error, "the node could not be tidied up"),
+        }
+    }
+
+    /// Removes boxes that no row owns and disks of sessions that are closed.
+    ///
+    /// The provider is asked first: a row is written before its box, so a box that
+    /// is on the list and has no row afterwards is nobody's.
+    async fn remove_orphans(&self, sandbox: &dyn Sandbox) -> Result<usize, String> {
+        let found = sandbox.list().await.map_err(|fault| fault.to_string())?;
+        let rows = self.store.sandboxes_of_node(self.node).await.map_err(|error| error.to_string())?;
+        let owned: HashSet<_> = rows.iter().map(|row| row.sandbox).collect();
+        let mut removed = 0;
+        for id in found.iter().filter_map(|found| found.sandbox).filter(|id| !owned.contains(id)) {
+            sandbox.destroy(id).await.map_err(|fault| fault.to_string())?;
+            removed += 1;
+        }
+        let disks: Vec<_> = found.iter().map(|found| (found.tenant, found.session)).collect();
+        let closed = self.store.closed_sessions(&disks).await.map_err(|error| error.to_string())?;
+        let closed: HashSet<_> = closed.into_iter().collect();
+        let busy: HashSet<_> = rows.iter().map(|row| row.session).collect();
+        for (tenant, session) in disks {
+            // A closed session with a live row is its clean-up's to do.
+            if closed.contains(&session) && !busy.contains(&session) {
+                sandbox.erase(tenant, session).await.map_err(|fault| fault.to_string())?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Ends the box of a closed session and removes its disk.
+    pub(super) async fn clean_up(&self, lease: Lease) -> Result<&'static str, store::Error> {
+        let claimed = *lease.claimed();
+        let removed = match &self.sandbox {
+            Ok(sandbox) => self.remove_box(&**sandbox, &claimed).await?,
+            Err(_) => Ok(()),
+        };
+        match removed {
+            Ok(()) => {
+                lease.finish().await?;
+                Ok("cleaned up")
+            }
+            Err(fault) => {
+                tracing::warn!(session.id = %claimed.session, %fault, "a box could not be removed; trying again");
+                lease.release(NODE_BEAT).await?;
+                Ok("not cleaned up yet")
+            }
+        }
+    }
+
+    async fn remove_box(
+        &self,
+        sandbox: &dyn Sandbox,
+        claimed: &store::job::Claimed,
+    ) -> Result<Result<(), Fault>, store::Error> {
+        if let Some(live) = self.store.live_sandbox(claimed.tenant, claimed.session).await? {
+            if let Err(fault) = sandbox.destroy(live.sandbox).await {
+                return Ok(Err(fault));
+            }
+            self.store.end_sandbox(claimed.tenant, claimed.session, live.sandbox).await?;
+        }
+        Ok(sandbox.erase(claimed.tenant, claimed.session).await)
+    }
+}
