@@ -5,8 +5,11 @@
 //! `model` and `tool`s in a `sandbox`; every fact leaves again by `stream` and
 //! `webhook`.
 
+pub mod app;
 pub mod base;
 pub mod blob;
+pub mod cli;
+pub mod config;
 pub mod domain;
 pub mod harness;
 pub mod http;
@@ -15,7 +18,11 @@ pub mod model;
 pub mod net;
 pub mod queue;
 pub mod sandbox;
+pub mod shutdown;
 pub mod store;
 pub mod stream;
+pub mod telemetry;
+pub mod tool;
 pub mod webhook;
 pub mod wire;
+pub mod worker;

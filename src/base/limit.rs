@@ -179,6 +179,8 @@ pub const NET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a receiver may take to answer (Standard Webhooks asks for 15-30 s).
 pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a claimed delivery is its courier's: longer than any try takes.
+pub const WEBHOOK_HOLD: Duration = Duration::from_secs(60);
 /// Deliveries that one process sends at the same time.
 pub const WEBHOOKS_IN_FLIGHT_MAX: usize = 32;
 /// Delays before each try, in seconds; after the last one the letter is dead.

@@ -32,6 +32,13 @@ impl Store {
         Ok(row.map(|(tenant,)| Id::from_uuid(tenant)))
     }
 
+    /// Whether any session was ever created here.
+    pub async fn has_sessions(&self) -> Result<bool> {
+        let (found,): (bool,) =
+            sqlx::query_as("select exists (select from session)").fetch_one(&self.system).await?;
+        Ok(found)
+    }
+
     /// The key that opens a tenant's secrets, for the service's own work.
     pub async fn data_key(&self, tenant: TenantId) -> Result<DataKey> {
         let (wrapped,): (Vec<u8>,) = sqlx::query_as("select data_key from tenant where tenant_id = $1")

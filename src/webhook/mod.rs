@@ -1,15 +1,17 @@
-//! Letters to receivers: written, signed, sent, and scheduled again.
+//! From the outbox to signed POSTs: claimed, written, signed, sent, scheduled again.
 //!
-//! Called by `worker`, which takes deliveries from the outbox and records what
-//! became of them; calls `net` and nothing else that does I/O. A delivery is made
-//! at least once: a receiver tells repeats by `webhook-id`, which all tries share.
+//! Started by `app` beside the worker; calls `store` for the outbox and `net` to
+//! send. A delivery is made at least once: a receiver tells repeats by
+//! `webhook-id`, which all tries share.
 
+mod courier;
 mod letter;
 mod schedule;
 mod send;
 mod sign;
 
 pub use self::{
+    courier::Courier,
     letter::{Letter, Parts},
     schedule::{Next, next},
     send::{Outcome, send},

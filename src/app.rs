@@ -1,0 +1,359 @@
+//! The composition root: joins the rooms into a process, and takes them apart in
+//! the right order.
+//!
+//! Streams end first (readers resume elsewhere), then requests, then the worker
+//! drains, then couriers, hints and the database.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    net::SocketAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    base::{
+        ExposeSecret, Origin, SecretString, key,
+        limit::{DRAIN_TIMEOUT, NODE_SILENCE},
+        seal::MasterKey,
+    },
+    blob::Blobs,
+    config::{self, Role, Settings},
+    domain::TenantId,
+    http,
+    journal::Journal,
+    model::{self, Providers},
+    net,
+    queue::Queue,
+    sandbox::{self, Sandbox},
+    store::{
+        Store, Urls,
+        embedded::Embedded,
+        hint::Hints,
+        job::Claimant,
+        key::NewKey,
+        migrate,
+        pool::PoolSizes,
+    },
+    stream::Streams,
+    tool::Catalogue,
+    webhook::Courier,
+    worker::Worker,
+};
+
+/// The record of a process: the database, migrated and checked.
+pub struct Record {
+    pub store: Store,
+    pub origin: Origin,
+    embedded: Option<Embedded>,
+}
+
+/// What a served process tells whoever started it.
+pub struct Started {
+    /// Where it listens; none for a worker.
+    pub address: Option<SocketAddr>,
+    /// A key of the first organization, when this process knows one.
+    pub api_key: Option<SecretString>,
+    /// No session has ever been created here.
+    pub is_empty: bool,
+}
+
+impl Record {
+    /// Opens the database, starting the embedded one when none is named.
+    pub async fn open(database: &config::Database, pools: PoolSizes, says: &(dyn Fn(&str) + Send + Sync)) -> anyhow::Result<Self> {
+        let origin = Origin::system();
+        let data_dir = prepared(&database.data_dir)?;
+        let master = master_key(database, &data_dir, &origin)?;
+        let (urls, embedded) = match &database.database_url {
+            Some(app) => {
+                let owner = database.owner_database_url.clone().unwrap_or_else(|| app.clone());
+                let system = database.system_database_url.clone().unwrap_or_else(|| app.clone());
+                (Urls { owner, app: app.clone(), system }, None)
+            }
+            None => {
+                let embedded = Embedded::start(&data_dir, &origin, says).await?;
+                (embedded.urls(), Some(embedded))
+            }
+        };
+        if let Err(error) = migrate::migrate(&urls, &master).await {
+            if let Some(embedded) = embedded {
+                embedded.stop().await.ok();
+            }
+            return Err(error.into());
+        }
+        Ok(Self { store: Store::open(&urls, pools, master)?, origin, embedded })
+    }
+
+    /// Closes the connections, and the embedded database with its last user.
+    pub async fn close(self) -> anyhow::Result<()> {
+        self.store.close().await;
+        if let Some(embedded) = self.embedded {
+            embedded.stop().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes an organization with one key for everything; the key is shown once.
+    pub async fn create_org(&self, name: &str) -> anyhow::Result<(TenantId, SecretString)> {
+        let tenant: TenantId = self.origin.id();
+        self.store.create_tenant(tenant, name, &self.origin).await?;
+        let secret = key::generate(&self.origin);
+        self.grant(tenant, "first key", &secret).await?;
+        Ok((tenant, secret.into()))
+    }
+
+    async fn grant(&self, tenant: TenantId, name: &str, secret: &str) -> anyhow::Result<()> {
+        let scopes = ["*".to_owned()];
+        let new = NewKey { tenant, key: self.origin.id(), secret, name, scopes: &scopes, expires_at: None };
+        Ok(self.store.create_key(new).await?)
+    }
+
+    /// The first organization, made when there is none, with the keys that the
+    /// settings and the data directory name.
+    async fn bootstrap(&self, settings: &Settings) -> anyhow::Result<Option<SecretString>> {
+        let file = settings.database.data_dir.join("api-key");
+        let tenant = match self.store.first_tenant().await? {
+            Some(tenant) => tenant,
+            None => {
+                let (tenant, secret) = self.create_org("default").await?;
+                write_secret(&file, secret.expose_secret())?;
+                tenant
+            }
+        };
+        if let Some(secret) = &settings.bootstrap_api_key {
+            self.grant(tenant, "bootstrap key", secret).await?;
+            return Ok(Some(secret.clone().into()));
+        }
+        match fs::read_to_string(&file) {
+            Ok(secret) => Ok(Some(secret.trim().to_owned().into())),
+            // The organization was made by another process, with its own directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
+        }
+    }
+}
+
+/// Serves until `stop`; `started` is told once everything runs.
+pub async fn serve(
+    settings: Settings,
+    stop: CancellationToken,
+    says: &(dyn Fn(&str) + Send + Sync),
+    started: impl FnOnce(Started),
+) -> anyhow::Result<()> {
+    net::install_tls();
+    let has_api = settings.role != Role::Worker;
+    let has_worker = settings.role != Role::Api;
+    let listener = if has_api { Some(listen(settings.listen).await?) } else { None };
+    let slots = if has_worker { settings.workers } else { 0 };
+    let pools = PoolSizes { app: if has_api { 24 } else { 2 }, system: 8 + (slots as u32 / 2).min(24) };
+    let record = Record::open(&settings.database, pools, says).await?;
+    let api_key = if has_api { record.bootstrap(&settings).await? } else { None };
+    let is_empty = !record.store.has_sessions().await?;
+    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+
+    let parts = Parts::new(&settings, &record)?;
+    let mut tasks = JoinSet::new();
+    let late = CancellationToken::new();
+    parts.start_hints(&mut tasks, &late);
+    if has_api {
+        tasks.spawn(parts.courier(&settings).run(late.clone()));
+    }
+    let worker = has_worker.then(|| parts.worker(&settings)).transpose()?;
+    let streams_stop = CancellationToken::new();
+    let streams = Streams::new(record.store.clone(), parts.hints.clone(), streams_stop.clone());
+    let app = parts.http(&settings, streams.clone());
+    let mut front = JoinSet::new();
+    if let Some(listener) = listener {
+        front.spawn(serve_http(listener, app, stop.clone()));
+    }
+    if let Some(worker) = worker {
+        front.spawn(async move {
+            worker.run(stop.clone()).await;
+            Ok(())
+        });
+    }
+    started(Started { address, api_key, is_empty });
+    while let Some(ended) = front.join_next().await {
+        // Whatever ends first, all are ending.
+        streams_stop.cancel();
+        ended??;
+    }
+    streams.drained().await;
+    late.cancel();
+    while tasks.join_next().await.is_some() {}
+    record.close().await
+}
+
+struct Parts {
+    store: Store,
+    origin: Origin,
+    hints: Hints,
+    blobs: Blobs,
+    journal: Journal,
+    process: Uuid,
+    node: Uuid,
+}
+
+impl Parts {
+    fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
+        let process = Uuid::from_bytes(record.origin.bytes());
+        let hints = Hints::new(process);
+        let blobs = Blobs::local(&settings.database.data_dir.join("blobs"))?;
+        let journal =
+            Journal::new(record.store.clone(), blobs.clone(), hints.clone(), record.origin.clone());
+        let node = node_id(&settings.database.data_dir, &record.origin)?;
+        Ok(Self { store: record.store.clone(), origin: record.origin.clone(), hints, blobs, journal, process, node })
+    }
+
+    fn start_hints(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let (hints, store, token) = (self.hints.clone(), self.store.clone(), stop.clone());
+        tasks.spawn(async move { hints.publish(&store, token).await });
+        let (hints, store, token) = (self.hints.clone(), self.store.clone(), stop.clone());
+        tasks.spawn(async move { hints.listen(&store, token).await });
+    }
+
+    fn courier(&self, settings: &Settings) -> Courier {
+        Courier {
+            store: self.store.clone(),
+            hints: self.hints.clone(),
+            client: tenant_client(settings.allow_private_webhooks),
+            origin: self.origin.clone(),
+        }
+    }
+
+    fn http(&self, settings: &Settings, streams: Streams) -> http::App {
+        http::App::new(http::Parts {
+            store: self.store.clone(),
+            journal: self.journal.clone(),
+            blobs: self.blobs.clone(),
+            streams,
+            webhooks: tenant_client(settings.allow_private_webhooks),
+            models: tenant_client(settings.allow_private_models),
+            scripted: settings.scripted,
+        })
+    }
+
+    fn worker(&self, settings: &Settings) -> anyhow::Result<Worker> {
+        let claimant = Claimant {
+            worker: self.process,
+            node: self.node,
+            lease: settings.lease(),
+            node_silence: NODE_SILENCE,
+        };
+        let guarded = tenant_client(settings.allow_private_models);
+        let guard: model::Guard = Arc::new(move |url| {
+            guarded.request(reqwest::Method::POST, url).map_err(|refused| refused.to_string())
+        });
+        let providers = Providers::new(
+            model::Http::new(model::trusted_client(), Some(guard)),
+            model::Settings {
+                anthropic_base_url: settings.anthropic_base_url.clone(),
+                anthropic_version: settings.anthropic_version.clone(),
+                openai_base_url: settings.openai_base_url.clone(),
+                scripted: settings.scripted,
+            },
+        );
+        let sandbox = local_sandbox(settings);
+        if let Err(reason) = &sandbox {
+            tracing::error!(reason, "no sandboxes here: turns that use tools will fail");
+        }
+        Ok(Worker {
+            store: self.store.clone(),
+            journal: self.journal.clone(),
+            queue: Queue::new(self.store.clone(), self.hints.clone(), claimant),
+            hints: self.hints.clone(),
+            providers: Arc::new(providers),
+            sandbox,
+            catalogue: Arc::new(Catalogue::builtin()),
+            node: self.node,
+            slots: settings.workers,
+        })
+    }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("SOJOURN_LISTEN: {address} cannot be listened on"))
+}
+
+async fn serve_http(listener: TcpListener, app: http::App, stop: CancellationToken) -> anyhow::Result<()> {
+    let (stopping, stopped) = (stop.clone(), stop.clone());
+    let served = axum::serve(listener, app.router()).with_graceful_shutdown(async move { stopping.cancelled().await });
+    tokio::select! {
+        served = served => served.context("HTTP could not be served"),
+        () = async { stopped.cancelled().await; tokio::time::sleep(DRAIN_TIMEOUT).await } => Ok(()),
+    }
+}
+
+fn tenant_client(allow_private: bool) -> net::Client {
+    net::Client::new(net::Policy { allow_private }, Arc::new(net::SystemResolver::default()))
+}
+
+fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
+    let config = sandbox::LocalConfig::new(settings.database.data_dir.clone(), settings.sandbox_runtime.clone());
+    let local = sandbox::Local::new(config).map_err(|fault| fault.to_string())?;
+    Ok(Arc::new(local))
+}
+
+/// The data directory, made when absent and proven writable.
+fn prepared(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    let named = || format!("SOJOURN_DATA_DIR: {} cannot be used", data_dir.display());
+    fs::create_dir_all(data_dir).with_context(named)?;
+    let data_dir = fs::canonicalize(data_dir).with_context(named)?;
+    let probe = data_dir.join(".writable");
+    fs::write(&probe, b"").with_context(named)?;
+    fs::remove_file(&probe).with_context(named)?;
+    Ok(data_dir)
+}
+
+/// The master key of the settings, else the one kept in the data directory.
+fn master_key(database: &config::Database, data_dir: &Path, origin: &Origin) -> anyhow::Result<MasterKey> {
+    let file = data_dir.join("master-key");
+    let text = match &database.master_key {
+        Some(text) => text.clone(),
+        None => match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = MasterKey::generate(origin);
+                write_secret(&file, &made.to_hex())?;
+                return Ok(made);
+            }
+            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
+        },
+    };
+    match MasterKey::parse(&text) {
+        Some(key) => Ok(key),
+        None => bail!("SOJOURN_MASTER_KEY must be 64 hexadecimal characters or a phrase of 32 or more"),
+    }
+}
+
+/// The name of this node, kept with its disks.
+fn node_id(data_dir: &Path, origin: &Origin) -> anyhow::Result<Uuid> {
+    let file = data_dir.join("node-id");
+    match fs::read_to_string(&file) {
+        Ok(text) => text.trim().parse().with_context(|| format!("{} holds no node id", file.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let node = Uuid::from_bytes(origin.bytes());
+            match write_secret(&file, &node.to_string()) {
+                Ok(()) => Ok(node),
+                // Another process of this node was faster.
+                Err(_) => Ok(fs::read_to_string(&file)?.trim().parse()?),
+            }
+        }
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
+    }
+}
+
+/// Writes a file that only its owner reads, whole or not at all, never over another.
+fn write_secret(file: &Path, text: &str) -> anyhow::Result<()> {
+    let named = || format!("{} cannot be written", file.display());
+    let mut open = fs::OpenOptions::new();
+    let mut file = open.write(true).create_new(true).mode(0o600).open(file).with_context(named)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(named)
+}

@@ -1,0 +1,186 @@
+//! Settings: from the command line or the environment, checked all at once.
+//!
+//! Every field names its variable, unit and default; `sojourn serve --help` prints
+//! these lines. What is wrong is reported together, one line each.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use url::Url;
+
+/// Which part of the service a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Serves HTTP and sends webhooks.
+    Api,
+    /// Runs turns in sandboxes.
+    Worker,
+    /// Both, in one process.
+    All,
+}
+
+/// Settings of `sojourn serve`.
+#[derive(Clone, Debug, Args)]
+pub struct Settings {
+    /// Which part of the service this process is
+    #[arg(long, value_enum, default_value = "all", env = "SOJOURN_ROLE")]
+    pub role: Role,
+
+    #[command(flatten)]
+    pub database: Database,
+
+    /// Address to serve HTTP on
+    #[arg(long, default_value = "127.0.0.1:8080", env = "SOJOURN_LISTEN", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+
+    /// A key of the first organization, 16 or more characters; made when absent
+    #[arg(long, env = "SOJOURN_BOOTSTRAP_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub bootstrap_api_key: Option<String>,
+
+    /// Turns that this process runs at the same time
+    #[arg(long, default_value_t = 16, env = "SOJOURN_WORKERS", value_name = "COUNT")]
+    pub workers: usize,
+
+    /// How long a worker may be silent before another takes its session, in milliseconds
+    #[arg(long, default_value_t = 15_000, env = "SOJOURN_LEASE_MS", value_name = "MS")]
+    pub lease_ms: u64,
+
+    /// Where Anthropic's API is; a credential's base_url wins
+    #[arg(long, default_value = "https://api.anthropic.com", env = "SOJOURN_ANTHROPIC_BASE_URL", value_name = "URL")]
+    pub anthropic_base_url: Url,
+
+    /// Version of Anthropic's API: 2023-06-01 or 2026-10-21
+    #[arg(long, default_value = "2023-06-01", env = "SOJOURN_ANTHROPIC_VERSION", value_name = "VERSION")]
+    pub anthropic_version: String,
+
+    /// Where OpenAI's API is; a credential's base_url wins
+    #[arg(long, default_value = "https://api.openai.com/v1", env = "SOJOURN_OPENAI_BASE_URL", value_name = "URL")]
+    pub openai_base_url: Url,
+
+    /// Whether agents may use the models scripted/...: on or off
+    #[arg(long, default_value = "on", env = "SOJOURN_SCRIPTED", value_name = "ON|OFF", value_parser = on_or_off,
+        action = clap::ArgAction::Set)]
+    pub scripted: bool,
+
+    /// Let webhooks go to private addresses, and to those over plain http
+    #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_WEBHOOKS", value_name = "ON|OFF",
+        value_parser = on_or_off, action = clap::ArgAction::Set)]
+    pub allow_private_webhooks: bool,
+
+    /// Let credentials name model endpoints at private addresses
+    #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_MODELS", value_name = "ON|OFF",
+        value_parser = on_or_off, action = clap::ArgAction::Set)]
+    pub allow_private_models: bool,
+
+    /// Program that runs sandboxes: an OCI runtime such as runc
+    #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
+    pub sandbox_runtime: PathBuf,
+
+    /// Play a first session when the database is empty: on or off
+    #[arg(long, default_value = "on", env = "SOJOURN_FIRST_SESSION", value_name = "ON|OFF", value_parser = on_or_off,
+        action = clap::ArgAction::Set)]
+    pub first_session: bool,
+
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// Where the record is.
+#[derive(Clone, Debug, Args)]
+pub struct Database {
+    /// Directory for what this process keeps: keys, blobs, the embedded database, disks of sandboxes
+    #[arg(long, default_value = "./data", env = "SOJOURN_DATA_DIR", value_name = "DIRECTORY")]
+    pub data_dir: PathBuf,
+
+    /// Postgres 15 or newer; an embedded one is started when absent. The role must be no superuser
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<String>,
+
+    /// The role that owns the schema and migrates it [default: that of DATABASE_URL]
+    #[arg(long, env = "SOJOURN_OWNER_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub owner_database_url: Option<String>,
+
+    /// The role of the service's own work, which sees every tenant [default: that of DATABASE_URL]
+    #[arg(long, env = "SOJOURN_SYSTEM_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub system_database_url: Option<String>,
+
+    /// Seals every secret: 64 hexadecimal characters or a phrase of 32 or more; made in the data directory when absent
+    #[arg(long, env = "SOJOURN_MASTER_KEY", hide_env_values = true, value_name = "KEY")]
+    pub master_key: Option<String>,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, Args)]
+pub struct Log {
+    /// What is logged, as in `info` or `sojourn=debug`
+    #[arg(long = "log", default_value = "info", env = "SOJOURN_LOG", value_name = "FILTER")]
+    pub filter: String,
+
+    /// Log lines as JSON: on or off
+    #[arg(long = "log-json", default_value = "off", env = "SOJOURN_LOG_JSON", value_name = "ON|OFF",
+        value_parser = on_or_off, action = clap::ArgAction::Set)]
+    pub json: bool,
+}
+
+/// Shortest lease that a worker can keep alive.
+const LEASE_MS_MIN: u64 = 200;
+/// Turns that one process may run at the same time.
+const WORKERS_MAX: usize = 1_024;
+
+impl Settings {
+    /// Everything that is wrong with the settings, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.database.problems();
+        if !(1..=WORKERS_MAX).contains(&self.workers) {
+            problems.push(format!("SOJOURN_WORKERS must be 1 to {WORKERS_MAX}, not {}", self.workers));
+        }
+        if self.lease_ms < LEASE_MS_MIN {
+            problems.push(format!("SOJOURN_LEASE_MS must be at least {LEASE_MS_MIN}, not {}", self.lease_ms));
+        }
+        if self.bootstrap_api_key.as_ref().is_some_and(|key| key.len() < 16) {
+            problems.push("SOJOURN_BOOTSTRAP_API_KEY must have 16 or more characters".to_owned());
+        }
+        if !["2023-06-01", "2026-10-21"].contains(&self.anthropic_version.as_str()) {
+            problems.push("SOJOURN_ANTHROPIC_VERSION must be 2023-06-01 or 2026-10-21".to_owned());
+        }
+        problems
+    }
+
+    /// Length of a lease.
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+}
+
+impl Database {
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let alone = [
+            ("SOJOURN_OWNER_DATABASE_URL", &self.owner_database_url),
+            ("SOJOURN_SYSTEM_DATABASE_URL", &self.system_database_url),
+        ];
+        for (name, value) in alone {
+            if value.is_some() && self.database_url.is_none() {
+                problems.push(format!("{name} is set and DATABASE_URL is not"));
+            }
+        }
+        let urls = [("DATABASE_URL", &self.database_url)].into_iter().chain(alone);
+        for (name, value) in urls {
+            let is_postgres = |url: &Url| matches!(url.scheme(), "postgres" | "postgresql");
+            if let Some(text) = value
+                && !text.parse::<Url>().is_ok_and(|url| is_postgres(&url))
+            {
+                problems.push(format!("{name} must look like postgres://user:password@host/database"));
+            }
+        }
+        problems
+    }
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" | "true" | "1" | "yes" => Ok(true),
+        "off" | "false" | "0" | "no" => Ok(false),
+        _ => Err("must be on or off".to_owned()),
+    }
+}
