@@ -150,6 +150,28 @@ pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
 pub const EXECS_MAX: usize = 64;
 /// Largest frame in either direction between worker and `sojourn-init`.
 pub const INIT_FRAME_BYTES_MAX: usize = 4 << 20;
+/// Text of a fault from a box that is passed on, in bytes.
+pub const INIT_MESSAGE_BYTES_MAX: usize = 512;
+/// One call that waits for a command; longer waits are several calls, so that a
+/// box that stopped answering is noticed.
+pub const INIT_WAIT_SLICE: Duration = Duration::from_secs(30);
+/// First and longest pause between looks whether a new box answers.
+pub const SANDBOX_START_POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+/// How long one command of the container runtime may take.
+pub const RUNTIME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+/// What is read of the runtime's own log when it failed, in bytes.
+pub const RUNTIME_LOG_BYTES_MAX: u64 = 16 << 10;
+/// How long the last processes of a box may take to vanish after KILL.
+pub const SANDBOX_END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long removing a session's disk may take; it is tried again by the reaper.
+pub const DISK_REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
+/// `/tmp` of a box, in bytes; it counts as memory of the box.
+pub const SANDBOX_TMP_BYTES: u64 = 512 << 20;
+/// Processes of a box beyond what its commands may have: init, two threads of
+/// each runner, file helpers. They let a full box still answer and be killed.
+pub const SANDBOX_PIDS_RESERVED: u32 = 192;
+/// Files that one process of a box may have open.
+pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// How long `sojourn-init` may take to answer a call that does not run anything.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between TERM and KILL when a command is ended.

@@ -5,6 +5,9 @@
 //! hostile: everything that comes out of it is bounded and parsed as such, and
 //! the host never opens a path that a box can write.
 
+mod client;
+pub mod local;
+
 use std::time::Duration;
 
 use async_trait::async_trait;

@@ -4,5 +4,6 @@
 mod embedded;
 mod fake;
 mod net;
+mod sandbox;
 mod support;
 mod webhook;

@@ -1,0 +1,126 @@
+//! One connection of a worker: one call in, one answer out, never blocking.
+//!
+//! Called by the server's loop. Exactly the header and the JSON of a call are
+//! read: a payload stays in the socket for the helper that takes the connection
+//! over, so init itself never holds a file's content.
+
+use std::{
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    time::Instant,
+};
+
+use rustix::event::PollFlags;
+use sojourn_init::{
+    frame::{self, HEADER_BYTES, Header},
+    protocol::{Answer, Call},
+};
+
+/// A connection and how far its call has come.
+pub struct Connection {
+    stream: UnixStream,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    sent: usize,
+    /// What the answer waits for.
+    pub pending: Option<Pending>,
+}
+
+/// An answer that waits for a command.
+pub enum Pending {
+    /// For its end, or this time.
+    Exit { exec_id: String, until: Option<Instant> },
+    /// For the end of all that it started.
+    Gone { exec_id: String },
+}
+
+/// A call and the length of the payload that follows in the socket.
+pub type Arrived = (Call, usize);
+
+impl Connection {
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, inbox: Vec::new(), outbox: Vec::new(), sent: 0, pending: None })
+    }
+
+    /// What to poll. While an answer waits, only the caller's leaving matters,
+    /// which poll always tells.
+    pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
+        let flags = if !self.outbox.is_empty() {
+            PollFlags::OUT
+        } else if self.pending.is_some() {
+            PollFlags::empty()
+        } else {
+            PollFlags::IN
+        };
+        (self.stream.as_fd(), flags)
+    }
+
+    /// The call, once it is there.
+    ///
+    /// # Errors
+    /// When the caller left or sent no call: the connection is to be dropped.
+    pub fn read_call(&mut self) -> io::Result<Option<Arrived>> {
+        loop {
+            let header = match self.inbox.first_chunk::<HEADER_BYTES>() {
+                Some(head) => Some(Header::parse(*head)?),
+                None => None,
+            };
+            let wanted = HEADER_BYTES + header.map_or(0, |header| header.json_bytes);
+            let have = self.inbox.len();
+            if let Some(header) = header
+                && have == wanted
+            {
+                let call = serde_json::from_slice(&self.inbox[HEADER_BYTES..])?;
+                self.inbox = Vec::new();
+                return Ok(Some((call, header.payload_bytes)));
+            }
+            self.inbox.resize(wanted, 0);
+            let read = self.stream.read(&mut self.inbox[have..]);
+            self.inbox.truncate(have + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Puts the answer on its way.
+    pub fn answer(&mut self, answer: &Answer, payload: &[u8]) -> io::Result<()> {
+        self.pending = None;
+        self.outbox = frame::encode(answer, payload.len())?;
+        self.outbox.extend_from_slice(payload);
+        Ok(())
+    }
+
+    /// Sends what the socket takes. Returns whether all of it went.
+    pub fn send(&mut self) -> io::Result<bool> {
+        while self.sent < self.outbox.len() {
+            match self.stream.write(&self.outbox[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => self.sent += length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether an answer is on its way.
+    pub fn is_answering(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// The socket, blocking, for a helper that answers itself.
+    pub fn hand_over(&self) -> io::Result<UnixStream> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.try_clone()
+    }
+}

@@ -1,0 +1,127 @@
+//! File operations, each in a process of its own as the command's user.
+//!
+//! Started by the server as `sojourn-init file ..` with the caller's connection as
+//! standard input, which it answers itself. Whatever a path leads to, through
+//! links or mounts, it leads to inside the box and with the rights of uid 1000.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{FileExt, OpenOptionsExt, PermissionsExt},
+            net::UnixStream,
+        },
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::fs::OFlags;
+use sojourn_init::{
+    frame,
+    protocol::{Answer, FaultKind, WORKSPACE},
+};
+
+use crate::privilege;
+
+/// How long a caller may take to send or take a content.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest part of a file in one answer: a frame, less its JSON.
+pub const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
+
+/// Does one operation and answers it: `read PATH OFFSET BYTES_MAX` or `write PATH BYTES`.
+pub fn serve(operation: &[&str]) -> io::Result<()> {
+    privilege::become_command_user()?;
+    let mut caller = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    caller.set_read_timeout(Some(TRANSFER_TIMEOUT))?;
+    caller.set_write_timeout(Some(TRANSFER_TIMEOUT))?;
+    let number = |text: &str| text.parse::<u64>().map_err(io::Error::other);
+    let result = match operation {
+        ["read", path, offset, bytes_max] => {
+            let bytes_max = usize::try_from(number(bytes_max)?).unwrap_or(usize::MAX).min(PART_BYTES_MAX);
+            read(&absolute(path), number(offset)?, bytes_max)
+        }
+        ["write", path, bytes] => {
+            // All of it first: a caller that breaks off must change nothing.
+            let length = usize::try_from(number(bytes)?).unwrap_or(usize::MAX).min(frame::BYTES_MAX);
+            let mut content = vec![0; length];
+            caller.read_exact(&mut content)?;
+            write(&absolute(path), &content)
+        }
+        _ => return Err(io::Error::other("file takes read or write")),
+    };
+    let (answer, payload) = result.unwrap_or_else(|error| (fault(&error), Vec::new()));
+    frame::write(&mut caller, &answer, &payload)
+}
+
+/// A relative path is meant from the workspace.
+fn absolute(path: &str) -> PathBuf {
+    Path::new(WORKSPACE).join(path)
+}
+
+fn read(path: &Path, offset: u64, bytes_max: usize) -> io::Result<(Answer, Vec<u8>)> {
+    // NONBLOCK: a pipe without a writer must not hold the helper.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    if meta.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !meta.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut content = vec![0; bytes_max];
+    let mut filled = 0;
+    while filled < content.len() {
+        match file.read_at(&mut content[filled..], offset.saturating_add(filled as u64))? {
+            0 => break,
+            length => filled += length,
+        }
+    }
+    content.truncate(filled);
+    Ok((Answer::File { size: meta.len() }, content))
+}
+
+/// Writes beside the file and renames, so a reader sees the old content or the new.
+fn write(path: &Path, content: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
+    // A link is followed: the file that it names is meant, not the link.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let (Some(parent), Some(_)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it names no file"));
+    };
+    let mode = match fs::metadata(&path) {
+        Ok(meta) if meta.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(meta) if !meta.is_file() => {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        Ok(meta) => meta.permissions().mode() & 0o777,
+        Err(_) => 0o644,
+    };
+    fs::create_dir_all(parent)?;
+    let beside = parent.join(format!(".sojourn-write-{}", std::process::id()));
+    let written = write_new(&beside, content, mode).and_then(|()| fs::rename(&beside, &path));
+    if let Err(error) = written {
+        // What is left behind has no other owner.
+        let _ = fs::remove_file(&beside);
+        return Err(error);
+    }
+    Ok((Answer::Done {}, Vec::new()))
+}
+
+fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    // One of the same name is from a helper that was killed.
+    let _ = fs::remove_file(path);
+    let mut file = File::create_new(path)?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(content)
+}
+
+fn fault(error: &io::Error) -> Answer {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => FaultKind::NotFound,
+        _ => FaultKind::Refused,
+    };
+    Answer::fault(kind, error.to_string())
+}

@@ -1,0 +1,176 @@
+//! The calls that a worker makes and the answers that it gets.
+//!
+//! One call and one answer per connection. A call that changes something carries
+//! the epoch of the lease; the box keeps the highest that it has seen and
+//! refuses lower ones, so a worker that was frozen and thawed changes nothing.
+
+use serde::{Deserialize, Serialize};
+
+/// Where the session's files are; also the directory of relative paths.
+pub const WORKSPACE: &str = "/workspace";
+/// The directory that worker and box share; 0700 of the box's uid 0.
+pub const CONTROL_DIR: &str = "/.sojourn/control";
+/// The socket in that directory.
+pub const SOCKET_NAME: &str = "init.sock";
+/// Where the output of commands is kept; 0700 of the box's uid 0.
+pub const OUTPUT_DIR: &str = "/.sojourn/output";
+/// This program, as the box sees it.
+pub const PROGRAM: &str = "/.sojourn/sojourn-init";
+/// The counter of the box's out-of-memory kills, a file of its cgroup.
+pub const OOM_COUNTER: &str = "/.sojourn/oom";
+/// User and group of every command and file operation.
+pub const COMMAND_UID: u32 = 1_000;
+
+/// What a worker asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Call {
+    /// The holder of the lease introduces itself; raises the epoch.
+    Hello { epoch: i64 },
+    /// The highest epoch and what runs.
+    Status {},
+    /// Starts a command; the same id twice is the first one.
+    Start { epoch: i64, exec: ExecSpec },
+    /// The command's outcome, or `Running` after `timeout_ms`.
+    Wait { exec_id: String, timeout_ms: u64 },
+    /// Kept bytes of a command's output from `offset` on.
+    Output { exec_id: String, stream: Stream, offset: u64, bytes_max: usize },
+    /// Ends a command and its descendants; answered when none is left.
+    Kill { epoch: i64, exec_id: String },
+    /// Part of a file, read as the command's user.
+    ReadFile { path: String, offset: u64, bytes_max: usize },
+    /// Replaces a file by the payload, written as the command's user.
+    WriteFile { epoch: i64, path: String },
+}
+
+/// A command to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecSpec {
+    pub id: String,
+    pub argv: Vec<String>,
+    pub cwd: String,
+    pub env: Vec<(String, String)>,
+    pub timeout_ms: u64,
+    /// Between TERM and KILL.
+    pub grace_ms: u64,
+    /// Kept bytes per stream.
+    pub output_bytes_max: u64,
+}
+
+/// One of the two outputs of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    /// The file's name in the command's directory.
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// What the box answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    Done {},
+    /// The highest epoch and the commands that run or left processes behind.
+    Status {
+        epoch: i64,
+        execs: u64,
+    },
+    /// The command was not over in the time that was asked for.
+    Running {},
+    Exit(Outcome),
+    /// The payload is output.
+    Output {},
+    /// The payload is part of a file of this size.
+    File {
+        size: u64,
+    },
+    Fault {
+        kind: FaultKind,
+        message: String,
+    },
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Exit code; 128 + signal when a signal ended it.
+    pub code: i32,
+    pub cause: Cause,
+    /// Bytes that it wrote until then, kept or not.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    pub duration_ms: u64,
+}
+
+/// What ended a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    Exited,
+    Timeout,
+    Oom,
+    Killed,
+}
+
+/// Why a call failed, by what the caller will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// The epoch is lower than one that the box has seen.
+    Stale,
+    /// No such command or file.
+    NotFound,
+    /// The same call can never succeed.
+    Refused,
+    /// Not now: no process, memory or slot to spare.
+    Unavailable,
+}
+
+impl Answer {
+    /// A failure with its reason.
+    pub fn fault(kind: FaultKind, message: impl Into<String>) -> Self {
+        Self::Fault { kind, message: message.into() }
+    }
+}
+
+/// Whether this may name a command: it becomes a directory's name.
+pub fn is_exec_id(id: &str) -> bool {
+    (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_with_an_unknown_field_is_refused() {
+        assert!(serde_json::from_str::<Call>(r#"{"call":"hello","epoch":1}"#).is_ok());
+        for bad in [
+            r#"{"call":"hello","epoch":1,"more":2}"#,
+            r#"{"call":"hello"}"#,
+            r#"{"call":"reboot"}"#,
+            r#"{"call":"status","epoch":1}"#,
+        ] {
+            assert!(serde_json::from_str::<Call>(bad).is_err(), "{bad} was accepted");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_no_plain_name_is_refused() {
+        assert!(is_exec_id("toolu_01-a") && is_exec_id(&"a".repeat(128)));
+        for bad in ["", ".", "..", "a/b", "a b", "ä", "a\0", &"a".repeat(129)] {
+            assert!(!is_exec_id(bad), "{bad:?} was accepted");
+        }
+    }
+}

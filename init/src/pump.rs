@@ -1,0 +1,102 @@
+//! One output of a command on its way from a pipe into a capped file.
+//!
+//! Called by the runner. The command holds only the pipe, never the file, so what
+//! was kept cannot be changed and the disk that it takes is bounded.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::Path,
+};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+/// What one read takes: the size of a pipe.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Reads of a last look: what was in the pipe when the command ended, while a
+/// process that it left behind may go on writing.
+const DRAIN_READS: usize = 2;
+
+/// A pipe, its file, and how much went where.
+pub struct Pump {
+    pipe: Option<File>,
+    file: File,
+    kept_bytes: u64,
+    kept_bytes_max: u64,
+    seen_bytes: u64,
+}
+
+impl Pump {
+    /// A pump into a new file at `path`, without a pipe yet.
+    pub fn new(path: &Path, kept_bytes_max: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        Ok(Self { pipe: None, file, kept_bytes: 0, kept_bytes_max, seen_bytes: 0 })
+    }
+
+    /// Connects the reading end of the command's pipe.
+    pub fn connect(&mut self, pipe: impl Into<OwnedFd>) -> io::Result<()> {
+        let pipe = pipe.into();
+        fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
+        self.pipe = Some(File::from(pipe));
+        Ok(())
+    }
+
+    /// What to poll; `None` once nobody holds the other end.
+    pub fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Bytes that the command wrote, kept or not.
+    pub fn seen_bytes(&self) -> u64 {
+        self.seen_bytes
+    }
+
+    /// Takes one chunk. Returns whether there may be more at once.
+    pub fn take_chunk(&mut self) -> bool {
+        let Some(pipe) = &mut self.pipe else {
+            return false;
+        };
+        let mut chunk = [0; CHUNK_BYTES];
+        match pipe.read(&mut chunk) {
+            Ok(0) => {
+                self.pipe = None;
+                false
+            }
+            Ok(length) => {
+                self.keep(&chunk[..length]);
+                true
+            }
+            Err(error) => {
+                if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
+                    self.pipe = None;
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes what is in the pipe now.
+    pub fn drain(&mut self) {
+        for _ in 0..DRAIN_READS {
+            if !self.take_chunk() {
+                return;
+            }
+        }
+    }
+
+    /// Counts the bytes and keeps what the cap allows.
+    pub fn keep(&mut self, bytes: &[u8]) {
+        self.seen_bytes += bytes.len() as u64;
+        let room = usize::try_from(self.kept_bytes_max - self.kept_bytes).unwrap_or(usize::MAX);
+        let kept = &bytes[..bytes.len().min(room)];
+        match self.file.write_all(kept) {
+            Ok(()) => self.kept_bytes += kept.len() as u64,
+            // A full disk must not stop the command: go on counting, keep no more.
+            Err(_) => self.kept_bytes_max = self.kept_bytes,
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The runner: the process above one command.
+//!
+//! Started by `execs` as `sojourn-init run <directory>`: reads the command from
+//! there, pumps its output into files there, reports on its standard output one
+//! line of JSON when the command is over and `gone` when no descendant is left.
+//! A byte on its standard input asks it to end the command. It is the subreaper
+//! of everything the command starts and outlives all of it.
+
+use std::{
+    fs,
+    io::{self, PipeReader, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    path::Path,
+    process::{Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{WaitOptions, getpid, set_child_subreaper, wait},
+};
+use sojourn_init::protocol::{COMMAND_UID, Cause, ExecSpec, OOM_COUNTER, Outcome, Stream};
+
+use crate::{kill, privilege, pump::Pump};
+
+/// The command's file in its directory.
+pub const SPEC_FILE: &str = "command.json";
+/// The report's last line: no descendant is left.
+pub const GONE_LINE: &str = "gone";
+/// Scans between KILL and the end of the last process are this far apart.
+const KILL_INTERVAL: Duration = Duration::from_millis(10);
+/// The command's badness for the out-of-memory killer: before init, in any case.
+const OOM_SCORE_ADJ: &str = "500";
+
+/// Runs the command of `directory` to its end, descendants included.
+pub fn run(directory: &Path) -> io::Result<()> {
+    let spec_path = directory.join(SPEC_FILE);
+    let spec: ExecSpec = serde_json::from_slice(&fs::read(&spec_path)?)?;
+    fs::remove_file(&spec_path)?;
+    privilege::pass_nothing_on()?;
+    set_child_subreaper(Some(getpid()))?;
+    let stdout = Pump::new(&directory.join(Stream::Stdout.file_name()), spec.output_bytes_max)?;
+    let stderr = Pump::new(&directory.join(Stream::Stderr.file_name()), spec.output_bytes_max)?;
+    let (ended, reaper) = io::pipe()?;
+    let (go, started) = mpsc::channel();
+    // Before the command: afterwards there might be no process to spare.
+    thread::Builder::new().stack_size(64 << 10).spawn(move || reap(&started, reaper))?;
+    let mut runner = Runner::new(&spec, stdout, stderr, ended);
+    match runner.start(&spec) {
+        Ok(pid) => {
+            // The thread only ends after the last child; it is there.
+            let _ = go.send(pid);
+            runner.attend()
+        }
+        Err(error) => runner.report_failed_start(&spec, &error),
+    }
+}
+
+/// Reaps until no child is left; 4 bytes of status for the command itself, then
+/// the end of the pipe.
+fn reap(started: &mpsc::Receiver<u32>, mut ended: impl Write) {
+    let Ok(command) = started.recv() else {
+        return;
+    };
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) => {
+                if pid.as_raw_nonzero().get().cast_unsigned() == command {
+                    let _ = ended.write_all(&status.as_raw().to_ne_bytes());
+                }
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            // No child left: as subreaper, that means no descendant either.
+            Err(_) => return,
+        }
+    }
+}
+
+/// How far the end of a command has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// TERM was sent; KILL follows at this time.
+    Terminating(Instant),
+    Killing,
+}
+
+struct Runner {
+    stdout: Pump,
+    stderr: Pump,
+    ended: PipeReader,
+    began: Instant,
+    deadline: Option<Instant>,
+    grace: Duration,
+    ooms_before: u64,
+    asked: bool,
+    timed_out: bool,
+    ending: Ending,
+    reported: bool,
+}
+
+impl Runner {
+    fn new(spec: &ExecSpec, stdout: Pump, stderr: Pump, ended: PipeReader) -> Self {
+        let began = Instant::now();
+        Self {
+            stdout,
+            stderr,
+            ended,
+            began,
+            // A time beyond the clock's range is no limit.
+            deadline: began.checked_add(Duration::from_millis(spec.timeout_ms)),
+            grace: Duration::from_millis(spec.grace_ms),
+            ooms_before: oom_kills(),
+            asked: false,
+            timed_out: false,
+            ending: Ending::No,
+            reported: false,
+        }
+    }
+
+    fn start(&mut self, spec: &ExecSpec) -> io::Result<u32> {
+        let (program, arguments) =
+            spec.argv.split_first().ok_or_else(|| io::Error::other("the command is empty"))?;
+        // A child inherits the score, and the runner may take back what it raised.
+        let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
+        let child = Command::new(program)
+            .args(arguments)
+            .envs(spec.env.iter().map(|(name, value)| (name, value)))
+            .env("PWD", &spec.cwd)
+            .current_dir(&spec.cwd)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .uid(COMMAND_UID)
+            .gid(COMMAND_UID)
+            .spawn();
+        let _ = fs::write("/proc/self/oom_score_adj", "0");
+        let mut child = child?;
+        if let Some(pipe) = child.stdout.take() {
+            self.stdout.connect(pipe)?;
+        }
+        if let Some(pipe) = child.stderr.take() {
+            self.stderr.connect(pipe)?;
+        }
+        Ok(child.id())
+    }
+
+    /// Codes of a shell: 127 not found, 126 found but not run.
+    fn report_failed_start(&mut self, spec: &ExecSpec, error: &io::Error) -> io::Result<()> {
+        let program = spec.argv.first().map_or("", String::as_str);
+        let text = if Path::new(&spec.cwd).is_dir() {
+            format!("cannot run {program}: {error}\n")
+        } else {
+            format!("cannot run {program}: no such directory: {}\n", spec.cwd)
+        };
+        self.stderr.keep(text.as_bytes());
+        self.report(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }, Cause::Exited)?;
+        println!("{GONE_LINE}");
+        Ok(())
+    }
+
+    /// Pumps, waits and ends, until no descendant is left.
+    fn attend(&mut self) -> io::Result<()> {
+        loop {
+            let ready = self.poll()?;
+            if ready.stdout {
+                self.stdout.take_chunk();
+            }
+            if ready.stderr {
+                self.stderr.take_chunk();
+            }
+            if ready.ended && !self.read_end()? {
+                self.stdout.drain();
+                self.stderr.drain();
+                println!("{GONE_LINE}");
+                return Ok(());
+            }
+            if ready.asked {
+                self.asked = true;
+                self.begin_ending();
+            }
+            self.keep_time();
+        }
+    }
+
+    fn poll(&self) -> io::Result<Ready> {
+        let stdin = io::stdin();
+        let asking = (!self.asked).then(|| stdin.as_fd());
+        let sources = [Some(self.ended.as_fd()), asking, self.stdout.pipe(), self.stderr.pipe()];
+        // Slots of what is not polled stay filled, by a descriptor with no interest.
+        let mut slots = sources.map(|source| match source {
+            Some(fd) => PollFd::from_borrowed_fd(fd, PollFlags::IN),
+            None => PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::empty()),
+        });
+        let timeout = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = timeout.and_then(|wait| Timespec::try_from(wait).ok());
+        match poll(&mut slots, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = |index: usize| sources[index].is_some() && !slots[index].revents().is_empty();
+        Ok(Ready { ended: ready(0), asked: ready(1), stdout: ready(2), stderr: ready(3) })
+    }
+
+    /// When something is due without any event.
+    fn next_time(&self) -> Option<Instant> {
+        match self.ending {
+            Ending::No => self.deadline.filter(|_| !self.reported),
+            Ending::Terminating(kill_at) => Some(kill_at),
+            Ending::Killing => Some(Instant::now() + KILL_INTERVAL),
+        }
+    }
+
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        match self.ending {
+            Ending::No => {
+                if !self.reported && self.deadline.is_some_and(|deadline| now >= deadline) {
+                    self.timed_out = true;
+                    self.begin_ending();
+                }
+            }
+            Ending::Terminating(kill_at) => {
+                if now >= kill_at {
+                    self.ending = Ending::Killing;
+                    kill::kill_descendants(std::process::id());
+                }
+            }
+            Ending::Killing => kill::kill_descendants(std::process::id()),
+        }
+    }
+
+    fn begin_ending(&mut self) {
+        if self.ending == Ending::No {
+            kill::terminate_descendants(std::process::id());
+            self.ending = Ending::Terminating(Instant::now() + self.grace);
+        }
+    }
+
+    /// Reads what the reaper says: whether anything is left.
+    fn read_end(&mut self) -> io::Result<bool> {
+        let mut status = [0; 4];
+        if self.ended.read(&mut status)? < status.len() {
+            return Ok(false);
+        }
+        self.stdout.drain();
+        self.stderr.drain();
+        let status = ExitStatus::from_raw(i32::from_ne_bytes(status));
+        let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(-1);
+        let cause = if self.timed_out {
+            Cause::Timeout
+        } else if self.asked {
+            Cause::Killed
+        } else if code != 0 && oom_kills() > self.ooms_before {
+            // Exit 137 alone does not tell, and a shell or a build passes another
+            // code on for the child that it lost.
+            Cause::Oom
+        } else {
+            Cause::Exited
+        };
+        self.report(code, cause)?;
+        Ok(true)
+    }
+
+    fn report(&mut self, code: i32, cause: Cause) -> io::Result<()> {
+        self.reported = true;
+        let outcome = Outcome {
+            code,
+            cause,
+            stdout_bytes: self.stdout.seen_bytes(),
+            stderr_bytes: self.stderr.seen_bytes(),
+            duration_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        };
+        println!("{}", serde_json::to_string(&outcome)?);
+        Ok(())
+    }
+}
+
+struct Ready {
+    ended: bool,
+    asked: bool,
+    stdout: bool,
+    stderr: bool,
+}
+
+/// Out-of-memory kills of the box so far: `oom_kill N` in the cgroup's counters
+/// (`memory.oom_control` of v1, `memory.events` of v2).
+fn oom_kills() -> u64 {
+    let Ok(counters) = fs::read_to_string(OOM_COUNTER) else {
+        return 0;
+    };
+    let count = counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+    count.unwrap_or(0)
+}

@@ -1,0 +1,307 @@
+//! The loop of PID 1: connections, runners, orphans, and its own end.
+//!
+//! Started by `main`; calls `execs` and starts file helpers. One thread and poll,
+//! because a box whose processes are used up must still be able to answer and to
+//! kill. Nothing that a command started ends because a connection does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::PermissionsExt, net::UnixListener},
+    },
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{WaitOptions, wait},
+};
+use sojourn_init::protocol::{Answer, CONTROL_DIR, Call, FaultKind, PROGRAM, SOCKET_NAME};
+
+use crate::{
+    connection::{Arrived, Connection, Pending},
+    execs::Execs,
+    files::PART_BYTES_MAX,
+    privilege,
+};
+
+/// Connections at the same time; one call each.
+const CONNECTIONS_MAX: usize = 256;
+/// File helpers at the same time.
+const HELPERS_MAX: usize = 16;
+/// Longest sleep: orphans of a dead runner make no event.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Serves until the box is ended from outside, or is an orphan: nobody called for
+/// `orphan_after`.
+pub fn serve(orphan_after: Option<Duration>) -> io::Result<()> {
+    privilege::keep_what_init_needs()?;
+    let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    let mut server = Server {
+        listener,
+        connections: BTreeMap::new(),
+        next_token: 0,
+        execs: Execs::default(),
+        helpers: BTreeSet::new(),
+        epoch: i64::MIN,
+        last_call: Instant::now(),
+    };
+    loop {
+        server.turn(orphan_after.unwrap_or(SWEEP_INTERVAL).min(SWEEP_INTERVAL))?;
+        if orphan_after.is_some_and(|after| server.last_call.elapsed() >= after) {
+            return Ok(());
+        }
+    }
+}
+
+struct Server {
+    listener: UnixListener,
+    connections: BTreeMap<u64, Connection>,
+    next_token: u64,
+    execs: Execs,
+    helpers: BTreeSet<u32>,
+    epoch: i64,
+    last_call: Instant,
+}
+
+/// What became ready.
+#[derive(Clone)]
+enum Source {
+    Listener,
+    Connection(u64),
+    Report(String),
+}
+
+impl Server {
+    /// Waits for something, does it, answers whom it concerns.
+    fn turn(&mut self, longest: Duration) -> io::Result<()> {
+        let ready = self.poll(self.next_time(longest))?;
+        self.reap();
+        for (source, flags) in ready {
+            match source {
+                Source::Listener => self.accept(),
+                Source::Report(exec_id) => self.execs.read_report(&exec_id, &self.helpers),
+                Source::Connection(token) => {
+                    if self.progress(token, flags).is_err() {
+                        self.connections.remove(&token);
+                    }
+                }
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn next_time(&self, longest: Duration) -> Duration {
+        let untils = self.connections.values().filter_map(|connection| match &connection.pending {
+            Some(Pending::Exit { until, .. }) => *until,
+            Some(Pending::Gone { .. }) | None => None,
+        });
+        let now = Instant::now();
+        untils.map(|until| until.saturating_duration_since(now)).fold(longest, Duration::min)
+    }
+
+    fn poll(&self, timeout: Duration) -> io::Result<Vec<(Source, PollFlags)>> {
+        let mut sources = vec![Source::Listener];
+        // A full house lets new callers wait in the socket's backlog.
+        let listens = self.connections.len() < CONNECTIONS_MAX;
+        let listening = if listens { PollFlags::IN } else { PollFlags::empty() };
+        let mut slots = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), listening)];
+        for (&token, connection) in &self.connections {
+            let (fd, flags) = connection.interest();
+            sources.push(Source::Connection(token));
+            slots.push(PollFd::from_borrowed_fd(fd, flags));
+        }
+        for (exec_id, fd) in self.execs.reports() {
+            sources.push(Source::Report(exec_id.to_owned()));
+            slots.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        match poll(&mut slots, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = slots.iter().map(PollFd::revents);
+        Ok(sources.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect())
+    }
+
+    /// Reaps runners, helpers and orphans.
+    fn reap(&mut self) {
+        while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
+            self.helpers.remove(&pid.as_raw_nonzero().get().cast_unsigned());
+        }
+    }
+
+    fn accept(&mut self) {
+        while self.connections.len() < CONNECTIONS_MAX {
+            let Ok((stream, _)) = self.listener.accept() else {
+                return;
+            };
+            if let Ok(connection) = Connection::new(stream) {
+                self.connections.insert(self.next_token, connection);
+                self.next_token += 1;
+            }
+        }
+    }
+
+    /// # Errors
+    /// When the connection is over, served or not.
+    fn progress(&mut self, token: u64, flags: PollFlags) -> io::Result<()> {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return Ok(());
+        };
+        if connection.pending.is_some() {
+            // It waits and polls for nothing: the caller has left.
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        if connection.is_answering() {
+            return finish(connection);
+        }
+        if !flags.intersects(PollFlags::IN) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        match connection.read_call()? {
+            Some(arrived) => self.dispatch(token, arrived),
+            None => Ok(()),
+        }
+    }
+
+    fn dispatch(&mut self, token: u64, (call, payload_bytes): Arrived) -> io::Result<()> {
+        self.last_call = Instant::now();
+        let answer = match call {
+            Call::Hello { epoch } => match self.fence(epoch) {
+                Ok(()) => self.status(),
+                Err(stale) => stale,
+            },
+            Call::Status {} => self.status(),
+            Call::Start { epoch, exec } => match self.fence(epoch) {
+                Ok(()) => self.execs.start(&exec),
+                Err(stale) => stale,
+            },
+            Call::Wait { exec_id, timeout_ms } => {
+                let until = Instant::now().checked_add(Duration::from_millis(timeout_ms));
+                return self.wait_for(token, Pending::Exit { exec_id, until });
+            }
+            Call::Kill { epoch, exec_id } => match self.fence(epoch) {
+                Ok(()) => match self.execs.kill(&exec_id) {
+                    Answer::Running {} => return self.wait_for(token, Pending::Gone { exec_id }),
+                    settled => settled,
+                },
+                Err(stale) => stale,
+            },
+            Call::Output { exec_id, stream, offset, bytes_max } => {
+                let mut bytes = vec![0; bytes_max.min(PART_BYTES_MAX)];
+                match self.execs.output(&exec_id, stream, offset, &mut bytes) {
+                    Ok(length) => return self.answer(token, &Answer::Output {}, &bytes[..length]),
+                    Err(fault) => fault,
+                }
+            }
+            Call::ReadFile { path, offset, bytes_max } => {
+                return self.help(token, &["read", &path, &offset.to_string(), &bytes_max.to_string()]);
+            }
+            Call::WriteFile { epoch, path } => match self.fence(epoch) {
+                Ok(()) => return self.help(token, &["write", &path, &payload_bytes.to_string()]),
+                Err(stale) => stale,
+            },
+        };
+        self.answer(token, &answer, &[])
+    }
+
+    /// Raises the epoch, or says that it is lower than one already seen.
+    fn fence(&mut self, epoch: i64) -> Result<(), Answer> {
+        if epoch < self.epoch {
+            return Err(Answer::fault(FaultKind::Stale, "a higher epoch has spoken to this sandbox"));
+        }
+        self.epoch = epoch;
+        Ok(())
+    }
+
+    fn status(&self) -> Answer {
+        Answer::Status { epoch: self.epoch, execs: self.execs.running() as u64 }
+    }
+
+    fn answer(&mut self, token: u64, answer: &Answer, payload: &[u8]) -> io::Result<()> {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return Ok(());
+        };
+        connection.answer(answer, payload)?;
+        finish(connection)
+    }
+
+    fn wait_for(&mut self, token: u64, pending: Pending) -> io::Result<()> {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.pending = Some(pending);
+        }
+        Ok(())
+    }
+
+    /// Gives the connection to a helper, which answers it.
+    fn help(&mut self, token: u64, operation: &[&str]) -> io::Result<()> {
+        if self.helpers.len() >= HELPERS_MAX {
+            let text = "the sandbox is busy with other file operations";
+            return self.answer(token, &Answer::fault(FaultKind::Unavailable, text), &[]);
+        }
+        if operation.iter().any(|argument| argument.contains('\0')) {
+            let text = "a path holds no zero byte";
+            return self.answer(token, &Answer::fault(FaultKind::Refused, text), &[]);
+        }
+        let Some(connection) = self.connections.get(&token) else {
+            return Ok(());
+        };
+        let stream = OwnedFd::from(connection.hand_over()?);
+        let child = Command::new(PROGRAM)
+            .arg("file")
+            .args(operation)
+            .stdin(Stdio::from(stream))
+            .stdout(Stdio::null())
+            .spawn();
+        match child {
+            Ok(child) => {
+                self.helpers.insert(child.id());
+                self.connections.remove(&token);
+                Ok(())
+            }
+            Err(error) => {
+                let text = format!("the sandbox has no process to spare: {error}");
+                self.answer(token, &Answer::fault(FaultKind::Unavailable, text), &[])
+            }
+        }
+    }
+
+    /// Answers the calls whose command has come far enough.
+    fn settle(&mut self) {
+        let now = Instant::now();
+        let settled = |(&token, connection): (&u64, &Connection)| {
+            let answer = match connection.pending.as_ref()? {
+                Pending::Gone { exec_id } => self.execs.is_gone(exec_id).then_some(Answer::Done {})?,
+                Pending::Exit { exec_id, until } => {
+                    let outcome = self.execs.outcome(exec_id);
+                    let waits_on = outcome == Answer::Running {} && until.is_none_or(|until| now < until);
+                    (!waits_on).then_some(outcome)?
+                }
+            };
+            Some((token, answer))
+        };
+        let due: Vec<_> = self.connections.iter().filter_map(settled).collect();
+        for (token, answer) in due {
+            if self.answer(token, &answer, &[]).is_err() {
+                self.connections.remove(&token);
+            }
+        }
+    }
+}
+
+/// Sends on; an answer that is sent ends its connection.
+fn finish(connection: &mut Connection) -> io::Result<()> {
+    match connection.send()? {
+        true => Err(io::ErrorKind::ConnectionAborted.into()),
+        false => Ok(()),
+    }
+}

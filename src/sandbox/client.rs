@@ -1,0 +1,333 @@
+//! The worker's end of the socket to `sojourn-init`.
+//!
+//! Called by the providers; one connection and one call each, so a call that is
+//! dropped leaves nothing behind but its effect. Answers are hostile input: their
+//! length is bounded before anything is allocated, and what does not fit the call
+//! is a fault, never a panic.
+
+use std::{
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+use sojourn_init::{
+    frame::{self, HEADER_BYTES, Header},
+    protocol::{self, Answer, Call, ExecSpec, FaultKind, Outcome},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    time::timeout,
+};
+
+use super::{Cause, Exec, Exit, Fault, FilePart, OutputRange, OutputStream};
+use crate::base::{limit, text};
+
+const _: () = assert!(limit::INIT_FRAME_BYTES_MAX == frame::BYTES_MAX);
+
+/// The init of one box.
+pub struct Init {
+    control_dir: PathBuf,
+}
+
+impl Init {
+    /// The init whose socket is in this directory, if there is one.
+    pub fn at(control_dir: PathBuf) -> Self {
+        Self { control_dir }
+    }
+
+    /// Raises the box's epoch.
+    pub async fn hello(&self, epoch: i64) -> Result<(), Fault> {
+        match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
+            (Answer::Status { .. }, _) => Ok(()),
+            (other, _) => Err(misfit(&other)),
+        }
+    }
+
+    pub async fn start(&self, epoch: i64, exec: &Exec) -> Result<(), Fault> {
+        let cwd = if exec.cwd.is_empty() { protocol::WORKSPACE.to_owned() } else { exec.cwd.clone() };
+        let exec = ExecSpec {
+            id: exec.id.clone(),
+            argv: exec.argv.clone(),
+            cwd,
+            env: exec.env.clone(),
+            timeout_ms: millis(exec.timeout),
+            grace_ms: millis(limit::KILL_GRACE),
+            output_bytes_max: exec.output_bytes_max.min(limit::EXEC_OUTPUT_BYTES_MAX),
+        };
+        done(self.call(&Call::Start { epoch, exec }, &[], limit::INIT_CALL_TIMEOUT).await?)
+    }
+
+    /// Waits in slices, so that a box that stopped answering is noticed.
+    pub async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
+        let call = Call::Wait { exec_id: exec_id.to_owned(), timeout_ms: millis(limit::INIT_WAIT_SLICE) };
+        loop {
+            match self.call(&call, &[], limit::INIT_WAIT_SLICE + limit::INIT_CALL_TIMEOUT).await? {
+                (Answer::Running {}, _) => {}
+                (Answer::Exit(outcome), _) => return Ok(exit(&outcome)),
+                (other, _) => return Err(misfit(&other)),
+            }
+        }
+    }
+
+    pub async fn output(&self, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
+        let call = Call::Output {
+            exec_id: exec_id.to_owned(),
+            stream: match range.stream {
+                OutputStream::Stdout => protocol::Stream::Stdout,
+                OutputStream::Stderr => protocol::Stream::Stderr,
+            },
+            offset: range.offset,
+            bytes_max: range.bytes_max,
+        };
+        match self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await? {
+            (Answer::Output {}, bytes) if bytes.len() <= range.bytes_max => Ok(bytes),
+            (other, _) => Err(misfit(&other)),
+        }
+    }
+
+    pub async fn kill(&self, epoch: i64, exec_id: &str) -> Result<(), Fault> {
+        let patience = limit::KILL_GRACE + limit::INIT_CALL_TIMEOUT;
+        done(self.call(&Call::Kill { epoch, exec_id: exec_id.to_owned() }, &[], patience).await?)
+    }
+
+    pub async fn read_file(&self, path: &str, offset: u64, bytes_max: usize) -> Result<FilePart, Fault> {
+        let call = Call::ReadFile { path: path.to_owned(), offset, bytes_max };
+        match self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await? {
+            (Answer::File { size }, content) if content.len() <= bytes_max => Ok(FilePart { content, size }),
+            (other, _) => Err(misfit(&other)),
+        }
+    }
+
+    pub async fn write_file(&self, epoch: i64, path: &str, content: &[u8]) -> Result<(), Fault> {
+        let call = Call::WriteFile { epoch, path: path.to_owned() };
+        done(self.call(&call, content, limit::INIT_CALL_TIMEOUT).await?)
+    }
+
+    /// One call and its answer; a fault of the box as a fault.
+    async fn call(
+        &self,
+        call: &Call,
+        payload: &[u8],
+        patience: Duration,
+    ) -> Result<(Answer, Vec<u8>), Fault> {
+        let request = frame::encode(call, payload.len()).map_err(|_| {
+            Fault::Refused(format!("a call to a sandbox has at most {} bytes", frame::BYTES_MAX))
+        })?;
+        let conversation = async {
+            let stream = self.connect().await?;
+            exchange(stream, &request, payload).await.map_err(Broken::Off)
+        };
+        match timeout(patience, conversation).await {
+            Ok(Ok((Answer::Fault { kind, message }, _))) => Err(fault(kind, &message)),
+            Ok(Ok(answered)) => Ok(answered),
+            Ok(Err(Broken::Gone)) => Err(Fault::Gone),
+            Ok(Err(Broken::Off(error))) => Err(match self.is_alive().await {
+                true => Fault::Unavailable(format!("its init broke off: {error}")),
+                false => Fault::Gone,
+            }),
+            Err(_) => Err(Fault::Unavailable(format!("its init did not answer for {patience:?}"))),
+        }
+    }
+
+    /// Asks again after a call broke off, as it does when the box ends. A dying
+    /// init still lets callers in, so only an answer is a sign of life; silence is
+    /// none of death.
+    async fn is_alive(&self) -> bool {
+        let probe = async {
+            let request = frame::encode(&Call::Status {}, 0)?;
+            exchange(self.connect().await?, &request, &[]).await.map_err(Broken::Off)
+        };
+        match timeout(limit::INIT_CALL_TIMEOUT, probe).await {
+            Ok(Err(Broken::Gone)) => false,
+            Ok(Err(Broken::Off(error))) => !matches!(
+                error.kind(),
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            ),
+            Ok(Ok(_)) | Err(_) => true,
+        }
+    }
+
+    async fn connect(&self) -> Result<UnixStream, Broken> {
+        let socket = socket(&self.control_dir).map_err(io::Error::from)?;
+        // The descriptor's own path: no name that a box could have changed since,
+        // and no longer than a socket's address may be.
+        let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        Ok(UnixStream::connect(path).await?)
+    }
+}
+
+/// Why there is no answer.
+enum Broken {
+    /// There is no init.
+    Gone,
+    Off(io::Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Self::Gone,
+            _ => Self::Off(error),
+        }
+    }
+}
+
+/// The socket itself, never what a link in the box's directory leads to.
+fn socket(control_dir: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let nothing = ResolveFlags::empty();
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let directory = openat2(CWD, control_dir, flags | OFlags::DIRECTORY, Mode::empty(), nothing)?;
+    let socket = openat2(&directory, protocol::SOCKET_NAME, flags, Mode::empty(), inside)?;
+    match FileType::from_raw_mode(fstat(&socket)?.st_mode) {
+        FileType::Socket => Ok(socket),
+        _ => Err(rustix::io::Errno::NOTSOCK),
+    }
+}
+
+async fn exchange(mut stream: UnixStream, request: &[u8], payload: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
+    stream.write_all(request).await?;
+    // A call that is refused is answered before its payload is read; what the
+    // box answered counts, not that it did not want the rest.
+    let sent = stream.write_all(payload).await;
+    let mut head = [0; HEADER_BYTES];
+    if let Err(error) = stream.read_exact(&mut head).await {
+        return Err(sent.err().unwrap_or(error));
+    }
+    let header = Header::parse(head)?;
+    let mut json = vec![0; header.json_bytes];
+    stream.read_exact(&mut json).await?;
+    let mut content = vec![0; header.payload_bytes];
+    stream.read_exact(&mut content).await?;
+    Ok((serde_json::from_slice(&json)?, content))
+}
+
+fn done((answer, _): (Answer, Vec<u8>)) -> Result<(), Fault> {
+    match answer {
+        Answer::Done {} => Ok(()),
+        other => Err(misfit(&other)),
+    }
+}
+
+/// An answer to another question than the one asked.
+fn misfit(answer: &Answer) -> Fault {
+    let name = match answer {
+        Answer::Done {} => "done",
+        Answer::Status { .. } => "status",
+        Answer::Running {} => "running",
+        Answer::Exit(_) => "exit",
+        Answer::Output {} => "output",
+        Answer::File { .. } => "file",
+        Answer::Fault { .. } => "fault",
+    };
+    Fault::Unavailable(format!("its init gave an answer that does not fit: {name}"))
+}
+
+fn fault(kind: FaultKind, message: &str) -> Fault {
+    let message: String = text::truncate(message, limit::INIT_MESSAGE_BYTES_MAX)
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .collect();
+    match kind {
+        FaultKind::Stale => Fault::Stale,
+        FaultKind::NotFound => Fault::NotFound(message),
+        FaultKind::Refused => Fault::Refused(message),
+        FaultKind::Unavailable => Fault::Unavailable(message),
+    }
+}
+
+fn exit(outcome: &Outcome) -> Exit {
+    Exit {
+        code: outcome.code,
+        cause: match outcome.cause {
+            protocol::Cause::Exited => Cause::Exited,
+            protocol::Cause::Timeout => Cause::Timeout,
+            protocol::Cause::Oom => Cause::Oom,
+            protocol::Cause::Killed => Cause::Killed,
+        },
+        stdout_bytes: outcome.stdout_bytes,
+        stderr_bytes: outcome.stderr_bytes,
+        duration: Duration::from_millis(outcome.duration_ms),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixListener;
+
+    /// What `call` makes of a box that answers everybody with these bytes.
+    async fn answered(bytes: &'static [u8]) -> Fault {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join(protocol::SOCKET_NAME)).unwrap();
+        let server = async {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 1_024]).await.unwrap();
+                stream.write_all(bytes).await.unwrap();
+            }
+        };
+        let init = Init::at(directory.path().to_owned());
+        let range = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 2 };
+        tokio::select! {
+            answer = init.output("a", range) => answer.unwrap_err(),
+            () = server => unreachable!(),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_fit_is_a_fault() {
+        for bytes in [
+            b"\xff\xff\xff\xff\0\0\0\0".as_slice(),
+            b"\0\0\0\x02\0\0\0\0{}",
+            b"\0\0\0\x11\0\0\0\0{\"answer\":\"done\"}",
+            // More output than was asked for.
+            b"\0\0\0\x13\0\0\0\x03{\"answer\":\"output\"}abc",
+        ] {
+            let fault = answered(bytes).await;
+            assert!(matches!(fault, Fault::Unavailable(_)), "{bytes:?} gave {fault:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_init_that_hangs_up_on_everybody_is_gone() {
+        for bytes in [b"".as_slice(), b"\0\0", b"\0\0\0\x13\0\0\0\x02{\"answer\":\"output\"}a"] {
+            assert_eq!(answered(bytes).await, Fault::Gone, "{bytes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_socket_means_that_the_box_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let init = Init::at(directory.path().to_owned());
+        assert_eq!(init.hello(1).await, Err(Fault::Gone));
+        drop(UnixListener::bind(directory.path().join(protocol::SOCKET_NAME)).unwrap());
+        assert_eq!(init.hello(1).await, Err(Fault::Gone));
+        assert_eq!(Init::at(directory.path().join("never")).hello(1).await, Err(Fault::Gone));
+    }
+
+    #[tokio::test]
+    async fn a_link_in_the_place_of_the_socket_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let elsewhere = directory.path().join("elsewhere.sock");
+        let _listener = UnixListener::bind(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, directory.path().join(protocol::SOCKET_NAME)).unwrap();
+        let fault = Init::at(directory.path().to_owned()).hello(1).await.unwrap_err();
+        assert!(matches!(fault, Fault::Unavailable(_)), "{fault:?}");
+    }
+
+    #[test]
+    fn a_message_of_a_box_is_cut_and_cleaned() {
+        let message = format!("a\n\x1b[31m{}", "ä".repeat(1_000));
+        let Fault::Refused(text) = fault(FaultKind::Refused, &message) else { panic!() };
+        assert!(text.len() <= limit::INIT_MESSAGE_BYTES_MAX && !text.contains(char::is_control));
+    }
+}

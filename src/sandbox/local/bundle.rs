@@ -1,0 +1,241 @@
+//! The OCI configuration of a box.
+//!
+//! Called by `local` when it makes one; pure, so that what a box may do can be
+//! read in one place. All namespaces are new, the root is read-only, nothing of
+//! the host's environment or network is there, and the only rights are those that
+//! init needs to give itself up into another user.
+
+use std::{collections::HashSet, path::Path};
+
+use oci_spec::{
+    OciSpecError,
+    runtime::{
+        Capability, Linux, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceCgroupBuilder,
+        LinuxIdMappingBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder, LinuxNamespaceType,
+        LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimit,
+        PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
+        UserBuilder,
+    },
+};
+use rustix::{
+    fs::{StatVfsMountFlags, statvfs},
+    process::{Resource, getrlimit},
+};
+use sojourn_init::protocol::{CONTROL_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
+
+use super::{
+    layout::{Disk, IdRange},
+    rootfs::{self, HOME, USER},
+    seccomp,
+};
+use crate::{base::limit, sandbox::BoxLimits};
+
+/// What a configuration is made of.
+pub struct Ingredients<'a> {
+    pub rootfs: &'a Path,
+    pub disk: &'a Disk,
+    pub control_dir: &'a Path,
+    pub oom_counter: &'a Path,
+    pub cgroups_path: &'a Path,
+    pub limits_swap: bool,
+    pub ids: IdRange,
+    pub limits: BoxLimits,
+    pub env: &'a [(String, String)],
+    pub orphan_seconds: Option<u64>,
+}
+
+/// The version whose fields are used; every runtime in use accepts it.
+const OCI_VERSION: &str = "1.0.2";
+/// Of a scheduler period, in microseconds.
+const CPU_PERIOD_US: u64 = 100_000;
+/// Shared memory of a box, in bytes; counts as its memory.
+const SHM: &str = "size=67108864";
+/// Parts of `/proc` that tell about the host or act on it.
+const MASKED: [&str; 14] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/vmallocinfo",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// The whole configuration.
+pub fn spec(of: &Ingredients<'_>) -> Result<Spec, OciSpecError> {
+    SpecBuilder::default()
+        .version(OCI_VERSION)
+        .root(RootBuilder::default().path(of.rootfs).readonly(true).build()?)
+        .hostname("sandbox")
+        .process(process(of)?)
+        .mounts(mounts(of)?)
+        .linux(linux(of)?)
+        .build()
+}
+
+fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
+    let rights = HashSet::from([
+        Capability::Setuid,
+        Capability::Setgid,
+        Capability::Kill,
+        // Only until init has emptied the bounding set, before it does anything else.
+        Capability::Setpcap,
+    ]);
+    let capabilities = LinuxCapabilitiesBuilder::default()
+        .bounding(rights.clone())
+        .permitted(rights.clone())
+        .effective(rights)
+        .inheritable(HashSet::new())
+        .ambient(HashSet::new())
+        .build()?;
+    let mut args = vec![PROGRAM.to_owned(), "serve".to_owned()];
+    args.extend(of.orphan_seconds.map(|seconds| seconds.to_string()));
+    ProcessBuilder::default()
+        .terminal(false)
+        .user(UserBuilder::default().uid(0u32).gid(0u32).umask(0o022u32).build()?)
+        .args(args)
+        .env(environment(of.env))
+        .cwd("/")
+        .capabilities(capabilities)
+        .rlimits(rlimits(of.limits)?)
+        .no_new_privileges(true)
+        .build()
+}
+
+/// What every command sees: fixed values, then the box's own.
+fn environment(own: &[(String, String)]) -> Vec<String> {
+    let mut fixed = vec![
+        ("PATH", "/home/agent/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("HOME", HOME),
+        ("USER", USER),
+        ("LOGNAME", USER),
+        ("SHELL", "/bin/bash"),
+        ("LANG", "C.UTF-8"),
+        ("TERM", "dumb"),
+        ("TMPDIR", "/tmp"),
+    ];
+    fixed.retain(|(name, _)| !own.iter().any(|(own_name, _)| own_name == name));
+    let fixed = fixed.iter().map(|(name, value)| format!("{name}={value}"));
+    fixed.chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect()
+}
+
+fn rlimits(limits: BoxLimits) -> Result<Vec<PosixRlimit>, OciSpecError> {
+    let rlimit = |typ, resource, wanted: u64| {
+        // Only lowered: raising one needs a right that a service may lack.
+        let value = getrlimit(resource).maximum.map_or(wanted, |hard| hard.min(wanted));
+        PosixRlimitBuilder::default().typ(typ).soft(value).hard(value).build()
+    };
+    Ok(vec![
+        // Counted per user of the box, so it holds the commands below the box's
+        // own limit and init always has a process to spare.
+        rlimit(PosixRlimitType::RlimitNproc, Resource::Nproc, u64::from(limits.pids))?,
+        rlimit(PosixRlimitType::RlimitNofile, Resource::Nofile, limit::SANDBOX_OPEN_FILES_MAX)?,
+        rlimit(PosixRlimitType::RlimitCore, Resource::Core, 0)?,
+    ])
+}
+
+fn mounts(of: &Ingredients<'_>) -> Result<Vec<Mount>, OciSpecError> {
+    let tmp_size = format!("size={}", limit::SANDBOX_TMP_BYTES);
+    let mut mounts = vec![
+        mount("/proc", "proc", Path::new("proc"), &["nosuid", "noexec", "nodev"])?,
+        mount(
+            "/dev",
+            "tmpfs",
+            Path::new("tmpfs"),
+            &["nosuid", "noexec", "strictatime", "mode=755", "size=65536"],
+        )?,
+        mount(
+            "/dev/pts",
+            "devpts",
+            Path::new("devpts"),
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+        )?,
+        mount("/dev/shm", "tmpfs", Path::new("shm"), &["nosuid", "noexec", "nodev", "mode=1777", SHM])?,
+        mount("/tmp", "tmpfs", Path::new("tmp"), &["nosuid", "nodev", "mode=1777", &tmp_size])?,
+        bind("/usr", Path::new("/usr"), &["rbind", "ro"])?,
+    ];
+    for place in rootfs::unmerged() {
+        mounts.push(bind(&place.to_string_lossy(), &place, &["rbind", "ro"])?);
+    }
+    mounts.push(bind(WORKSPACE, &of.disk.workspace, &["bind", "rw"])?);
+    mounts.push(bind(HOME, &of.disk.home, &["bind", "rw"])?);
+    mounts.push(bind(CONTROL_DIR, of.control_dir, &["bind", "rw", "noexec"])?);
+    mounts.push(bind(OUTPUT_DIR, &of.disk.output, &["bind", "rw", "noexec"])?);
+    mounts.push(bind(OOM_COUNTER, of.oom_counter, &["bind", "ro", "noexec"])?);
+    Ok(mounts)
+}
+
+fn mount(destination: &str, typ: &str, source: &Path, options: &[&str]) -> Result<Mount, OciSpecError> {
+    let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+    MountBuilder::default().destination(destination).typ(typ).source(source).options(options).build()
+}
+
+/// A bind mount without devices and set-user-id programs. It must also keep what
+/// its file system was mounted with: a user namespace may not take that away.
+fn bind(destination: &str, source: &Path, options: &[&str]) -> Result<Mount, OciSpecError> {
+    let flags = statvfs(source).map_or(StatVfsMountFlags::empty(), |stat| stat.f_flag);
+    let mut options = [options, &["nosuid", "nodev"]].concat();
+    for (flag, name) in [(StatVfsMountFlags::NOEXEC, "noexec"), (StatVfsMountFlags::RDONLY, "ro")] {
+        if flags.contains(flag) && !options.contains(&name) {
+            options.push(name);
+        }
+    }
+    mount(destination, "bind", source, &options)
+}
+
+fn linux(of: &Ingredients<'_>) -> Result<Linux, OciSpecError> {
+    let namespaces = [
+        LinuxNamespaceType::User,
+        LinuxNamespaceType::Pid,
+        LinuxNamespaceType::Mount,
+        LinuxNamespaceType::Ipc,
+        LinuxNamespaceType::Uts,
+        // New and empty: only the loopback device.
+        LinuxNamespaceType::Network,
+        LinuxNamespaceType::Cgroup,
+    ];
+    let namespaces: Result<Vec<_>, _> =
+        namespaces.into_iter().map(|typ| LinuxNamespaceBuilder::default().typ(typ).build()).collect();
+    let ids = LinuxIdMappingBuilder::default()
+        .container_id(0u32)
+        .host_id(of.ids.first)
+        .size(IdRange::IDS)
+        .build()?;
+    let owned = |paths: &[&str]| paths.iter().map(|&path| path.to_owned()).collect::<Vec<String>>();
+    LinuxBuilder::default()
+        .namespaces(namespaces?)
+        .uid_mappings(vec![ids])
+        .gid_mappings(vec![ids])
+        .cgroups_path(of.cgroups_path)
+        .resources(resources(of)?)
+        .seccomp(seccomp::profile()?)
+        .rootfs_propagation("private")
+        .masked_paths(owned(&MASKED))
+        .readonly_paths(owned(&READ_ONLY))
+        .build()
+}
+
+fn resources(of: &Ingredients<'_>) -> Result<LinuxResources, OciSpecError> {
+    let memory_bytes = i64::try_from(of.limits.memory_bytes).unwrap_or(i64::MAX);
+    let memory = LinuxMemoryBuilder::default().limit(memory_bytes);
+    // Swap counts into the same limit: a box never swaps.
+    let memory = if of.limits_swap { memory.swap(memory_bytes) } else { memory };
+    let quota_us = u64::from(of.limits.cpu_millis) * CPU_PERIOD_US / 1_000;
+    let processes = i64::from(of.limits.pids.saturating_add(limit::SANDBOX_PIDS_RESERVED));
+    // The runtime adds the harmless devices that it makes.
+    let no_device = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
+    LinuxResourcesBuilder::default()
+        .memory(memory.build()?)
+        .cpu(LinuxCpuBuilder::default().quota(quota_us.max(1_000) as i64).period(CPU_PERIOD_US).build()?)
+        .pids(LinuxPidsBuilder::default().limit(processes).build()?)
+        .devices(vec![no_device])
+        .build()
+}

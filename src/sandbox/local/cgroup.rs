@@ -1,0 +1,236 @@
+//! The cgroups of boxes: where they are, what they count, their end.
+//!
+//! Called by `local`. The runtime makes and fills them; this module finds the
+//! hierarchies (v1, v2 or both mounted together), makes the memory one ahead so
+//! that its counter can be shown to the box, and is the last word on whether a
+//! box is dead: a process cannot leave its cgroup, whatever else it does.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{base::limit, domain::SandboxId, sandbox::Fault};
+
+/// Below every hierarchy's root: the parent of all boxes.
+const PARENT: &str = "sojourn";
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+/// The hierarchies of this machine.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    /// Every mounted hierarchy, named and controllerless ones included.
+    mounts: Vec<PathBuf>,
+    memory: PathBuf,
+    unified: bool,
+    /// Whether swap is accounted and can be limited.
+    pub limits_swap: bool,
+}
+
+/// One line of mountinfo that mounts cgroups.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    path: PathBuf,
+    /// The controllers of a v1 hierarchy; `None` for v2.
+    v1_controllers: Option<Vec<String>>,
+}
+
+impl Cgroups {
+    /// Finds the hierarchies and makes the parent of all boxes in them.
+    ///
+    /// # Errors
+    /// `Unavailable` when processor, memory or processes cannot be limited here.
+    pub fn find() -> Result<Self, Fault> {
+        let unusable = |why: String| Fault::Unavailable(format!("cgroups cannot be used here: {why}"));
+        let mountinfo =
+            fs::read_to_string("/proc/self/mountinfo").map_err(|error| unusable(error.to_string()))?;
+        let cgroups = Self::among(&parse(&mountinfo)).map_err(unusable)?;
+        cgroups
+            .make_parent()
+            .map_err(|error| unusable(format!("{error}; limits need a writable hierarchy")))?;
+        Ok(cgroups)
+    }
+
+    fn among(mounted: &[Mounted]) -> Result<Self, String> {
+        let of_v1 = |controller: &str| {
+            let has = |mount: &&Mounted| {
+                mount.v1_controllers.as_ref().is_some_and(|names| names.iter().any(|name| name == controller))
+            };
+            mounted.iter().find(has).map(|mount| mount.path.clone())
+        };
+        let mounts = mounted.iter().map(|mount| mount.path.clone()).collect();
+        if let Some(memory) = of_v1("memory") {
+            if let Some(missing) = CONTROLLERS.iter().find(|controller| of_v1(controller).is_none()) {
+                return Err(format!("the controller {missing} is not mounted"));
+            }
+            return Ok(Self { mounts, memory, unified: false, limits_swap: false });
+        }
+        match mounted.iter().find(|mount| mount.v1_controllers.is_none()) {
+            Some(mount) => Ok(Self { mounts, memory: mount.path.clone(), unified: true, limits_swap: false }),
+            None => Err("none is mounted".to_owned()),
+        }
+    }
+
+    fn make_parent(&self) -> io::Result<()> {
+        if self.unified {
+            self.delegate()?;
+        }
+        make_dir(&self.memory.join(PARENT))
+    }
+
+    /// On v2 a controller reaches a box only if every level above passes it on.
+    fn delegate(&self) -> io::Result<()> {
+        let wanted = CONTROLLERS.map(|controller| format!("+{controller}")).join(" ");
+        let pass_on = |directory: &Path| fs::write(directory.join("cgroup.subtree_control"), &wanted);
+        if pass_on(&self.memory).is_err() {
+            // Within a container the hierarchy's root holds the container's own
+            // processes, and a cgroup with processes passes nothing on.
+            let own = self.memory.join("sojourn-service");
+            make_dir(&own)?;
+            for pid in pids(&self.memory) {
+                fs::write(own.join("cgroup.procs"), pid.to_string())?;
+            }
+            pass_on(&self.memory)?;
+        }
+        let parent = self.memory.join(PARENT);
+        make_dir(&parent)?;
+        pass_on(&parent)
+    }
+
+    /// The box's path as the runtime wants it: below each hierarchy's root.
+    pub fn path(sandbox: SandboxId) -> PathBuf {
+        Path::new("/").join(PARENT).join(sandbox.to_string())
+    }
+
+    /// Makes the box's memory cgroup. Returns the file of its counters, in which
+    /// a line `oom_kill N` counts the processes that were killed for memory.
+    pub fn make(&self, sandbox: SandboxId) -> io::Result<PathBuf> {
+        let directory = self.memory.join(PARENT).join(sandbox.to_string());
+        make_dir(&directory)?;
+        Ok(directory.join(if self.unified { "memory.events" } else { "memory.oom_control" }))
+    }
+
+    /// The file that exists in a memory cgroup where swap can be limited.
+    pub fn detect_swap(mut self) -> Self {
+        let name = if self.unified { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
+        self.limits_swap = self.memory.join(PARENT).join(name).exists();
+        self
+    }
+
+    /// Kills whatever is left in a box's cgroups and removes them.
+    ///
+    /// # Errors
+    /// `Unavailable` when a process would not vanish: then the box is not over.
+    pub async fn remove(&self, sandbox: SandboxId) -> Result<(), Fault> {
+        let until = Instant::now() + limit::SANDBOX_END_TIMEOUT;
+        for mount in &self.mounts {
+            let directory = mount.join(PARENT).join(sandbox.to_string());
+            loop {
+                for pid in tree(&directory).iter().flat_map(|level| pids(level)) {
+                    // It may have ended meanwhile; the next look tells.
+                    let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+                }
+                if remove_tree(&directory).is_ok() {
+                    break;
+                }
+                if Instant::now() >= until {
+                    let text = format!("processes of {sandbox} do not end");
+                    return Err(Fault::Unavailable(text));
+                }
+                tokio::time::sleep(limit::SANDBOX_START_POLL.0).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A cgroup and those below it, deepest last.
+fn tree(directory: &Path) -> Vec<PathBuf> {
+    let mut found = vec![directory.to_owned()];
+    let mut next = 0;
+    while let Some(level) = found.get(next).cloned() {
+        next += 1;
+        let entries = fs::read_dir(level).into_iter().flatten().flatten();
+        found.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir()));
+    }
+    found
+}
+
+fn remove_tree(directory: &Path) -> io::Result<()> {
+    for level in tree(directory).iter().rev() {
+        match fs::remove_dir(level) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn pids(directory: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+fn make_dir(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The cgroup mounts of a mountinfo (proc(5): `id parent dev root point options
+/// tags - type source options`).
+fn parse(mountinfo: &str) -> Vec<Mounted> {
+    let mount = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let path = PathBuf::from(before.split(' ').nth(4)?);
+        let mut after = after.split(' ');
+        let v1_controllers = match after.next()? {
+            "cgroup" => Some(after.nth(1)?.split(',').map(str::to_owned).collect()),
+            "cgroup2" => None,
+            _ => return None,
+        };
+        Some(Mounted { path, v1_controllers })
+    };
+    mountinfo.lines().filter_map(mount).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+24 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+31 30 0:27 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+34 30 0:30 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
+38 30 0:34 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+39 30 0:35 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+40 30 0:36 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn controllers_of_v1_win_over_a_v2_mount_without_any() {
+        let cgroups = Cgroups::among(&parse(HYBRID)).unwrap();
+        assert_eq!(cgroups.memory, Path::new("/sys/fs/cgroup/memory"));
+        assert!(!cgroups.unified);
+        assert_eq!(cgroups.mounts.len(), 5);
+    }
+
+    #[test]
+    fn pure_v2_is_found() {
+        let mounted = parse("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
+        let cgroups = Cgroups::among(&mounted).unwrap();
+        assert!(cgroups.unified && cgroups.memory == Path::new("/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(Cgroups::among(&[]).unwrap_err(), "none is mounted");
+        let without_pids: String =
+            HYBRID.lines().filter(|line| !line.contains("pids")).collect::<Vec<_>>().join("\n");
+        assert_eq!(Cgroups::among(&parse(&without_pids)).unwrap_err(), "the controller pids is not mounted");
+    }
+}

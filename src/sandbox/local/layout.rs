@@ -1,0 +1,266 @@
+//! Where the local provider keeps what, and who owns it.
+//!
+//! Called by the rest of `local`. Two roots: the run directory holds what dies
+//! with the machine (sockets, bundles, the runtime's state), the data directory
+//! what stays (the sessions' disks). A box is found by its id, a disk by tenant
+//! and session, and each box names its owner before anything of it exists.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt, chown},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+use sojourn_init::protocol::COMMAND_UID;
+use uuid::Uuid;
+
+use crate::{
+    base::text,
+    domain::{SandboxId, SessionId, TenantId},
+    sandbox::Found,
+};
+
+/// The directories of one provider.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    data_dir: PathBuf,
+    run_dir: PathBuf,
+}
+
+/// The host's user and group ids that one session's boxes use.
+///
+/// Between the ranges that systemd gives to containers and to foreign images,
+/// where nothing else allocates (systemd's UIDS-GIDS document). Derived from the
+/// session, so that the files of its disk keep their owner from box to box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    pub first: u32,
+}
+
+/// What a session's disk holds.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    pub root: PathBuf,
+    pub workspace: PathBuf,
+    pub home: PathBuf,
+    /// Kept output of the box's commands; ends with the box.
+    pub output: PathBuf,
+}
+
+impl IdRange {
+    /// Ids of one range: root, the command's user, room between.
+    pub const IDS: u32 = 4_096;
+    /// The first id of the first range.
+    pub const FIRST: u32 = 0x7000_0000;
+    /// The id after the last range.
+    pub const END: u32 = 0x7ffd_0000;
+
+    /// The range of a session. Two sessions may share one, which gives neither a
+    /// way to the other: no box sees another's files or processes.
+    pub fn of(session: SessionId) -> Self {
+        let ranges = u128::from((Self::END - Self::FIRST) / Self::IDS);
+        let index =
+            u32::try_from(session.uuid().as_u128() % ranges).expect("a range's index is below 65,536");
+        Self { first: Self::FIRST + index * Self::IDS }
+    }
+
+    /// The host's id of the command's user.
+    pub const fn command(self) -> u32 {
+        self.first + COMMAND_UID
+    }
+}
+
+impl Layout {
+    pub fn new(data_dir: PathBuf, run_dir: PathBuf) -> Self {
+        Self { data_dir, run_dir }
+    }
+
+    /// The run directory when none is configured: short, one per data directory.
+    pub fn default_run_dir(data_dir: &Path) -> PathBuf {
+        let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
+        Path::new("/run/sojourn").join(text::hex(&digest[..6]))
+    }
+
+    /// Makes the directories that every box needs. The way to a box's root file
+    /// system must be open to its users; what it leads through shows nothing.
+    pub fn prepare(&self) -> io::Result<()> {
+        make_dir(&self.data_dir.join("boxes"), 0o700)?;
+        make_dir(&self.run_dir, 0o711)?;
+        make_dir(&self.boxes(), 0o700)?;
+        make_dir(&self.runtime_state(), 0o700)
+    }
+
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// What the runtime knows about its containers.
+    pub fn runtime_state(&self) -> PathBuf {
+        self.run_dir.join("runtime")
+    }
+
+    fn boxes(&self) -> PathBuf {
+        self.run_dir.join("boxes")
+    }
+
+    /// A box: its bundle, its logs and its control directory.
+    pub fn sandbox(&self, sandbox: SandboxId) -> PathBuf {
+        self.boxes().join(sandbox.to_string())
+    }
+
+    /// The directory that a box and its worker share.
+    pub fn control(&self, sandbox: SandboxId) -> PathBuf {
+        self.sandbox(sandbox).join("control")
+    }
+
+    pub fn disk(&self, tenant: TenantId, session: SessionId) -> Disk {
+        let root =
+            self.data_dir.join("boxes").join(tenant.uuid().to_string()).join(session.uuid().to_string());
+        Disk { workspace: root.join("workspace"), home: root.join("home"), output: root.join("output"), root }
+    }
+
+    /// Makes the box's directory with its owner in it, both at once.
+    pub fn claim(&self, sandbox: SandboxId, tenant: TenantId, session: SessionId) -> io::Result<()> {
+        let unnamed = self.boxes().join(format!(".{sandbox}"));
+        remove_dir(&unnamed)?;
+        make_dir(&unnamed, 0o700)?;
+        fs::write(unnamed.join("owner"), format!("{tenant} {session}"))?;
+        fs::rename(&unnamed, self.sandbox(sandbox))?;
+        let control = self.control(sandbox);
+        make_dir(&control, 0o700)?;
+        chown(&control, Some(IdRange::of(session).first), Some(IdRange::of(session).first))
+    }
+
+    /// Whose box it is, if there is one.
+    pub fn owner(&self, sandbox: SandboxId) -> Option<(TenantId, SessionId)> {
+        let text = fs::read_to_string(self.sandbox(sandbox).join("owner")).ok()?;
+        let (tenant, session) = text.split_once(' ')?;
+        Some((tenant.parse().ok()?, session.parse().ok()?))
+    }
+
+    /// Every box and every disk without one.
+    pub fn list(&self) -> io::Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for name in names(&self.boxes())? {
+            let Ok(sandbox) = name.parse::<SandboxId>() else {
+                continue;
+            };
+            if let Some((tenant, session)) = self.owner(sandbox) {
+                found.push(Found { tenant, session, sandbox: Some(sandbox) });
+            }
+        }
+        let with_box: std::collections::BTreeSet<_> = found.iter().map(|box_| box_.session).collect();
+        for tenant in uuids(&self.data_dir.join("boxes"))? {
+            for session in uuids(&self.data_dir.join("boxes").join(tenant.to_string()))? {
+                let (tenant, session) = (TenantId::from_uuid(tenant), SessionId::from_uuid(session));
+                if !with_box.contains(&session) {
+                    found.push(Found { tenant, session, sandbox: None });
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Disk {
+    /// Makes what is missing, owned by the session's ids. What exists keeps its
+    /// owner and content; only directories that no box can replace are touched.
+    pub fn prepare(&self, ids: IdRange) -> io::Result<()> {
+        make_dir(&self.root, 0o700)?;
+        for (path, owner) in
+            [(&self.workspace, ids.command()), (&self.home, ids.command()), (&self.output, ids.first)]
+        {
+            make_dir(path, 0o700)?;
+            chown(path, Some(owner), Some(owner))?;
+        }
+        fs::set_permissions(&self.workspace, fs::Permissions::from_mode(0o755))
+    }
+
+    /// The lock of whoever makes a box on this disk.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    /// The box that was last made on this disk.
+    pub fn latest_box(&self) -> Option<SandboxId> {
+        fs::read_to_string(self.root.join("box")).ok()?.parse().ok()
+    }
+
+    /// Notes the box that is about to be made, before anything of it exists.
+    pub fn note_box(&self, sandbox: SandboxId) -> io::Result<()> {
+        let beside = self.root.join("box.new");
+        fs::write(&beside, sandbox.to_string())?;
+        fs::rename(beside, self.root.join("box"))
+    }
+}
+
+/// Removes a directory that no box's command can write into, if it is there.
+pub fn remove_dir(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Makes a directory and its parents, with these rights whatever the umask.
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+fn names(path: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry?.file_name().into_string().ok());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn uuids(path: &Path) -> io::Result<Vec<Uuid>> {
+    Ok(names(path)?.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn every_session_gets_a_whole_range_of_unprivileged_ids(bits: u128) {
+            let ids = IdRange::of(SessionId::from_uuid(Uuid::from_u128(bits)));
+            assert!(ids.first >= IdRange::FIRST && ids.first + IdRange::IDS <= IdRange::END);
+            assert_eq!(ids.first % IdRange::IDS, 0);
+        }
+    }
+
+    #[test]
+    fn a_run_directory_is_short_whatever_the_data_directory() {
+        let run_dir = Layout::default_run_dir(Path::new(&format!("/{}", "a".repeat(150))));
+        assert_eq!(run_dir.as_os_str().len(), "/run/sojourn/".len() + 12);
+    }
+
+    #[test]
+    fn a_claimed_box_is_listed_with_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path().join("data"), directory.path().join("run"));
+        layout.prepare().unwrap();
+        let tenant = TenantId::from_uuid(Uuid::from_u128(1));
+        let session = SessionId::from_uuid(Uuid::from_u128(2));
+        let sandbox = SandboxId::from_uuid(Uuid::from_u128(3));
+        layout.disk(tenant, session).prepare(IdRange::of(session)).unwrap();
+        assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: None }]);
+        layout.claim(sandbox, tenant, session).unwrap();
+        assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: Some(sandbox) }]);
+        assert_eq!(layout.owner(sandbox), Some((tenant, session)));
+    }
+}

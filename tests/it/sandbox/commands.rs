@@ -1,0 +1,132 @@
+//! Running, watching and ending commands.
+
+use std::time::{Duration, Instant};
+
+use sojourn::sandbox::{Cause, Exec, Fault, OutputRange, OutputStream};
+
+use super::World;
+
+pub async fn a_command_reports_its_output_and_its_exit_code(world: &World<'_>) {
+    let exec = Exec {
+        env: vec![("GREETING".to_owned(), "hello".to_owned())],
+        cwd: "/tmp".to_owned(),
+        ..world.shell("first", "echo $GREETING from $PWD; echo oops >&2; exit 3")
+    };
+    let ran = world.ran(&exec).await;
+    assert_eq!((ran.exit.code, ran.exit.cause), (3, Cause::Exited));
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("hello from /tmp\n", "oops\n"));
+    assert_eq!((ran.exit.stdout_bytes, ran.exit.stderr_bytes), (16, 5));
+    let signalled = world.ran(&world.shell("signalled", "kill -SEGV $$")).await;
+    assert_eq!((signalled.exit.code, signalled.exit.cause), (139, Cause::Exited));
+}
+
+pub async fn a_command_that_does_not_exist_says_so(world: &World<'_>) {
+    let missing = Exec { argv: vec!["no-such-program".to_owned()], ..world.shell("missing", "") };
+    let ran = world.ran(&missing).await;
+    assert_eq!(ran.exit.code, 127);
+    assert!(ran.stderr.contains("no-such-program"), "{}", ran.stderr);
+    let nowhere = Exec { cwd: "/nowhere".to_owned(), ..world.shell("nowhere", "true") };
+    let ran = world.ran(&nowhere).await;
+    assert!(ran.exit.code != 0 && ran.stderr.contains("/nowhere"), "{ran:?}");
+    let empty = Exec { argv: Vec::new(), ..world.shell("empty", "") };
+    assert!(matches!(world.sandbox.start(world.grip, &empty).await, Err(Fault::Refused(_))));
+    let bad_id = world.shell("../escape", "true");
+    assert!(matches!(world.sandbox.start(world.grip, &bad_id).await, Err(Fault::Refused(_))));
+}
+
+pub async fn the_same_id_twice_runs_once(world: &World<'_>) {
+    let exec = world.shell("once", "echo ran >> /workspace/count; echo done");
+    let both = tokio::join!(world.ran(&exec), world.ran(&exec));
+    assert_eq!((both.0.stdout.as_str(), both.1.stdout.as_str()), ("done\n", "done\n"));
+    assert_eq!(both.0.exit, both.1.exit);
+    world.ran(&exec).await;
+    assert_eq!(world.says("cat /workspace/count").await, "ran");
+}
+
+pub async fn output_can_be_read_while_the_command_runs(world: &World<'_>) {
+    let exec = world.shell("slow", "echo early; read < <(sleep 600)");
+    world.sandbox.start(world.grip, &exec).await.unwrap();
+    world.printed("slow", "early").await;
+    let range = OutputRange { stream: OutputStream::Stdout, offset: 2, bytes_max: 2 };
+    assert_eq!(world.sandbox.output(world.grip, "slow", range).await.unwrap(), b"rl");
+    let beyond = OutputRange { offset: 1_000, ..range };
+    assert_eq!(world.sandbox.output(world.grip, "slow", beyond).await.unwrap(), b"");
+    world.sandbox.kill(world.grip, "slow").await.unwrap();
+    let exit = world.sandbox.wait(world.grip, "slow").await.unwrap();
+    assert_eq!((exit.code, exit.cause), (143, Cause::Killed));
+}
+
+pub async fn commands_run_side_by_side(world: &World<'_>) {
+    // Each waits for the other's file: one after the other they would never end.
+    let wait_for = |mine: &str, other: &str| {
+        format!("touch /tmp/{mine}; until [ -e /tmp/{other} ]; do sleep 0.01; done; echo {mine}")
+    };
+    let (left, right) = (world.shell("left", &wait_for("l", "r")), world.shell("right", &wait_for("r", "l")));
+    let (left, right) = tokio::join!(world.ran(&left), world.ran(&right));
+    assert_eq!((left.stdout.as_str(), right.stdout.as_str()), ("l\n", "r\n"));
+}
+
+pub async fn a_kill_ends_a_tree_that_fled_and_ignores_term(world: &World<'_>) {
+    let script = "trap '' TERM INT HUP
+        (setsid bash -c \"trap '' TERM; (exec -a fugitive sleep 601) & (setsid setsid sleep 601 &); wait\" &) &
+        until grep -aq fugitive /proc/[0-9]*/cmdline 2>/dev/null; do :; done
+        echo fled; while :; do sleep 602; done";
+    world.sandbox.start(world.grip, &world.shell("fugitive", script)).await.unwrap();
+    world.printed("fugitive", "fled").await;
+    world.sandbox.kill(world.grip, "fugitive").await.unwrap();
+    let exit = world.sandbox.wait(world.grip, "fugitive").await.unwrap();
+    assert_eq!((exit.code, exit.cause), (137, Cause::Killed));
+    assert_eq!(world.processes("sleep").await, 0);
+    // A second kill of what is gone is fine.
+    world.sandbox.kill(world.grip, "fugitive").await.unwrap();
+}
+
+pub async fn a_command_ends_at_its_time_with_all_that_it_started(world: &World<'_>) {
+    let script = "(setsid sleep 603 &); echo partial; sleep 604";
+    let exec = Exec { timeout: Duration::from_millis(300), ..world.shell("late", script) };
+    let began = Instant::now();
+    let ran = world.ran(&exec).await;
+    assert_eq!((ran.exit.cause, ran.exit.code, ran.stdout.as_str()), (Cause::Timeout, 143, "partial\n"));
+    assert!(ran.exit.duration >= Duration::from_millis(300) && began.elapsed() < Duration::from_secs(10));
+    world.sandbox.kill(world.grip, "late").await.unwrap();
+    assert_eq!(world.processes("sleep").await, 0);
+}
+
+pub async fn a_background_process_outlives_its_command_until_it_is_killed(world: &World<'_>) {
+    let ran = world.ran(&world.shell("server", "sleep 605 & echo started")).await;
+    assert_eq!((ran.exit.code, ran.stdout.as_str()), (0, "started\n"));
+    assert_eq!(world.processes("sleep").await, 1);
+    world.sandbox.kill(world.grip, "server").await.unwrap();
+    assert_eq!(world.processes("sleep").await, 0);
+    let exit = world.sandbox.wait(world.grip, "server").await.unwrap();
+    assert_eq!((exit.code, exit.cause), (0, Cause::Exited));
+}
+
+pub async fn output_beyond_the_cap_is_counted_not_kept(world: &World<'_>) {
+    let exec = Exec { output_bytes_max: 100_000, ..world.shell("flood", "yes | head -c 1G; exit 4") };
+    world.sandbox.start(world.grip, &exec).await.unwrap();
+    let exit = world.sandbox.wait(world.grip, "flood").await.unwrap();
+    assert_eq!((exit.code, exit.cause, exit.stdout_bytes), (4, Cause::Exited, 1 << 30));
+    let range = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 200_000 };
+    assert_eq!(world.sandbox.output(world.grip, "flood", range).await.unwrap().len(), 100_000);
+}
+
+pub async fn an_unknown_command_is_not_found(world: &World<'_>) {
+    let range = OutputRange { stream: OutputStream::Stderr, offset: 0, bytes_max: 1 };
+    assert!(matches!(world.sandbox.wait(world.grip, "never").await, Err(Fault::NotFound(_))));
+    assert!(matches!(world.sandbox.output(world.grip, "never", range).await, Err(Fault::NotFound(_))));
+    assert!(matches!(world.sandbox.kill(world.grip, "never").await, Err(Fault::NotFound(_))));
+}
+
+/// Not a benchmark: only that no hidden second is in the way.
+pub async fn a_warm_command_is_quick(world: &World<'_>) {
+    let mut fastest = Duration::MAX;
+    for round in 0..20 {
+        let exec = Exec { argv: vec!["true".to_owned()], ..world.shell(&format!("warm-{round}"), "") };
+        let began = Instant::now();
+        world.sandbox.start(world.grip, &exec).await.unwrap();
+        world.sandbox.wait(world.grip, &exec.id).await.unwrap();
+        fastest = fastest.min(began.elapsed());
+    }
+    assert!(fastest < Duration::from_millis(100), "a warm command takes {fastest:?}");
+}

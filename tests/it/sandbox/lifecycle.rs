@@ -1,0 +1,101 @@
+//! Boxes as workers come and go.
+
+use sojourn::sandbox::{Cause, Fault, Grip, OutputRange, OutputStream, Spec};
+
+use super::{World, is_gone};
+
+pub async fn a_stale_epoch_changes_nothing(world: &World<'_>) {
+    let successor = Grip { epoch: 7, ..world.grip };
+    world.sandbox.start(world.grip, &world.shell("open", "sleep 606")).await.unwrap();
+    world.sandbox.attach(successor).await.unwrap();
+    let late = world.shell("late", "touch /workspace/late");
+    assert_eq!(world.sandbox.start(world.grip, &late).await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.kill(world.grip, "open").await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.write_file(world.grip, "late", b"x").await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.write_file(world.grip, "late", &vec![0; 1 << 20]).await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.attach(world.grip).await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.create(&world.spec, world.grip.epoch).await, Err(Fault::Stale));
+    let missing = world.sandbox.read_file(successor, "late", 0, 1).await;
+    assert!(matches!(missing, Err(Fault::NotFound(_))), "{missing:?}");
+    world.sandbox.kill(successor, "open").await.unwrap();
+    assert_eq!(world.sandbox.wait(successor, "open").await.unwrap().cause, Cause::Killed);
+}
+
+pub async fn a_box_that_is_not_there_is_gone(world: &World<'_>) {
+    let never = Grip { sandbox: world.origin.id(), epoch: 1 };
+    assert!(is_gone(world.sandbox.attach(never).await));
+    world.sandbox.start(world.grip, &world.shell("open", "sleep 607")).await.unwrap();
+    let (waited, destroyed) =
+        tokio::join!(world.sandbox.wait(world.grip, "open"), world.sandbox.destroy(world.spec.sandbox));
+    destroyed.unwrap();
+    assert_eq!(waited, Err(Fault::Gone));
+    assert!(is_gone(world.sandbox.attach(world.grip).await));
+    assert!(is_gone(world.sandbox.start(world.grip, &world.shell("after", "true")).await));
+    assert!(is_gone(world.sandbox.write_file(world.grip, "a", b"").await));
+}
+
+pub async fn the_disk_outlives_the_box(world: &World<'_>) {
+    world.says("echo kept > /workspace/a; echo too > ~/b; echo not > /tmp/c").await;
+    world.sandbox.destroy(world.spec.sandbox).await.unwrap();
+    world.provider.assert_nothing_left(world.spec.sandbox);
+    let next = Spec { sandbox: world.origin.id(), ..world.spec.clone() };
+    world.sandbox.create(&next, 2).await.unwrap();
+    let grip = Grip { sandbox: next.sandbox, epoch: 2 };
+    // The id is free again: the first one ran in another box.
+    let script = "cat /workspace/a ~/b; stat -c %U /workspace/a; ls /tmp";
+    world.sandbox.start(grip, &world.shell("look", script)).await.unwrap();
+    world.sandbox.wait(grip, "look").await.unwrap();
+    let range = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 1_000 };
+    assert_eq!(world.sandbox.output(grip, "look", range).await.unwrap(), b"kept\ntoo\nagent\n");
+    world.sandbox.destroy(next.sandbox).await.unwrap();
+    world.provider.assert_nothing_left(next.sandbox);
+}
+
+pub async fn creating_twice_is_creating_once(world: &World<'_>) {
+    world.says("echo here > /tmp/mark").await;
+    world.sandbox.create(&world.spec, 2).await.unwrap();
+    assert_eq!(world.sandbox.attach(world.grip).await, Err(Fault::Stale));
+    let grip = Grip { epoch: 2, ..world.grip };
+    let part = world.sandbox.read_file(grip, "/tmp/mark", 0, 100).await.unwrap();
+    assert_eq!(part.content, b"here\n");
+}
+
+pub async fn a_second_box_of_a_session_displaces_the_first(world: &World<'_>) {
+    let second = Spec { sandbox: world.origin.id(), ..world.spec.clone() };
+    world.sandbox.attach(Grip { epoch: 5, ..world.grip }).await.unwrap();
+    assert_eq!(world.sandbox.create(&second, 4).await, Err(Fault::Stale));
+    world.sandbox.create(&second, 6).await.unwrap();
+    assert!(is_gone(world.sandbox.attach(Grip { epoch: 6, ..world.grip }).await));
+    world.provider.assert_nothing_left(world.spec.sandbox);
+    let erased = world.sandbox.erase(world.spec.tenant, world.spec.session).await;
+    assert!(matches!(erased, Err(Fault::Refused(_))), "{erased:?}");
+    world.sandbox.destroy(second.sandbox).await.unwrap();
+}
+
+pub async fn a_command_outlives_the_worker_that_started_it(world: &World<'_>) {
+    let script = "echo before; until [ -e /workspace/go ]; do sleep 0.01; done; echo after";
+    world.sandbox.start(world.grip, &world.shell("long", script)).await.unwrap();
+    {
+        let waiting = world.sandbox.wait(world.grip, "long");
+        let dropped = tokio::time::timeout(std::time::Duration::from_millis(50), waiting).await;
+        assert!(dropped.is_err());
+    }
+    let other = world.provider.open();
+    let grip = Grip { epoch: 2, ..world.grip };
+    other.attach(grip).await.unwrap();
+    other.write_file(grip, "go", b"").await.unwrap();
+    let exit = other.wait(grip, "long").await.unwrap();
+    assert_eq!((exit.code, exit.cause), (0, Cause::Exited));
+    let range = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 1_000 };
+    assert_eq!(other.output(grip, "long", range).await.unwrap(), b"before\nafter\n");
+}
+
+pub async fn the_box_is_listed_with_its_owner(world: &World<'_>) {
+    let mine = |found: &sojourn::sandbox::Found| found.session == world.spec.session;
+    let listed: Vec<_> = world.sandbox.list().await.unwrap().into_iter().filter(mine).collect();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((listed[0].tenant, listed[0].sandbox), (world.spec.tenant, Some(world.spec.sandbox)));
+    world.sandbox.destroy(world.spec.sandbox).await.unwrap();
+    let listed: Vec<_> = world.sandbox.list().await.unwrap().into_iter().filter(mine).collect();
+    assert_eq!((listed.len(), listed[0].sandbox), (1, None));
+}

@@ -1,0 +1,219 @@
+//! The local provider: what only it promises, and how it is looked at from outside.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
+
+use sojourn::{
+    domain::SandboxId,
+    sandbox::{
+        BoxLimits, Cause, Exec, Fault, Grip, Sandbox, Spec,
+        local::{Config, Local},
+    },
+};
+
+use super::{Provider, World, run, with_local};
+
+/// Boxes below a directory of its own that only root may enter.
+pub struct LocalProvider {
+    data: tempfile::TempDir,
+    run: tempfile::TempDir,
+}
+
+impl LocalProvider {
+    pub fn new() -> Self {
+        let open_to_all = fs::Permissions::from_mode(0o711);
+        let run = tempfile::Builder::new().permissions(open_to_all).tempdir().unwrap();
+        Self { data: tempfile::tempdir().unwrap(), run }
+    }
+
+    fn config(&self) -> Config {
+        let data_dir = self.data.path().join("a".repeat(150));
+        Config { run_dir: self.run.path().join("run"), ..Config::new(&data_dir) }
+    }
+}
+
+impl Provider for LocalProvider {
+    fn open(&self) -> Arc<dyn Sandbox> {
+        Arc::new(Local::new(self.config()).expect("these tests need root and runc: run scripts/setup"))
+    }
+
+    fn assert_nothing_left(&self, sandbox: SandboxId) {
+        let id = sandbox.to_string();
+        let run = self.run.path().join("run");
+        assert!(!run.join("boxes").join(&id).exists(), "the box's directory is left");
+        assert!(!run.join("runtime").join(&id).exists(), "the runtime's state is left");
+        for place in ["mountinfo", "mounts"] {
+            assert!(
+                !fs::read_to_string(format!("/proc/self/{place}")).unwrap().contains(&id),
+                "a mount is left"
+            );
+        }
+        assert_eq!(cgroups_of(&id), Vec::<String>::new(), "a cgroup is left");
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let status = fs::read_to_string(process.path().join("status")).unwrap_or_default();
+            if status.contains("State:\tZ") {
+                // It has ended; when it is reaped is the host's affair.
+                continue;
+            }
+            let memberships = fs::read_to_string(process.path().join("cgroup")).unwrap_or_default();
+            assert!(!memberships.contains(&id), "a process is left: {:?}", process.path());
+        }
+    }
+}
+
+fn cgroups_of(id: &str) -> Vec<String> {
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|entry| entry.path());
+    hierarchies
+        .chain([Path::new("/sys/fs/cgroup").to_owned()])
+        .map(|hierarchy| hierarchy.join("sojourn").join(id))
+        .filter(|path| path.exists())
+        .map(|path| path.display().to_string())
+        .collect()
+}
+
+#[test]
+fn memory_beyond_the_limit_is_told_apart() {
+    with_local(|world| {
+        Box::pin(async {
+            let hog = world.shell("hog", "python3 -c 'x = bytearray(600 << 20)'; exit $?");
+            let ran = world.ran(&hog).await;
+            assert_eq!((ran.exit.cause, ran.exit.code), (Cause::Oom, 137));
+            // By itself the same code means nothing.
+            let imitator = world.ran(&world.shell("imitator", "exit 137")).await;
+            assert_eq!((imitator.exit.cause, imitator.exit.code), (Cause::Exited, 137));
+        })
+    });
+}
+
+#[test]
+fn a_fork_bomb_is_contained_and_killed() {
+    with_local(|world| {
+        Box::pin(async {
+            let bomb = Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", BOMB) };
+            world.sandbox.start(world.grip, &bomb).await.unwrap();
+            world.printed("bomb", "armed").await;
+            // The box answers and works on files while its processes are used up.
+            world.sandbox.write_file(world.grip, "during", b"x").await.unwrap();
+            world.sandbox.attach(world.grip).await.unwrap();
+            let pids = pids_current(world);
+            assert!(pids <= 64 + 192, "{pids} processes");
+            world.sandbox.kill(world.grip, "bomb").await.unwrap();
+            assert_eq!(world.says("ls -d /proc/[0-9]* | wc -l").await, "5");
+        })
+    });
+}
+
+const BOMB: &str =
+    "trap '' TERM; echo armed; bomb() { bomb | bomb & }; while :; do bomb 2>/dev/null; done 2>/dev/null";
+
+fn pids_current(world: &World<'_>) -> u32 {
+    let id = world.spec.sandbox.to_string();
+    let find = |path: String| fs::read_to_string(Path::new(&path).join("pids.current")).ok();
+    let text = cgroups_of(&id).into_iter().find_map(find).expect("some hierarchy counts processes");
+    text.trim().parse().unwrap()
+}
+
+#[test]
+fn one_gibibyte_of_output_takes_the_caps_disk() {
+    let provider = LocalProvider::new();
+    let data_dir = provider.data.path().to_owned();
+    run(&provider, BoxLimits::default(), |world| {
+        Box::pin(async move {
+            let flood = world.shell("flood", "yes | head -c 1G; yes | head -c 100M >&2");
+            let exit = world.ran(&flood).await.exit;
+            assert_eq!((exit.stdout_bytes, exit.stderr_bytes), (1 << 30, 100 << 20));
+            let usage = std::process::Command::new("du").arg("-sb").arg(&data_dir).output().unwrap();
+            let bytes: u64 =
+                String::from_utf8(usage.stdout).unwrap().split('\t').next().unwrap().parse().unwrap();
+            assert!(bytes < 3 << 20, "{bytes} bytes on disk for two streams of at most 1 MiB");
+        })
+    });
+}
+
+#[test]
+fn remains_of_a_crash_do_not_stop_the_next_box() {
+    with_local(|world| {
+        Box::pin(async {
+            // The box's first process dies, and with it the box: as after a crash.
+            let pid_file = find_pid_file(world);
+            let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+            let init = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
+            while world.sandbox.attach(world.grip).await != Err(Fault::Gone) {
+                tokio::task::yield_now().await;
+            }
+            world.sandbox.create(&world.spec, 2).await.unwrap();
+            let grip = Grip { epoch: 2, ..world.grip };
+            world.sandbox.start(grip, &world.shell("again", "true")).await.unwrap();
+            assert_eq!(world.sandbox.wait(grip, "again").await.unwrap().code, 0);
+        })
+    });
+}
+
+fn find_pid_file(world: &World<'_>) -> std::path::PathBuf {
+    let id = world.spec.sandbox.to_string();
+    let mounts = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    mounts
+        .map(|entry| entry.path().join("run/boxes").join(&id).join("pid"))
+        .find(|path| path.exists())
+        .unwrap()
+}
+
+#[test]
+fn a_box_that_cannot_start_leaves_nothing() {
+    let provider = LocalProvider::new();
+    let broken = Config { runtime: "/bin/false".to_owned(), ..provider.config() };
+    let broken = Local::new(broken).unwrap();
+    run(&provider, BoxLimits::default(), |world| {
+        Box::pin(async move {
+            let origin = &world.origin;
+            let spec = Spec { sandbox: origin.id(), session: origin.id(), ..world.spec.clone() };
+            let fault = broken.create(&spec, 1).await.unwrap_err();
+            assert!(matches!(fault, Fault::Unavailable(_)), "{fault:?}");
+            world.provider.assert_nothing_left(spec.sandbox);
+            broken.erase(spec.tenant, spec.session).await.unwrap();
+        })
+    });
+}
+
+#[test]
+fn an_orphaned_box_ends_itself() {
+    let provider = LocalProvider::new();
+    let config = Config { orphan_after: Some(Duration::from_secs(1)), ..provider.config() };
+    let local = Local::new(config).unwrap();
+    run(&provider, BoxLimits::default(), |world| {
+        Box::pin(async move {
+            let origin = &world.origin;
+            let spec = Spec { sandbox: origin.id(), session: origin.id(), ..world.spec.clone() };
+            local.create(&spec, 1).await.unwrap();
+            let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
+            local.start(grip, &world.shell("last", "sleep 608")).await.unwrap();
+            // The wait is cut into slices; the box ends within the first one.
+            assert_eq!(local.wait(grip, "last").await, Err(Fault::Gone));
+            local.destroy(spec.sandbox).await.unwrap();
+            world.provider.assert_nothing_left(spec.sandbox);
+            local.erase(spec.tenant, spec.session).await.unwrap();
+        })
+    });
+}
+
+#[test]
+fn a_disk_that_is_too_deep_for_a_recursion_is_erased() {
+    with_local(|world| {
+        Box::pin(async {
+            let script = "python3 - <<'END'
+import os
+for _ in range(20000):
+    os.mkdir('d'); os.chdir('d')
+END";
+            world.says(script).await;
+        })
+    });
+}
+
+#[test]
+fn a_missing_runtime_is_one_clear_line() {
+    let provider = LocalProvider::new();
+    let fault =
+        Local::new(Config { runtime: "no-such-runtime".to_owned(), ..provider.config() }).unwrap_err();
+    assert_eq!(fault, Fault::Unavailable("no-such-runtime was not found; run scripts/setup".to_owned()));
+}

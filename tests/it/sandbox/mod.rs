@@ -1,0 +1,203 @@
+//! The conformance suite of sandboxes: what every provider promises.
+//!
+//! Each check is written against `&dyn Sandbox` and gets a fresh box; a provider
+//! is added by a line of `conformance!`. These tests need what the provider needs
+//! (for `local`: root and runc) and fail with one line when it is missing.
+
+mod commands;
+mod confinement;
+mod files;
+mod lifecycle;
+mod local;
+
+use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use sojourn::{
+    base::Origin,
+    domain::{EventKind, SandboxId},
+    sandbox::{BoxLimits, Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, Sandbox, Spec},
+};
+
+/// A provider under test.
+pub trait Provider: Send + Sync {
+    /// A value of the same provider, as another worker would have it.
+    fn open(&self) -> Arc<dyn Sandbox>;
+    /// Fails when anything of the box is left at the provider.
+    fn assert_nothing_left(&self, sandbox: SandboxId);
+}
+
+/// A box of its own for one check.
+pub struct World<'a> {
+    pub provider: &'a dyn Provider,
+    pub sandbox: Arc<dyn Sandbox>,
+    pub spec: Spec,
+    pub grip: Grip,
+    pub origin: Origin,
+}
+
+/// What a command gave.
+#[derive(Debug)]
+pub struct Ran {
+    pub exit: Exit,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+type Check<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// Makes a box, runs the check, and removes everything, also when the check failed.
+pub fn run(
+    provider: &dyn Provider,
+    limits: BoxLimits,
+    check: impl for<'a> FnOnce(&'a World<'a>) -> Check<'a>,
+) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let origin = Origin::system();
+        let sandbox = provider.open();
+        let spec = Spec {
+            sandbox: origin.id(),
+            tenant: origin.id(),
+            session: origin.id(),
+            limits,
+            env: vec![("BOX_SETTING".to_owned(), "of the box".to_owned())],
+        };
+        let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
+        sandbox.create(&spec, grip.epoch).await.expect("a box can be made");
+        let world = World { provider, sandbox, spec, grip, origin };
+        let outcome = AssertUnwindSafe(check(&world)).catch_unwind().await;
+        world.end().await;
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+impl World<'_> {
+    /// A shell command with a generous time.
+    pub fn shell(&self, id: &str, script: &str) -> Exec {
+        Exec {
+            id: id.to_owned(),
+            argv: vec!["bash".to_owned(), "-c".to_owned(), script.to_owned()],
+            cwd: String::new(),
+            env: Vec::new(),
+            timeout: Duration::from_secs(60),
+            output_bytes_max: 1 << 20,
+        }
+    }
+
+    /// Starts a command and waits for it.
+    pub async fn ran(&self, exec: &Exec) -> Ran {
+        self.sandbox.start(self.grip, exec).await.unwrap();
+        let exit = self.sandbox.wait(self.grip, &exec.id).await.unwrap();
+        let (stdout, stderr) = (self.output(&exec.id, OutputStream::Stdout).await, OutputStream::Stderr);
+        Ran { exit, stdout, stderr: self.output(&exec.id, stderr).await }
+    }
+
+    /// Runs a script that must succeed; its trimmed output.
+    pub async fn says(&self, script: &str) -> String {
+        let id = format!("says-{}", self.origin.id::<EventKind>());
+        let ran = self.ran(&self.shell(&id, script)).await;
+        assert_eq!((ran.exit.code, ran.exit.cause), (0, Cause::Exited), "{script}: {}", ran.stderr);
+        ran.stdout.trim().to_owned()
+    }
+
+    pub async fn output(&self, exec_id: &str, stream: OutputStream) -> String {
+        let range = OutputRange { stream, offset: 0, bytes_max: 1 << 20 };
+        String::from_utf8(self.sandbox.output(self.grip, exec_id, range).await.unwrap()).unwrap()
+    }
+
+    /// Returns when a running command has printed `text`.
+    pub async fn printed(&self, exec_id: &str, text: &str) {
+        let seen = async {
+            while !self.output(exec_id, OutputStream::Stdout).await.contains(text) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), seen).await.expect("the command prints it in time");
+    }
+
+    /// Returns when the box runs no process whose arguments contain `text`.
+    pub async fn processes(&self, text: &str) -> usize {
+        // The pattern must not find the process that looks for it.
+        let (first, rest) = text.split_at(1);
+        self.says(&format!("grep -al '[{first}]{rest}' /proc/[0-9]*/cmdline 2>/dev/null | wc -l; true"))
+            .await
+            .parse()
+            .unwrap()
+    }
+
+    async fn end(&self) {
+        self.sandbox.destroy(self.spec.sandbox).await.expect("a box can be ended");
+        self.sandbox.destroy(self.spec.sandbox).await.expect("a box can be ended twice");
+        // The disk goes before anything is asserted: a failed test leaves nothing either.
+        self.sandbox.erase(self.spec.tenant, self.spec.session).await.expect("a disk can be erased");
+        self.sandbox.erase(self.spec.tenant, self.spec.session).await.expect("a disk can be erased twice");
+        self.provider.assert_nothing_left(self.spec.sandbox);
+        let left = self.sandbox.list().await.unwrap();
+        assert!(!left.iter().any(|found| found.session == self.spec.session), "something is still listed");
+    }
+}
+
+/// Runs every check of the suite against a provider.
+macro_rules! conformance {
+    ($provider:ident, $open:expr) => {
+        mod $provider {
+            conformance!(@checks $open;
+                commands: a_command_reports_its_output_and_its_exit_code,
+                commands: a_command_that_does_not_exist_says_so,
+                commands: the_same_id_twice_runs_once,
+                commands: output_can_be_read_while_the_command_runs,
+                commands: commands_run_side_by_side,
+                commands: a_kill_ends_a_tree_that_fled_and_ignores_term,
+                commands: a_command_ends_at_its_time_with_all_that_it_started,
+                commands: a_background_process_outlives_its_command_until_it_is_killed,
+                commands: output_beyond_the_cap_is_counted_not_kept,
+                commands: an_unknown_command_is_not_found,
+                commands: a_warm_command_is_quick,
+                files: what_a_tool_writes_a_command_sees_and_the_other_way_round,
+                files: a_file_is_replaced_with_its_mode_and_through_its_link,
+                files: a_link_never_leads_out_of_the_box,
+                files: what_is_no_file_is_refused,
+                files: a_large_file_travels_in_parts,
+                confinement: a_command_is_an_unprivileged_user_for_good,
+                confinement: nothing_of_the_host_is_visible,
+                confinement: the_environment_is_the_boxes_own,
+                confinement: there_is_no_network_but_loopback,
+                confinement: mounts_and_new_namespaces_are_refused,
+                confinement: only_the_sessions_places_are_writable,
+                confinement: init_is_out_of_reach_of_commands,
+                lifecycle: a_stale_epoch_changes_nothing,
+                lifecycle: a_box_that_is_not_there_is_gone,
+                lifecycle: the_disk_outlives_the_box,
+                lifecycle: creating_twice_is_creating_once,
+                lifecycle: a_second_box_of_a_session_displaces_the_first,
+                lifecycle: a_command_outlives_the_worker_that_started_it,
+                lifecycle: the_box_is_listed_with_its_owner,
+            );
+        }
+    };
+    (@checks $open:expr; $($module:ident: $name:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            let provider = $open;
+            super::run(&provider, super::limits(), |world| Box::pin(super::$module::$name(world)));
+        }
+    )*};
+}
+conformance!(local_provider, super::local::LocalProvider::new());
+
+/// Bounds of a box in these tests: small, so that reaching them is quick.
+fn limits() -> BoxLimits {
+    BoxLimits { cpu_millis: 2_000, memory_bytes: 256 << 20, pids: 64 }
+}
+
+/// Tests that need other bounds, or the provider's own view.
+pub fn with_local(check: impl for<'a> FnOnce(&'a World<'a>) -> Check<'a>) {
+    run(&local::LocalProvider::new(), limits(), check);
+}
+
+pub fn is_gone(result: Result<(), Fault>) -> bool {
+    result == Err(Fault::Gone)
+}
