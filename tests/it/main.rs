@@ -1,0 +1,4 @@
+//! The service from outside: one test binary, so that it links once.
+
+mod fake;
+mod model;
