@@ -1,4 +1,5 @@
-//! Strict fakes of model providers: they refuse what the real ones refuse.
+//! Strict fakes of model providers: they refuse what the real ones refuse. And a
+//! sandbox without walls, for tests of what runs in one.
 //!
 //! A test gives a script of answers, or a closure that decides on the request,
 //! and asks afterwards what was sent. A request that the real endpoint would not
@@ -6,6 +7,7 @@
 
 pub mod anthropic;
 pub mod openai;
+pub mod sandbox;
 
 use std::{
     collections::VecDeque,

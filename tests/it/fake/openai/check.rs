@@ -37,10 +37,10 @@ pub fn body(body: &Value) -> Result<(), Refusal> {
     if body["stream"] != true || body["stream_options"]["include_usage"] != true {
         return refuse("this fake only streams, with usage");
     }
-    if let Some(effort) = body.get("reasoning_effort") {
-        if !["minimal", "low", "medium", "high"].contains(&effort.as_str().unwrap_or_default()) {
-            return refuse(format!("Unsupported value: 'reasoning_effort' does not support {effort}."));
-        }
+    if let Some(effort) = body.get("reasoning_effort")
+        && !["minimal", "low", "medium", "high"].contains(&effort.as_str().unwrap_or_default())
+    {
+        return refuse(format!("Unsupported value: 'reasoning_effort' does not support {effort}."));
     }
     tools(body)?;
     messages(body)
