@@ -34,13 +34,7 @@ use crate::{
     queue::Queue,
     sandbox::{self, Sandbox},
     store::{
-        Store, Urls,
-        embedded::Embedded,
-        hint::Hints,
-        job::Claimant,
-        key::NewKey,
-        migrate,
-        pool::PoolSizes,
+        Store, Urls, embedded::Embedded, hint::Hints, job::Claimant, key::NewKey, migrate, pool::PoolSizes,
     },
     stream::Streams,
     tool::Catalogue,
@@ -67,7 +61,11 @@ pub struct Started {
 
 impl Record {
     /// Opens the database, starting the embedded one when none is named.
-    pub async fn open(database: &config::Database, pools: PoolSizes, says: &(dyn Fn(&str) + Send + Sync)) -> anyhow::Result<Self> {
+    pub async fn open(
+        database: &config::Database,
+        pools: PoolSizes,
+        says: &(dyn Fn(&str) + Send + Sync),
+    ) -> anyhow::Result<Self> {
         let origin = Origin::system();
         let data_dir = prepared(&database.data_dir)?;
         let master = master_key(database, &data_dir, &origin)?;
@@ -206,10 +204,17 @@ impl Parts {
         let process = Uuid::from_bytes(record.origin.bytes());
         let hints = Hints::new(process);
         let blobs = Blobs::local(&settings.database.data_dir.join("blobs"))?;
-        let journal =
-            Journal::new(record.store.clone(), blobs.clone(), hints.clone(), record.origin.clone());
+        let journal = Journal::new(record.store.clone(), blobs.clone(), hints.clone(), record.origin.clone());
         let node = node_id(&settings.database.data_dir, &record.origin)?;
-        Ok(Self { store: record.store.clone(), origin: record.origin.clone(), hints, blobs, journal, process, node })
+        Ok(Self {
+            store: record.store.clone(),
+            origin: record.origin.clone(),
+            hints,
+            blobs,
+            journal,
+            process,
+            node,
+        })
     }
 
     fn start_hints(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
@@ -271,7 +276,7 @@ impl Parts {
             hints: self.hints.clone(),
             providers: Arc::new(providers),
             sandbox,
-            catalogue: Arc::new(Catalogue::builtin()),
+            catalogue: Catalogue::builtin(),
             node: self.node,
             slots: settings.workers,
         })
@@ -279,12 +284,15 @@ impl Parts {
 }
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("SOJOURN_LISTEN: {address} cannot be listened on"))
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("SOJOURN_LISTEN: {address} cannot be listened on"))
 }
 
 async fn serve_http(listener: TcpListener, app: http::App, stop: CancellationToken) -> anyhow::Result<()> {
     let (stopping, stopped) = (stop.clone(), stop.clone());
-    let served = axum::serve(listener, app.router()).with_graceful_shutdown(async move { stopping.cancelled().await });
+    let served =
+        axum::serve(listener, app.router()).with_graceful_shutdown(async move { stopping.cancelled().await });
     tokio::select! {
         served = served => served.context("HTTP could not be served"),
         () = async { stopped.cancelled().await; tokio::time::sleep(DRAIN_TIMEOUT).await } => Ok(()),
@@ -296,8 +304,11 @@ fn tenant_client(allow_private: bool) -> net::Client {
 }
 
 fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
-    let config = sandbox::LocalConfig::new(settings.database.data_dir.clone(), settings.sandbox_runtime.clone());
-    let local = sandbox::Local::new(config).map_err(|fault| fault.to_string())?;
+    let config = sandbox::local::Config {
+        runtime: settings.sandbox_runtime.clone(),
+        ..sandbox::local::Config::new(&settings.database.data_dir)
+    };
+    let local = sandbox::local::Local::new(config).map_err(|fault| fault.to_string())?;
     Ok(Arc::new(local))
 }
 

@@ -46,7 +46,12 @@ pub struct Settings {
     pub lease_ms: u64,
 
     /// Where Anthropic's API is; a credential's base_url wins
-    #[arg(long, default_value = "https://api.anthropic.com", env = "SOJOURN_ANTHROPIC_BASE_URL", value_name = "URL")]
+    #[arg(
+        long,
+        default_value = "https://api.anthropic.com",
+        env = "SOJOURN_ANTHROPIC_BASE_URL",
+        value_name = "URL"
+    )]
     pub anthropic_base_url: Url,
 
     /// Version of Anthropic's API: 2023-06-01 or 2026-10-21
@@ -54,7 +59,12 @@ pub struct Settings {
     pub anthropic_version: String,
 
     /// Where OpenAI's API is; a credential's base_url wins
-    #[arg(long, default_value = "https://api.openai.com/v1", env = "SOJOURN_OPENAI_BASE_URL", value_name = "URL")]
+    #[arg(
+        long,
+        default_value = "https://api.openai.com/v1",
+        env = "SOJOURN_OPENAI_BASE_URL",
+        value_name = "URL"
+    )]
     pub openai_base_url: Url,
 
     /// Whether agents may use the models scripted/...: on or off
@@ -74,7 +84,7 @@ pub struct Settings {
 
     /// Program that runs sandboxes: an OCI runtime such as runc
     #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
-    pub sandbox_runtime: PathBuf,
+    pub sandbox_runtime: String,
 
     /// Play a first session when the database is empty: on or off
     #[arg(long, default_value = "on", env = "SOJOURN_FIRST_SESSION", value_name = "ON|OFF", value_parser = on_or_off,

@@ -5,7 +5,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Cancels `stop` at the first TERM or INT; the second ends the process at once.
 pub async fn on_signals(stop: CancellationToken) {
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         tracing::error!("signals cannot be heard; the process only stops when it is killed");
         return;
     };

@@ -16,7 +16,9 @@ pub fn start(log: &Log) -> Result<(), String> {
     if log.json {
         registry.with(fmt::layer().json().flatten_event(true).with_writer(stderr)).init();
     } else {
-        registry.with(fmt::layer().with_ansi(stderr().is_terminal()).with_target(false).with_writer(stderr)).init();
+        registry
+            .with(fmt::layer().with_ansi(stderr().is_terminal()).with_target(false).with_writer(stderr))
+            .init();
     }
     Ok(())
 }

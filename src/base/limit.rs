@@ -138,6 +138,31 @@ pub const SCRIPT_DELAY_MAX: Duration = Duration::from_secs(3_600);
 /// Scripted faults that one process counts; the oldest is forgotten first.
 pub const SCRIPT_FAULTS_MAX: usize = 4_096;
 
+// ---- tools ----
+
+/// End of a command's output that an event shows, in bytes.
+pub const EXEC_SUMMARY_BYTES_MAX: usize = 1_000;
+/// Arguments of a call in one line, in bytes.
+pub const TOOL_SUMMARY_BYTES_MAX: usize = 200;
+/// How long a search may take; it walks the whole workspace.
+pub const TOOL_SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Lines of a file that one `read` shows when the model names no limit.
+pub const READ_LINES_DEFAULT: usize = 2_000;
+/// Longest line that `read` and `grep` show, in bytes; minified files have longer ones.
+pub const LINE_BYTES_MAX: usize = 1_000;
+/// Bytes of a file that `read` passes over to find a line.
+pub const READ_SCAN_BYTES_MAX: u64 = 64 << 20;
+/// Bytes at a file's beginning that tell text from binary.
+pub const READ_PROBE_BYTES: usize = 8 << 10;
+/// Paths that one `glob` lists.
+pub const GLOB_PATHS_MAX: usize = 500;
+/// Patterns that the braces of one `glob` may stand for.
+pub const GLOB_PATTERNS_MAX: usize = 64;
+/// Lines that one `grep` lists.
+pub const GREP_LINES_MAX: usize = 300;
+/// Answers that one question may suggest.
+pub const ASK_OPTIONS_MAX: usize = 10;
+
 // ---- sandbox ----
 
 /// How long a box may take to start before it is given up.
@@ -242,5 +267,7 @@ pub const NODE_SILENCE: Duration = Duration::from_secs(60);
 pub const REAP_EVERY_BEATS: u32 = 6;
 /// Rows that one round of housekeeping removes.
 pub const HOUSEKEEPING_BATCH: i64 = 1_000;
-/// First and longest back-off between two tries to start a box.
+/// Tries to get an answer out of a box before it is given up.
+pub const SANDBOX_CALL_ATTEMPTS_MAX: u32 = 3;
+/// First and longest back-off between two tries to start or ask a box.
 pub const SANDBOX_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));

@@ -22,7 +22,10 @@ use crate::domain::{
     tool::{Replay, ToolCall, ToolSpec},
 };
 
-pub use crate::model::{Delta, Model};
+pub use crate::{
+    model::{Delta, Model},
+    tool::Plan,
+};
 pub use turn::{Ports, Turn, run};
 
 /// The log, as a leased turn may write it.
@@ -41,8 +44,12 @@ pub trait Journal: Send + Sync {
 pub trait Tools: Send + Sync {
     /// What the model may call, in catalogue order.
     fn specs(&self) -> &[ToolSpec];
-    /// The replay class of a tool; `None` for one that does not exist.
-    fn replay(&self, tool: &str) -> Option<Replay>;
+    /// What is to be done with a call, known without a box.
+    fn plan(&self, call: &ToolCall) -> Plan;
+    /// What a crash in the middle of a call of this tool would mean.
+    fn replay(&self, tool: &str) -> Replay;
+    /// A call in one line, for a timeline.
+    fn summary(&self, call: &ToolCall) -> String;
     /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a
     /// command running; [`Tools::cancel`] ends it.
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;

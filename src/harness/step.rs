@@ -4,19 +4,16 @@ use std::time::Duration;
 
 use super::{Halt, history, limits, turn::Run};
 use crate::{
-    base::{Timestamp, backoff::Backoff, limit, text},
+    base::{Timestamp, backoff::Backoff, limit},
     domain::{
         Actor, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
         event::{Body, Draft, Failure, StepCompleted},
-        tool::{Replay, ToolCall},
     },
     model::Fault,
 };
 
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
-/// Longest `args_summary` of a call, in bytes: one line of a dashboard.
-const ARGS_SUMMARY_BYTES: usize = 200;
 
 impl Run<'_> {
     /// Asks the model once. Returns whether the turn is over.
@@ -111,9 +108,8 @@ impl Run<'_> {
                     call_id: call.call_id.clone(),
                     tool: call.tool.clone(),
                     input: call.input.clone(),
-                    args_summary: args_summary(call),
-                    // A tool that does not exist is not run, so nothing can repeat.
-                    replay: self.ports.tools.replay(&call.tool).unwrap_or(Replay::ReadOnly),
+                    args_summary: self.ports.tools.summary(call),
+                    replay: self.ports.tools.replay(&call.tool),
                 };
                 Some(self.draft(body, Actor::agent()))
             }
@@ -157,14 +153,6 @@ impl Run<'_> {
             _ = self.interrupted() => Ok(true),
         }
     }
-}
-
-fn args_summary(call: &ToolCall) -> String {
-    let summary = match call.input.as_object().and_then(|fields| fields.values().next()) {
-        Some(serde_json::Value::String(first)) => first.clone(),
-        Some(_) | None => call.input.to_string(),
-    };
-    text::truncate(&summary, ARGS_SUMMARY_BYTES).to_owned()
 }
 
 fn millis(span: time::Duration) -> u64 {

@@ -2,36 +2,46 @@
 
 use futures::future::join_all;
 
-use super::{Done, Halt, ToolFault, turn::Run};
+use super::{Done, Halt, Plan, ToolFault, turn::Run};
 use crate::{
     base::limit,
     domain::{
         Actor, Level,
         event::{Body, Draft, Outcome},
-        tool::{ASK, Replay, ToolCall},
+        tool::{Replay, ToolCall},
     },
+    tool::Question,
 };
 
 impl Run<'_> {
     /// Runs the next calls and writes their results. Returns whether the turn is over.
     pub(super) async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<bool, Halt> {
-        let asked_for = self.calls_of_step();
         let Some(first) = calls.first() else { return Ok(false) };
-        if first.tool == ASK {
-            let drafts = self.ask(first);
-            self.record(drafts).await?;
-            return Ok(false);
-        }
-        if asked_for > limit::TOOL_CALLS_PER_STEP_MAX || self.ports.tools.replay(&first.tool).is_none() {
-            let result = self.result_events(first, self.not_run(first, asked_for));
+        let asked_for = self.calls_of_step();
+        if asked_for > limit::TOOL_CALLS_PER_STEP_MAX {
+            let max = limit::TOOL_CALLS_PER_STEP_MAX;
+            let done =
+                not_run(format!("One answer may ask for {max} calls; this one asked for {asked_for}."));
+            let result = self.result_events(first, done);
             self.record(result).await?;
             return Ok(false);
         }
-        let together = if self.is_parallel(first) {
-            calls.iter().take_while(|call| self.is_parallel(call)).take(limit::PARALLEL_TOOLS_MAX).count()
-        } else {
-            1
-        };
+        match self.ports.tools.plan(first) {
+            Plan::Ask(question) => {
+                let drafts = self.ask(first, question);
+                self.record(drafts).await?;
+                return Ok(false);
+            }
+            Plan::TellModel(done) => {
+                let result = self.result_events(first, not_run(done.output));
+                self.record(result).await?;
+                return Ok(false);
+            }
+            Plan::Run(_) => {}
+        }
+        let is_parallel = |call: &&ToolCall| self.ports.tools.plan(call) == Plan::Run(Replay::ReadOnly);
+        // Read-only calls run together; whatever changes something runs alone.
+        let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
         let batch = &calls[..together];
         let settled = tokio::select! {
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
@@ -80,44 +90,21 @@ impl Run<'_> {
         }
     }
 
-    fn is_parallel(&self, call: &ToolCall) -> bool {
-        call.tool != ASK && self.ports.tools.replay(&call.tool) == Some(Replay::ReadOnly)
-    }
-
     /// A question: a message for the caller, and a result for the model.
-    fn ask(&self, call: &ToolCall) -> Vec<Draft> {
-        let question = call.input.get("question").and_then(|question| question.as_str()).unwrap_or_default();
-        let options = call.input.get("options").and_then(|options| options.as_array()).into_iter().flatten();
-        if question.trim().is_empty() {
-            let done = not_run("`question` must be a text that says what you need to know.".to_owned());
-            return self.result_events(call, done);
-        }
-        let body = Body::AgentMessage {
-            text: question.to_owned(),
-            awaiting_input: true,
-            options: options.filter_map(|option| option.as_str().map(str::to_owned)).collect(),
-        };
+    fn ask(&self, call: &ToolCall, question: Question) -> Vec<Draft> {
+        let output = question.result().output;
+        let body =
+            Body::AgentMessage { text: question.text, awaiting_input: true, options: question.options };
         let mut message = self.draft(body, Actor::agent());
         message.level = Level::User;
         let done = Done {
-            output: "The question was put to the caller. The answer comes as the next message.".to_owned(),
+            output,
             is_error: false,
             outcome: Outcome::Ran,
             duration: std::time::Duration::ZERO,
             exec: None,
         };
-        let mut drafts = vec![message];
-        drafts.extend(self.result_events(call, done));
-        drafts
-    }
-
-    fn not_run(&self, call: &ToolCall, asked_for: usize) -> Done {
-        if asked_for > limit::TOOL_CALLS_PER_STEP_MAX {
-            let max = limit::TOOL_CALLS_PER_STEP_MAX;
-            return not_run(format!("One answer may ask for {max} calls; this one asked for {asked_for}."));
-        }
-        let names: Vec<_> = self.ports.tools.specs().iter().map(|spec| spec.name.as_str()).collect();
-        not_run(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")))
+        [vec![message], self.result_events(call, done)].concat()
     }
 
     fn result_events(&self, call: &ToolCall, done: Done) -> Vec<Draft> {

@@ -24,7 +24,7 @@ use crate::{
     domain::AgentId,
     journal::Unit,
     store::agent::{Agent, Revision},
-    tool,
+    tool::Catalogue,
     wire::{
         Page,
         agent::{AgentView, CreateAgent, PatchAgent, RevisionRef, RevisionView},
@@ -233,7 +233,8 @@ pub async fn activate(
 /// The model and the tools of an agent exist here.
 fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), ApiError> {
     app.check_model(model)?;
-    let known = tool::names();
+    let catalogue = Catalogue::builtin();
+    let known: Vec<_> = catalogue.names().collect();
     let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(&name.as_str()));
     match unknown {
         None => Ok(()),

@@ -106,7 +106,8 @@ impl Courier {
             return Ok(None);
         };
         let Some(event) = event(&entry, claimed.include_raw) else { return Ok(None) };
-        let metadata: Map<String, serde_json::Value> = serde_json::from_str(&claimed.metadata).unwrap_or_default();
+        let metadata: Map<String, serde_json::Value> =
+            serde_json::from_str(&claimed.metadata).unwrap_or_default();
         Ok(Some(Letter::write(Parts {
             url: &url,
             delivery: claimed.delivery,
@@ -125,7 +126,8 @@ impl Courier {
 fn event(entry: &Entry, include_raw: bool) -> Option<Box<RawValue>> {
     let view = EventView::of(entry).ok()?;
     let mut value = serde_json::to_value(&view).ok()?;
-    if !include_raw && let Some(envelope) = value.pointer_mut("/body/envelope").and_then(|value| value.as_object_mut())
+    if !include_raw
+        && let Some(envelope) = value.pointer_mut("/body/envelope").and_then(|value| value.as_object_mut())
     {
         envelope.remove("raw");
     }

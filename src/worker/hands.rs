@@ -48,7 +48,7 @@ impl Hands {
         Ok(self.hands(sandbox, id))
     }
 
-    /// The box, if this turn has used it.
+    /// The box, if there is one.
     pub(super) async fn if_attached(&self) -> Option<tool::Hands> {
         let sandbox = self.provider().ok()?;
         let id = match *self.attached.lock().await {
@@ -75,6 +75,21 @@ impl Hands {
         self.write_off(id, reason).await
     }
 
+    /// Ends the box that does not obey, as far as that can be done.
+    pub(super) async fn discard(&self, reason: &str) {
+        let id = *self.attached.lock().await;
+        if let (Some(id), Ok(sandbox)) = (id, self.provider()) {
+            let destroyed = sandbox.destroy(id).await;
+            let written = self.lost(reason).await;
+            tracing::warn!(sandbox.id = %id, ?destroyed, ?written, reason, "a sandbox was ended");
+        }
+    }
+
+    /// How long to wait before asking a box again.
+    pub(super) fn delay(&self, backoff: &Backoff, attempt: u32) -> std::time::Duration {
+        backoff.delay(attempt, self.worker.journal.origin())
+    }
+
     fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
         self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
     }
@@ -89,7 +104,8 @@ impl Hands {
 
     /// Says hello to the box that the rows know of; `None` when there is none.
     async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<SandboxId>, ToolFault> {
-        let live = self.worker.store.live_sandbox(self.fence.tenant, self.fence.session).await.map_err(away)?;
+        let live =
+            self.worker.store.live_sandbox(self.fence.tenant, self.fence.session).await.map_err(away)?;
         let Some(live) = live else { return Ok(None) };
         if live.node != self.worker.node {
             // Claimed from another node: that one has been silent for too long.
@@ -105,7 +121,10 @@ impl Hands {
             }
             Err(fault @ (Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_))) => {
                 // It does not answer: it is ended, so that no second one lives beside it.
-                sandbox.destroy(live.sandbox).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+                sandbox
+                    .destroy(live.sandbox)
+                    .await
+                    .map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
                 self.write_off(live.sandbox, &fault.to_string()).await?;
                 Ok(None)
             }

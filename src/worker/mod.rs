@@ -39,7 +39,7 @@ pub struct Worker {
     pub providers: Arc<Providers>,
     /// Why there are no boxes here, when there are none.
     pub sandbox: Result<Arc<dyn Sandbox>, String>,
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: Catalogue,
     /// The machine whose boxes this worker reaches.
     pub node: Uuid,
     /// Turns that run at the same time.
@@ -72,7 +72,10 @@ impl Worker {
         if drained.await.is_err() {
             // A model call or a command outlasts the drain: dropping it is safe, the
             // log says where to go on and the box keeps the command.
-            tracing::warn!(slots = slots.len(), "turns did not reach a checkpoint in time; their leases run out");
+            tracing::warn!(
+                slots = slots.len(),
+                "turns did not reach a checkpoint in time; their leases run out"
+            );
             slots.shutdown().await;
         }
         kept.cancel();

@@ -1,11 +1,15 @@
 //! The harness's ports, joined to the rooms behind them.
 
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
 use super::hands::Hands;
 use crate::{
+    base::{
+        backoff::Backoff,
+        limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
+    },
     domain::{
         Event, Session,
         event::{Draft, Outcome},
@@ -13,8 +17,10 @@ use crate::{
     },
     harness::{self, Done, Executed, Halt, ToolFault},
     journal::{Halted, TurnWriter},
-    tool::{self, Catalogue},
+    tool::{self, Catalogue, Plan, Recovered},
 };
+
+const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
 /// The log, under a lease.
 pub(super) struct LeasedJournal(pub TurnWriter);
@@ -40,17 +46,65 @@ impl harness::Journal for LeasedJournal {
 
 /// The tools that the agent may use, with the session's box behind them.
 pub(super) struct LeasedTools {
-    catalogue: Arc<Catalogue>,
-    hands: Hands,
+    catalogue: Catalogue,
     specs: Vec<ToolSpec>,
+    hands: Hands,
+}
+
+/// What a call came to when no result can be had by asking.
+enum Open {
+    /// It did not begin.
+    NeverRan,
+    /// Its box is gone.
+    Lost,
 }
 
 impl LeasedTools {
-    /// `allowed` names the agent's tools; `None` is all of them.
-    pub(super) fn new(catalogue: Arc<Catalogue>, hands: Hands, allowed: Option<Vec<String>>) -> Self {
-        let is_allowed = |spec: &&ToolSpec| allowed.as_ref().is_none_or(|names| names.contains(&spec.name));
-        let specs = catalogue.specs().iter().filter(is_allowed).cloned().collect();
-        Self { catalogue, hands, specs }
+    /// The tools of `catalogue`, which holds only those that the agent may use.
+    pub(super) fn new(catalogue: Catalogue, hands: Hands) -> Self {
+        Self { specs: catalogue.specs(), catalogue, hands }
+    }
+
+    /// Runs a call in the box that is there, asking again while that does not answer.
+    async fn run_here(&self, call: &ToolCall, started: Instant) -> Result<Result<Done, Open>, ToolFault> {
+        let hands = self.hands.attached().await?;
+        match self.catalogue.run(call, &hands).await {
+            Ok(done) => Ok(Ok(ran(done, started))),
+            Err(tool::ToolFault::Stale) => Err(ToolFault::Stale),
+            Err(tool::ToolFault::SandboxGone) => self.gone("it was gone when a tool used it").await,
+            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, started, reason).await,
+        }
+    }
+
+    /// Asks the box what became of a call; bounded, then the box is given up.
+    async fn ask_here(
+        &self,
+        call: &ToolCall,
+        started: Instant,
+        mut reason: String,
+    ) -> Result<Result<Done, Open>, ToolFault> {
+        for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
+            tokio::time::sleep(self.hands.delay(&BACKOFF, attempt)).await;
+            let hands = self.hands.attached().await?;
+            match self.catalogue.recover(call, &hands).await {
+                Ok(recovered) => return Ok(recovered_here(recovered, started)),
+                Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
+                Err(tool::ToolFault::SandboxGone) => {
+                    return self.gone("it was gone when a tool used it").await;
+                }
+                Err(tool::ToolFault::Retry(again)) => reason = again,
+            }
+        }
+        self.gone(&reason).await
+    }
+
+    async fn gone(&self, reason: &str) -> Result<Result<Done, Open>, ToolFault> {
+        self.hands.lost(reason).await?;
+        Ok(Err(Open::Lost))
+    }
+
+    fn is_unsafe(&self, call: &ToolCall) -> bool {
+        self.catalogue.replay(&call.tool) == Replay::Unsafe
     }
 }
 
@@ -60,95 +114,87 @@ impl harness::Tools for LeasedTools {
         &self.specs
     }
 
-    fn replay(&self, tool: &str) -> Option<Replay> {
-        self.specs.iter().find(|spec| spec.name == tool).map(|spec| spec.replay)
+    fn plan(&self, call: &ToolCall) -> Plan {
+        self.catalogue.plan(call)
+    }
+
+    fn replay(&self, tool: &str) -> Replay {
+        self.catalogue.replay(tool)
+    }
+
+    fn summary(&self, call: &ToolCall) -> String {
+        self.catalogue.summary(call)
     }
 
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
-        let mut lost = false;
-        loop {
-            let started = std::time::Instant::now();
-            let hands = self.hands.attached().await?;
-            let ran = if lost {
-                // The box that ran it is gone: only what repeats safely runs again.
-                self.catalogue.recover(call, &hands).await
-            } else {
-                self.catalogue.run(call, &hands).await
-            };
-            match self.settled(call, ran, started).await? {
-                Some(done) => return Ok(done),
-                None if self.replay(&call.tool) == Some(Replay::Unsafe) => return Ok(unknown()),
-                None => lost = true,
+        let started = Instant::now();
+        for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
+            match self.run_here(call, started).await? {
+                Ok(done) => return Ok(done),
+                Err(Open::Lost) if self.is_unsafe(call) => return Ok(unknown(started)),
+                Err(Open::Lost | Open::NeverRan) => {}
             }
         }
+        Err(ToolFault::Unavailable("its sandbox was lost again and again".to_owned()))
     }
 
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
-        let started = std::time::Instant::now();
-        let is_unsafe = self.replay(&call.tool) == Some(Replay::Unsafe);
-        if is_unsafe && !self.hands.survived().await? {
-            return Ok(unknown());
+        let started = Instant::now();
+        // Without the box that it was announced for, nobody can say whether it ran.
+        if self.is_unsafe(call) && !self.hands.survived().await? {
+            return Ok(unknown(started));
         }
         let hands = self.hands.attached().await?;
-        let recovered = self.catalogue.recover(call, &hands).await;
-        match self.settled(call, recovered, started).await? {
-            Some(done) => Ok(done),
-            None if is_unsafe => Ok(unknown()),
-            None => self.run(call).await,
+        let settled = match self.catalogue.recover(call, &hands).await {
+            Ok(recovered) => recovered_here(recovered, started),
+            Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
+            Err(tool::ToolFault::SandboxGone) => self.gone("it was gone when its session went on").await?,
+            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, started, reason).await?,
+        };
+        match settled {
+            Ok(done) => Ok(done),
+            Err(Open::Lost) if self.is_unsafe(call) => Ok(unknown(started)),
+            Err(Open::Lost | Open::NeverRan) => self.run(call).await,
         }
     }
 
     async fn cancel(&self, call: &ToolCall) {
-        if let Some(hands) = self.hands.if_attached().await {
-            self.catalogue.cancel(call, &hands).await;
+        let Some(hands) = self.hands.if_attached().await else { return };
+        if let Err(fault) = self.catalogue.cancel(call, &hands).await {
+            tracing::warn!(call.id = call.call_id, %fault, "a command could not be ended; its sandbox is replaced");
+            // A box that does not obey is ended, and everything in it with it.
+            self.hands.discard("it did not end a command").await;
         }
     }
 }
 
-impl LeasedTools {
-    /// The tool's word in the harness's terms; `None` when the box is gone.
-    async fn settled(
-        &self,
-        call: &ToolCall,
-        ran: Result<tool::Done, tool::ToolFault>,
-        started: std::time::Instant,
-    ) -> Result<Option<Done>, ToolFault> {
-        match ran {
-            Ok(done) => Ok(Some(Done {
-                output: done.output,
-                is_error: done.is_error,
-                outcome: Outcome::Ran,
-                duration: started.elapsed(),
-                exec: done.exec.map(|exec| Executed {
-                    command: exec.command,
-                    exit_code: exec.exit_code,
-                    summary: exec.summary,
-                    bytes: exec.bytes,
-                    cause: exec.cause.to_string(),
-                }),
-            })),
-            Err(tool::ToolFault::Stale) => Err(ToolFault::Stale),
-            Err(tool::ToolFault::SandboxGone) => {
-                self.hands.lost("it was gone when a tool wanted it").await?;
-                Ok(None)
-            }
-            Err(tool::ToolFault::Retry(reason)) => {
-                tracing::warn!(call.id = call.call_id, reason, "a sandbox did not answer; it is replaced");
-                self.hands.lost(&reason).await?;
-                Ok(None)
-            }
-        }
+fn recovered_here(recovered: Recovered, started: Instant) -> Result<Done, Open> {
+    match recovered {
+        Recovered::Done(done) => Ok(ran(done, started)),
+        Recovered::NeverRan => Err(Open::NeverRan),
+        Recovered::Unknown => Ok(unknown(started)),
     }
 }
 
-fn unknown() -> Done {
+fn ran(done: tool::Done, started: Instant) -> Done {
     Done {
-        output: "The sandbox was lost while this tool ran. Its outcome is unknown: look at what it left before \
-                 you run it again."
-            .to_owned(),
-        is_error: true,
-        outcome: Outcome::Unknown,
-        duration: std::time::Duration::ZERO,
-        exec: None,
+        output: done.output,
+        is_error: done.is_error,
+        outcome: Outcome::Ran,
+        duration: done.exec.as_ref().map_or_else(|| started.elapsed(), |exec| exec.duration),
+        exec: done.exec.map(|exec| Executed {
+            cause: exec.cause_word().to_owned(),
+            command: exec.command,
+            exit_code: exec.exit_code,
+            summary: exec.summary,
+            bytes: exec.bytes,
+        }),
     }
+}
+
+fn unknown(started: Instant) -> Done {
+    let output = "The sandbox was lost while this tool ran, so its outcome is unknown. Look at what it left before \
+                  you run it again.";
+    let duration: Duration = started.elapsed();
+    Done { output: output.to_owned(), is_error: true, outcome: Outcome::Unknown, duration, exec: None }
 }

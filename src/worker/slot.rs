@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Map;
 use tokio::sync::watch;
 
-use super::{REST, Worker, hands::Hands, ports::{LeasedJournal, LeasedTools}};
+use super::{
+    REST, Worker,
+    hands::Hands,
+    ports::{LeasedJournal, LeasedTools},
+};
 use crate::{
     base::{SecretString, limit::TURN_ATTEMPTS_MAX},
     domain::{
@@ -87,7 +91,8 @@ async fn run_turn(
 ) -> Result<(), Halt> {
     let turn = writer.turn();
     if attempt > TURN_ATTEMPTS_MAX {
-        let message = format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
+        let message =
+            format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
         return end_early(worker, &writer, "recovery_exhausted", message).await;
     }
     let prepared = match prepare(worker, lease.fence().tenant, session, turn, attempt).await? {
@@ -97,10 +102,11 @@ async fn run_turn(
     let (turn, tools) = prepared;
     let signals = signals(lease.state(), draining.clone(), writer.turn());
     let hands = Hands::new(worker.clone(), lease.fence(), writer.clone());
-    let tools = LeasedTools::new(worker.catalogue.clone(), hands, tools);
+    let tools = LeasedTools::new(worker.catalogue.only(tools.as_deref()), hands);
     let journal = LeasedJournal(writer);
     let origin = worker.journal.origin();
-    let ports = harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
+    let ports =
+        harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
     tokio::select! {
         ended = harness::run(turn, ports) => ended,
         () = signals.follow() => unreachable!("signals are followed for ever"),
@@ -163,7 +169,9 @@ async fn prepare(
         worker.store.load_revision(tenant, snapshot.revision_id).await.map_err(unavailable)?;
     let name: ModelName = match snapshot.model.parse() {
         Ok(name) => name,
-        Err(NoModel::BadName(reason) | NoModel::BadCredential(reason)) => return Ok(Err(("model_unknown", reason))),
+        Err(NoModel::BadName(reason) | NoModel::BadCredential(reason)) => {
+            return Ok(Err(("model_unknown", reason)));
+        }
         Err(NoModel::NoCredential { provider }) => return Ok(Err(("no_credential", provider))),
     };
     let credential = match session.created.credential_id {
@@ -228,7 +236,8 @@ async fn end_early(
             draft(Body::ToolResult {
                 call_id: call.call_id,
                 tool: call.tool,
-                output: "The turn ended before this call could be settled; its outcome is unknown.".to_owned(),
+                output: "The turn ended before this call could be settled; its outcome is unknown."
+                    .to_owned(),
                 is_error: true,
                 outcome: Outcome::Unknown,
                 duration_ms: 0,

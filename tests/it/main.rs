@@ -3,7 +3,9 @@
 
 mod embedded;
 mod fake;
+mod model;
 mod net;
 mod sandbox;
 mod support;
+mod tool;
 mod webhook;

@@ -50,15 +50,16 @@ const BLANK: &str = "(empty)";
 
 /// The request's body as JSON.
 pub(super) fn body(request: &ModelRequest) -> Vec<u8> {
+    let messages = turns(&request.history);
     let mut body = Body {
         model: &request.model,
         max_tokens: request.max_tokens,
         stream: true,
-        thinking: thinking(request),
+        thinking: thinking(request, &messages),
         output_config: request.options.effort.map(|effort| json!({"effort": effort_word(effort)})),
         tools: request.tools.iter().map(tool).collect(),
         system: system(&request.system),
-        messages: turns(&request.history),
+        messages,
     };
     set_cache_points(&mut body);
     serde_json::to_vec(&body).expect("maps with string keys are JSON")
@@ -161,24 +162,24 @@ fn is_thinking(block: &Value) -> bool {
 ///
 /// Left out where the provider would refuse it: no room below `max_tokens`, or a
 /// tool loop that another provider (or no thinking) began.
-fn thinking(request: &ModelRequest) -> Option<Value> {
+fn thinking(request: &ModelRequest, turns: &[Turn]) -> Option<Value> {
     let budget = request.options.thinking?.budget_tokens;
     if takes_no_budget(&request.model) {
         return Some(json!({"type": "adaptive", "display": "summarized"}));
     }
     let budget = budget.min(request.max_tokens.saturating_sub(1));
-    let fits = budget >= limit::MODEL_THINKING_TOKENS_MIN && loop_began_with_thinking(&request.history);
+    let fits = budget >= limit::MODEL_THINKING_TOKENS_MIN && loop_began_with_thinking(turns);
     fits.then(|| json!({"type": "enabled", "budget_tokens": budget}))
 }
 
-/// Whether the last answer of an open tool loop begins with thinking.
-fn loop_began_with_thinking(history: &[Message]) -> bool {
-    let open = history.iter().rev().take_while(|message| !matches!(message, Message::User { .. }));
-    let last = open.into_iter().find_map(|message| match message {
-        Message::Assistant { provider, raw, .. } => Some((provider, raw)),
-        Message::User { .. } | Message::Results { .. } => None,
-    });
-    last.is_none_or(|(provider, raw)| provider == PROVIDER && own(raw).first().is_some_and(is_thinking))
+/// Whether the answer whose results are sent now, if there is one, began with
+/// thinking: only then may a budget go on.
+fn loop_began_with_thinking(turns: &[Turn]) -> bool {
+    let [.., answer, results] = turns else {
+        return true;
+    };
+    let is_open = results.content.first().is_some_and(|block| block["type"] == "tool_result");
+    !is_open || answer.content.first().is_some_and(is_thinking)
 }
 
 /// Budgets were removed with Claude 4.7; the models that need one all carry an

@@ -1,0 +1,61 @@
+//! `sojourn serve`: the process, and what it tells whoever started it.
+
+use std::net::SocketAddr;
+
+use anyhow::bail;
+use tokio_util::sync::CancellationToken;
+
+use super::first_session;
+use crate::{
+    app::{self, Started},
+    base::{ExposeSecret, SecretString},
+    config::Settings,
+    shutdown, telemetry,
+};
+
+/// Serves until a signal. Every problem with the settings is reported at once.
+pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
+    let problems = settings.problems();
+    if !problems.is_empty() {
+        bail!(problems.join("\n       "));
+    }
+    telemetry::start(&settings.log).map_err(anyhow::Error::msg)?;
+    let stop = CancellationToken::new();
+    let signals = tokio::spawn(shutdown::on_signals(stop.clone()));
+    let wants_first_session = settings.first_session;
+    let mut player = None;
+    let served = app::serve(settings, stop.clone(), &|line| eprintln!("{line}"), |started| {
+        if let Some((address, key)) = announce(&started)
+            && started.is_empty
+            && wants_first_session
+        {
+            player = Some(tokio::spawn(stop.run_until_cancelled_owned(first_session::play(address, key))));
+        }
+    })
+    .await;
+    if let Some(player) = player {
+        player.abort();
+    }
+    signals.abort();
+    served
+}
+
+/// Says where the service is and how to use it; returns both when a person can.
+fn announce(started: &Started) -> Option<(SocketAddr, SecretString)> {
+    let Some(address) = started.address else {
+        eprintln!("sojourn works: a worker of this deployment");
+        return None;
+    };
+    eprintln!("sojourn serves http://{address}");
+    let Some(key) = &started.api_key else {
+        eprintln!("its API key was shown by the process that made the first organization");
+        return None;
+    };
+    let secret = key.expose_secret();
+    eprintln!(
+        "\nAPI key: {secret}\n\nTry it:\n\n  curl -s http://{address}/v3/agents \\\n    -H 'Authorization: Bearer {secret}' \\\n    \
+         -H 'Content-Type: application/json' \\\n    -d '{{\"name\": \"demo\", \"prompt\": \"You fix code.\", \
+         \"model\": \"scripted/demo\"}}'\n"
+    );
+    Some((address, key.clone()))
+}

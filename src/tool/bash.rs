@@ -1,0 +1,106 @@
+//! `bash`: a command in the sandbox. Unsafe: it runs at most once.
+//!
+//! Called by the catalogue; calls `exec`. Both outputs are one, in the order in
+//! which they were written, as a terminal shows them.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Done, ExecSummary, Hands, Recovered, Stop, exec,
+    output::{self, text_of},
+};
+use crate::{
+    base::limit,
+    domain::tool::{Replay, ToolCall, ToolSpec},
+    sandbox::{Cause, Exit, OutputStream},
+};
+
+#[derive(Deserialize)]
+pub(super) struct Args {
+    command: String,
+    timeout_seconds: Option<u64>,
+}
+
+/// The command replaces this shell; it joins the outputs and nothing else.
+const JOIN_OUTPUTS: &str = "exec bash -c -- \"$0\" 2>&1";
+
+pub(super) fn spec() -> ToolSpec {
+    let (default, most) = (limit::TOOL_TIMEOUT_DEFAULT.as_secs(), limit::TOOL_TIMEOUT_MAX.as_secs());
+    ToolSpec {
+        name: "bash".to_owned(),
+        description: "Runs a command with bash in the sandbox and returns its output and exit code. Each call is \
+            a new shell in the working directory: `cd` and variables do not last, files do. Do not start programs \
+            that wait for a terminal. Long output is cut in the middle and kept in a file."
+            .to_owned(),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "minLength": 1, "description": "The command, as typed into a shell."},
+                "timeout_seconds": {
+                    "type": "integer", "minimum": 1, "maximum": most,
+                    "description": format!("Ends the command after so many seconds (default {default})."),
+                },
+            },
+            "required": ["command"],
+            "additionalProperties": false,
+        }),
+        replay: Replay::Unsafe,
+    }
+}
+
+pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
+    let timeout = args.timeout_seconds.map_or(limit::TOOL_TIMEOUT_DEFAULT, Duration::from_secs);
+    let argv = ["bash", "-c", JOIN_OUTPUTS, &args.command].map(str::to_owned).to_vec();
+    let id = exec::id(call);
+    let exit = exec::run(hands, &id, argv, timeout.min(limit::TOOL_TIMEOUT_MAX)).await?;
+    done(hands, &id, args, exit).await
+}
+
+/// The command goes on without its worker: its end is waited for and read.
+pub(super) async fn recover(call: &ToolCall, args: Args, hands: &Hands) -> Result<Recovered, Stop> {
+    let id = exec::id(call);
+    match exec::found(hands, &id).await? {
+        Some(exit) => done(hands, &id, args, exit).await.map(Recovered::Done),
+        None => Ok(Recovered::NeverRan),
+    }
+}
+
+async fn done(hands: &Hands, id: &str, args: Args, exit: Exit) -> Result<Done, Stop> {
+    let mut words = exec::written(hands, id, &exit).await?;
+    if exit.stderr_bytes > 0 {
+        // Only the outer shell writes here: bash itself could not be started.
+        let most = limit::EXEC_SUMMARY_BYTES_MAX;
+        words += &text_of(&exec::bytes(hands, id, OutputStream::Stderr, 0, most).await?);
+    }
+    let summary = output::ending(&words, limit::EXEC_SUMMARY_BYTES_MAX).to_owned();
+    if words.trim().is_empty() {
+        words = "(no output)".to_owned();
+    }
+    if let Some(note) = note(&exit) {
+        words = format!("{}\n[{note}]", words.trim_end_matches('\n'));
+    }
+    let exec = ExecSummary {
+        command: args.command,
+        exit_code: exit.code,
+        summary,
+        bytes: exit.stdout_bytes + exit.stderr_bytes,
+        cause: exit.cause,
+        duration: exit.duration,
+    };
+    let is_error = exit.code != 0 || exit.cause != Cause::Exited;
+    Ok(Done { output: words, is_error, exec: Some(exec) })
+}
+
+/// How it ended, where that is worth a word.
+fn note(exit: &Exit) -> Option<String> {
+    match exit.cause {
+        Cause::Exited if exit.code == 0 => None,
+        Cause::Exited => Some(format!("exit code {}", exit.code)),
+        Cause::Timeout => Some(format!("ended after {} s: its time was over", exit.duration.as_secs())),
+        Cause::Oom => Some("ended: the sandbox ran out of memory".to_owned()),
+        Cause::Killed => Some("ended on request".to_owned()),
+    }
+}

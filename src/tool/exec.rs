@@ -1,0 +1,130 @@
+//! Commands of tools: started under the call's own id, waited for, read.
+//!
+//! Called by `bash`, `glob` and `grep`; calls the port `Sandbox`. The id comes from
+//! the call, so that a second start, by this worker or the next, is the first one.
+
+use std::time::Duration;
+
+use super::{
+    Hands, Stop, ToolFault,
+    output::{self, END_BYTES, text_of},
+};
+use crate::{
+    base::{limit, seal, text::hex},
+    domain::tool::ToolCall,
+    sandbox::{self, Exec, Exit, OutputRange, OutputStream},
+};
+
+/// Where the whole of a cut output is put; the session's temporary files.
+const SPILL_DIR: &str = "/tmp/tool-output";
+/// Longest call id that is used as it is.
+const PLAIN_ID_BYTES_MAX: usize = 100;
+
+/// The id under which the box knows a call's command.
+pub(super) fn id(call: &ToolCall) -> String {
+    let id = &call.call_id;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !id.is_empty() && id.len() <= PLAIN_ID_BYTES_MAX && id.bytes().all(plain) {
+        return format!("t-{id}");
+    }
+    // Another prefix, so that no plain id can spell a digest.
+    format!("h-{}", hex(&seal::sha256(id.as_bytes())))
+}
+
+/// Starts a program and waits for its end.
+pub(super) async fn run(hands: &Hands, id: &str, argv: Vec<String>, timeout: Duration) -> Result<Exit, Stop> {
+    let exec = Exec {
+        id: id.to_owned(),
+        argv,
+        cwd: hands.cwd().to_owned(),
+        env: hands.env.clone(),
+        timeout,
+        output_bytes_max: limit::EXEC_OUTPUT_BYTES_MAX,
+    };
+    hands.sandbox.start(hands.grip, &exec).await?;
+    found(hands, id).await?.ok_or_else(|| {
+        Stop::Fault(ToolFault::Retry("it does not know a command that it has just started".to_owned()))
+    })
+}
+
+/// The end of a command that was started before; `None` when it never was.
+pub(super) async fn found(hands: &Hands, id: &str) -> Result<Option<Exit>, Stop> {
+    match hands.sandbox.wait(hands.grip, id).await {
+        Ok(exit) => Ok(Some(exit)),
+        Err(sandbox::Fault::NotFound(_)) => Ok(None),
+        Err(fault) => Err(fault.into()),
+    }
+}
+
+/// At most `bytes_max` bytes of a stream from `offset` on, however they arrive.
+pub(super) async fn bytes(
+    hands: &Hands,
+    id: &str,
+    stream: OutputStream,
+    offset: u64,
+    bytes_max: usize,
+) -> Result<Vec<u8>, Stop> {
+    let mut all = Vec::new();
+    while all.len() < bytes_max {
+        let range =
+            OutputRange { stream, offset: offset + all.len() as u64, bytes_max: bytes_max - all.len() };
+        let part = hands.sandbox.output(hands.grip, id, range).await?;
+        if part.is_empty() {
+            break;
+        }
+        all.extend(part);
+    }
+    all.truncate(bytes_max);
+    Ok(all)
+}
+
+/// What a command wrote to its output: whole, or its two ends and where the rest is.
+pub(super) async fn written(hands: &Hands, id: &str, exit: &Exit) -> Result<String, Stop> {
+    let total = exit.stdout_bytes;
+    if total <= 2 * END_BYTES as u64 {
+        let all = bytes(hands, id, OutputStream::Stdout, 0, 2 * END_BYTES).await?;
+        return Ok(text_of(&all));
+    }
+    let kept = total.min(limit::EXEC_OUTPUT_BYTES_MAX);
+    let head = bytes(hands, id, OutputStream::Stdout, 0, END_BYTES).await?;
+    let tail = bytes(hands, id, OutputStream::Stdout, kept - END_BYTES as u64, END_BYTES).await?;
+    let advice = spill(hands, id, kept).await?;
+    Ok(output::join(&text_of(&head), &text_of(&tail), total, &advice))
+}
+
+/// Puts the output where the model can read it, and says where that is.
+async fn spill(hands: &Hands, id: &str, kept: u64) -> Result<String, Stop> {
+    let whole = bytes(hands, id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?;
+    let path = format!("{SPILL_DIR}/{id}.txt");
+    match hands.sandbox.write_file(hands.grip, &path, &whole).await {
+        Ok(()) if whole.len() as u64 == kept => {
+            Ok(format!("The whole output is in {path}: use `read` or `grep` on it."))
+        }
+        Ok(()) => Ok(format!("Its first {} bytes are in {path}: use `read` or `grep` on it.", whole.len())),
+        Err(fault @ (sandbox::Fault::Gone | sandbox::Fault::Stale)) => Err(fault.into()),
+        // No room for it: the ends are still worth more than nothing.
+        Err(sandbox::Fault::NotFound(_) | sandbox::Fault::Refused(_) | sandbox::Fault::Unavailable(_)) => {
+            Ok("Run a command that writes less, or send its output to a file.".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_command_is_that_of_its_call_and_never_another_s() {
+        let id = |call_id: &str| {
+            super::id(&ToolCall { call_id: call_id.to_owned(), tool: "bash".to_owned(), input: json!({}) })
+        };
+        assert_eq!(id("toolu_01-A"), "t-toolu_01-A");
+        let digests = [id(""), id("a.b"), id("a:b"), id(&"x".repeat(101))];
+        for (at, digest) in digests.iter().enumerate() {
+            assert!(digest.starts_with("h-") && digest.len() <= 128, "{digest}");
+            assert!(!digests[..at].contains(digest));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `glob`: paths that fit a pattern. Changes nothing.
+//!
+//! Called by the catalogue; calls `exec`. The box's own bash expands the pattern,
+//! without ever evaluating it; braces are unfolded here, because bash does not
+//! unfold them in a variable.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Done, Hands, Stop, exec,
+    output::{self, text_of},
+    tell,
+};
+use crate::{
+    base::limit,
+    domain::tool::{Replay, ToolCall, ToolSpec},
+    sandbox::OutputStream,
+};
+
+#[derive(Deserialize)]
+pub(super) struct Args {
+    pattern: String,
+    path: Option<String>,
+}
+
+/// Expands each argument after the first as a pattern below the first. With an
+/// empty IFS a pattern with blanks stays one word.
+const EXPAND: &str = r#"cd -- "$1" || exit 2
+shift
+most=$1
+shift
+IFS=
+for pattern in "$@"; do
+  for found in $pattern; do
+    if [ -d "$found" ]; then printf '%s/\n' "$found"
+    elif [ -e "$found" ] || [ -L "$found" ]; then printf '%s\n' "$found"; fi
+  done
+done | head -n "$most""#;
+
+pub(super) fn spec() -> ToolSpec {
+    ToolSpec {
+        name: "glob".to_owned(),
+        description:
+            "Lists the paths that fit a pattern, as in `src/**/*.{ts,tsx}`. `**` goes through directories; \
+            hidden ones are found only when the pattern names them. Directories end with a slash."
+                .to_owned(),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string", "minLength": 1, "description": "With *, **, ?, [...] and {a,b}."},
+                "path": {"type": "string", "minLength": 1, "description": "Where to begin (default: the working directory)."},
+            },
+            "required": ["pattern"],
+            "additionalProperties": false,
+        }),
+        replay: Replay::ReadOnly,
+    }
+}
+
+pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
+    let Some(patterns) = unfold(&args.pattern) else {
+        return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
+    };
+    let begin = hands.path(args.path.as_deref().unwrap_or("."));
+    let most = (limit::GLOB_PATHS_MAX + 1).to_string();
+    let shell = ["bash", "-O", "globstar", "-O", "nullglob", "-c", EXPAND, "glob", &begin, &most];
+    let argv = shell.map(str::to_owned).into_iter().chain(patterns).collect();
+    let id = exec::id(call);
+    let exit = exec::run(hands, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
+    let found = text_of(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
+    if exit.code != 0 {
+        let words = exec::bytes(hands, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
+        return tell(format!("glob failed below {begin}: {}", text_of(&words).trim()));
+    }
+    let mut paths: Vec<&str> = found.lines().map(|path| path.strip_prefix("./").unwrap_or(path)).collect();
+    let is_cut = paths.len() > limit::GLOB_PATHS_MAX;
+    paths.truncate(limit::GLOB_PATHS_MAX);
+    paths.sort_unstable();
+    paths.dedup();
+    if paths.is_empty() {
+        return Ok(Done::ok(format!("Nothing below {begin} fits {}.", args.pattern)));
+    }
+    let mut list = paths.join("\n");
+    if is_cut {
+        list.push_str(&format!("\n[There are more than {}. Narrow the pattern.]", limit::GLOB_PATHS_MAX));
+    }
+    Ok(Done::ok(output::cap(&list, "Narrow the pattern.")))
+}
+
+/// Every pattern that the braces stand for; `None` when there are too many.
+pub(super) fn unfold(pattern: &str) -> Option<Vec<String>> {
+    let (mut open, mut whole) = (vec![pattern.to_owned()], Vec::new());
+    while let Some(next) = open.pop() {
+        match first_braces(&next) {
+            None => whole.push(next),
+            Some((before, choices, after)) => {
+                // Pushed backwards, so that they come out in their order.
+                open.extend(choices.iter().rev().map(|choice| format!("{before}{choice}{after}")));
+            }
+        }
+        if open.len() + whole.len() > limit::GLOB_PATTERNS_MAX {
+            return None;
+        }
+    }
+    Some(whole)
+}
+
+/// What stands before, within and after the first braces that hold a choice.
+fn first_braces(pattern: &str) -> Option<(&str, Vec<&str>, &str)> {
+    for (start, _) in pattern.match_indices('{') {
+        let (mut depth, mut choice, mut choices) = (0, start + 1, Vec::new());
+        for (at, letter) in pattern.char_indices().skip_while(|(at, _)| *at < start) {
+            match letter {
+                '{' => depth += 1,
+                ',' if depth == 1 => {
+                    choices.push(&pattern[choice..at]);
+                    choice = at + 1;
+                }
+                '}' if depth == 1 => {
+                    choices.push(&pattern[choice..at]);
+                    if choices.len() > 1 {
+                        return Some((&pattern[..start], choices, &pattern[at + 1..]));
+                    }
+                    break;
+                }
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_are_unfolded_as_bash_does() {
+        let all = |pattern: &str| unfold(pattern).expect("few patterns").join(" ");
+        assert_eq!(all("src/**/*.{ts,tsx}"), "src/**/*.ts src/**/*.tsx");
+        assert_eq!(all("{a,b{c,d}}.x"), "a.x bc.x bd.x");
+        assert_eq!(all("{a,b}/{1,2}"), "a/1 a/2 b/1 b/2");
+        for plain in ["*.rs", "{a}", "{", "a{b", "}", "ä{"] {
+            assert_eq!(all(plain), plain);
+        }
+        assert_eq!(unfold(&"{a,b}".repeat(12)), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! `grep`: lines of files that fit a regular expression. Changes nothing.
+//!
+//! Called by the catalogue; calls `exec`. The box's own grep searches, with Perl's
+//! expressions where it knows them.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Done, Hands, Stop, exec,
+    glob::unfold,
+    output::{self, text_of},
+    tell,
+};
+use crate::{
+    base::limit,
+    domain::tool::{Replay, ToolCall, ToolSpec},
+    sandbox::OutputStream,
+};
+
+#[derive(Deserialize)]
+pub(super) struct Args {
+    pattern: String,
+    path: Option<String>,
+    glob: Option<String>,
+}
+
+/// Some builds of grep know no Perl expressions. A reader that has enough closes
+/// the pipe, which ends grep by SIGPIPE: that is no failure.
+const SEARCH: &str = r#"kind=E
+printf x | grep -qP x 2>/dev/null && kind=P
+most=$1 width=$2
+shift 2
+grep -rnHI"$kind" --color=never --exclude-dir=.git --exclude-dir=node_modules "$@" | cut -b "1-$width" | head -n "$most"
+code=${PIPESTATUS[0]}
+if [ "$code" = 141 ]; then exit 0; fi
+exit "$code""#;
+
+/// What grep says when nothing fits.
+const EXIT_NOTHING: i32 = 1;
+
+pub(super) fn spec() -> ToolSpec {
+    ToolSpec {
+        name: "grep".to_owned(),
+        description:
+            "Searches the lines of text files for a regular expression (Perl's syntax; (?i) ignores case) \
+            and lists them as path:line:text. Skips .git and node_modules."
+                .to_owned(),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string", "minLength": 1, "description": "The regular expression."},
+                "path": {"type": "string", "minLength": 1, "description": "File or directory (default: the working directory)."},
+                "glob": {"type": "string", "minLength": 1, "description": "Only files whose name fits, as in *.{ts,tsx}."},
+            },
+            "required": ["pattern"],
+            "additionalProperties": false,
+        }),
+        replay: Replay::ReadOnly,
+    }
+}
+
+pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
+    // grep compares the name alone: of a pattern with directories the last part counts.
+    let name = args.glob.as_deref().map(|glob| glob.rsplit('/').next().unwrap_or(glob));
+    let Some(names) = name.map_or(Some(Vec::new()), unfold) else {
+        return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
+    };
+    let path = args.path.unwrap_or_else(|| ".".to_owned());
+    let (most, width) = ((limit::GREP_LINES_MAX + 1).to_string(), limit::LINE_BYTES_MAX.to_string());
+    let mut argv = ["bash", "-c", SEARCH, "grep", &most, &width].map(str::to_owned).to_vec();
+    argv.extend(names.iter().map(|name| format!("--include={name}")));
+    argv.extend(["-e", &args.pattern, "--", &path].map(str::to_owned));
+    let id = exec::id(call);
+    let exit = exec::run(hands, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
+    let found = text_of(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
+    if found.is_empty() && exit.code == EXIT_NOTHING {
+        return Ok(Done::ok(format!("No line of {path} fits.")));
+    }
+    if found.is_empty() && exit.code != 0 {
+        let words = exec::bytes(hands, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
+        return tell(format!("grep failed: {}", text_of(&words).trim()));
+    }
+    let mut lines: Vec<&str> = found.lines().map(|line| line.strip_prefix("./").unwrap_or(line)).collect();
+    let is_cut = lines.len() > limit::GREP_LINES_MAX;
+    lines.truncate(limit::GREP_LINES_MAX);
+    let mut list = lines.join("\n");
+    if is_cut {
+        list.push_str(&format!(
+            "\n[There are more than {} lines. Narrow the search.]",
+            limit::GREP_LINES_MAX
+        ));
+    }
+    Ok(Done::ok(output::cap(&list, "Narrow the search.")))
+}

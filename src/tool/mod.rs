@@ -1,0 +1,175 @@
+//! The catalogue of tools: schemas, replay classes, dispatch into the sandbox.
+//!
+//! Called by the harness with the calls that a model asked for; calls the port
+//! `Sandbox`, and nothing on the host. Whatever a model can mend is told to the
+//! model; what it cannot is a [`ToolFault`]. No call of an unsafe tool runs twice.
+
+mod ask;
+mod bash;
+mod catalogue;
+mod edit;
+mod exec;
+mod glob;
+mod grep;
+mod output;
+mod read;
+mod schema;
+mod write;
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    domain::tool::Replay,
+    sandbox::{self, Cause, Grip, Sandbox},
+};
+
+pub use catalogue::Catalogue;
+
+/// Where all relative paths begin.
+pub const WORKSPACE: &str = "/workspace";
+
+/// What a tool works with: the session's box, held by a lease.
+#[derive(Clone)]
+pub struct Hands {
+    pub sandbox: Arc<dyn Sandbox>,
+    pub grip: Grip,
+    /// Variables beyond the box's own.
+    pub env: Vec<(String, String)>,
+    /// Absolute; where commands start. `/workspace` when empty.
+    pub cwd: String,
+}
+
+/// What is to be done with a call, known without a box.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// Run it in the box.
+    Run(Replay),
+    /// Put the question to the caller and end the turn.
+    Ask(Question),
+    /// It cannot run; this is its result.
+    TellModel(Done),
+}
+
+/// A question of the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub text: String,
+    /// Answers that the agent suggests; may be empty.
+    pub options: Vec<String>,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// For the model; never empty, capped, says what was cut.
+    pub output: String,
+    pub is_error: bool,
+    /// The command that ran, where the tool is one.
+    pub exec: Option<ExecSummary>,
+}
+
+/// A command that ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExecSummary {
+    pub command: String,
+    pub exit_code: i32,
+    /// The end of its output.
+    pub summary: String,
+    /// Bytes that it wrote in all.
+    pub bytes: u64,
+    pub cause: Cause,
+    pub duration: Duration,
+}
+
+/// What a takeover finds of a call whose worker died.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recovered {
+    /// It ran, or was safe to run again: this is its result.
+    Done(Done),
+    /// It never began: it may be run now.
+    NeverRan,
+    /// Whether it took effect cannot be told.
+    Unknown,
+}
+
+/// Why a call has no result yet, by what the harness will do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ToolFault {
+    /// The box is gone: an unsafe call that was under way is `outcome unknown`.
+    #[error("the sandbox is gone")]
+    SandboxGone,
+    /// Another worker holds the session: stop.
+    #[error("another worker holds this sandbox")]
+    Stale,
+    /// The box did not answer: ask again with `recover`, bounded.
+    #[error("the sandbox did not answer: {0}")]
+    Retry(String),
+}
+
+impl Hands {
+    /// The path in the box: absolute ones as they are, others below `cwd`.
+    fn path(&self, path: &str) -> String {
+        let path = path.strip_prefix("./").unwrap_or(path);
+        if path.starts_with('/') {
+            return path.to_owned();
+        }
+        let cwd = self.cwd().trim_end_matches('/');
+        if path.is_empty() || path == "." { cwd.to_owned() } else { format!("{cwd}/{path}") }
+    }
+
+    fn cwd(&self) -> &str {
+        if self.cwd.is_empty() { WORKSPACE } else { &self.cwd }
+    }
+}
+
+impl Question {
+    /// The result of the call: the answer itself is the caller's next message.
+    pub fn result(&self) -> Done {
+        Done::ok("The question was put to the caller. The answer is the next message.")
+    }
+}
+
+impl Done {
+    fn ok(output: impl Into<String>) -> Self {
+        Self { output: output.into(), is_error: false, exec: None }
+    }
+
+    fn error(output: impl Into<String>) -> Self {
+        Self { output: output.into(), is_error: true, exec: None }
+    }
+}
+
+impl ExecSummary {
+    /// `exited`, `timeout`, `oom` or `killed`, as events spell it.
+    pub fn cause_word(&self) -> &'static str {
+        match self.cause {
+            Cause::Exited => "exited",
+            Cause::Timeout => "timeout",
+            Cause::Oom => "oom",
+            Cause::Killed => "killed",
+        }
+    }
+}
+
+/// Why a tool stopped before its end; `?` carries it to the dispatch.
+#[derive(Debug)]
+enum Stop {
+    TellModel(String),
+    Fault(ToolFault),
+}
+
+impl From<sandbox::Fault> for Stop {
+    fn from(fault: sandbox::Fault) -> Self {
+        match fault {
+            sandbox::Fault::Gone => Self::Fault(ToolFault::SandboxGone),
+            sandbox::Fault::Stale => Self::Fault(ToolFault::Stale),
+            sandbox::Fault::Unavailable(reason) => Self::Fault(ToolFault::Retry(reason)),
+            sandbox::Fault::NotFound(words) | sandbox::Fault::Refused(words) => Self::TellModel(words),
+        }
+    }
+}
+
+/// Words for the model that end the tool.
+fn tell<T>(words: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::TellModel(words.into()))
+}

@@ -1,0 +1,166 @@
+//! `read`: a file with its lines numbered. Changes nothing.
+//!
+//! Called by the catalogue; calls the port `Sandbox`. A file may be of any size:
+//! it is passed in parts until the wanted lines are found.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Done, Hands, Stop,
+    output::{self, text_of},
+    tell,
+};
+use crate::{
+    base::{limit, text},
+    domain::tool::{Replay, ToolSpec},
+};
+
+#[derive(Deserialize)]
+pub(super) struct Args {
+    path: String,
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
+pub(super) fn spec() -> ToolSpec {
+    let lines = limit::READ_LINES_DEFAULT;
+    ToolSpec {
+        name: "read".to_owned(),
+        description: format!(
+            "Reads a text file. Each line is shown with its number and a tab, which are not part of the file. Shows at \
+             most {lines} lines; use `offset` to go on. For directories use `glob`."
+        ),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "minLength": 1, "description": "Absolute, or below the working directory."},
+                "offset": {"type": "integer", "minimum": 1, "description": "First line to show (default 1)."},
+                "limit": {
+                    "type": "integer", "minimum": 1,
+                    "description": format!("Lines to show at most (default {lines})."),
+                },
+            },
+            "required": ["path"],
+            "additionalProperties": false,
+        }),
+        replay: Replay::ReadOnly,
+    }
+}
+
+pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
+    let path = hands.path(&args.path);
+    let first = args.offset.unwrap_or(1);
+    let most =
+        args.limit.map_or(limit::READ_LINES_DEFAULT, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
+    let mut page = Page {
+        first,
+        most,
+        line: 1,
+        pending: Vec::new(),
+        pending_bytes: 0,
+        shown: String::new(),
+        is_full: false,
+    };
+    let (mut offset, mut size) = (0, 0);
+    while !page.is_full {
+        let part = hands.sandbox.read_file(hands.grip, &path, offset, limit::TOOL_FILE_BYTES_MAX).await?;
+        size = part.size;
+        if offset == 0 && part.content.iter().take(limit::READ_PROBE_BYTES).any(|&byte| byte == 0) {
+            return tell(format!("{path} is a binary file of {size} bytes. Look at it with `bash`."));
+        }
+        if part.content.is_empty() {
+            page.end();
+            break;
+        }
+        offset += part.content.len() as u64;
+        page.take(&part.content);
+        // Files of the kernel have no size: they end with an empty part.
+        if size > 0 && offset >= size && !page.is_full {
+            page.end();
+            break;
+        }
+        if offset > limit::READ_SCAN_BYTES_MAX {
+            return tell(format!("Line {first} of {path} lies too far within. Use `bash` with sed or tail."));
+        }
+    }
+    Ok(Done::ok(match (size, page.shown.is_empty()) {
+        (0, true) => format!("{path} is empty."),
+        (_, true) => format!("{path} has only {} lines.", page.line - 1),
+        (_, false) if page.is_full => {
+            format!("{}[There is more. Go on with offset {}.]", page.shown, page.line)
+        }
+        (_, false) => page.shown,
+    }))
+}
+
+/// A line with its number, as `read` shows it; `bytes` is its length in the file.
+pub(super) fn numbered(number: usize, line: &str, bytes: usize) -> String {
+    let cut = text::truncate(line, limit::LINE_BYTES_MAX);
+    let more = if cut.len() == line.len() { 0 } else { bytes.saturating_sub(cut.len()) };
+    if more == 0 {
+        format!("{number:>6}\t{line}\n")
+    } else {
+        format!("{number:>6}\t{cut} [… {more} bytes more]\n")
+    }
+}
+
+/// The wanted lines, out of parts that end anywhere.
+struct Page {
+    first: u64,
+    most: usize,
+    /// Number of the line that comes next.
+    line: u64,
+    /// Its beginning, and how long it is so far.
+    pending: Vec<u8>,
+    pending_bytes: usize,
+    shown: String,
+    is_full: bool,
+}
+
+impl Page {
+    fn take(&mut self, part: &[u8]) {
+        let mut rest = part;
+        while let Some(at) = rest.iter().position(|&byte| byte == b'\n') {
+            self.grow(&rest[..at]);
+            rest = &rest[at + 1..];
+            self.show();
+            if self.is_full {
+                return;
+            }
+        }
+        self.grow(rest);
+    }
+
+    /// The last line need not end with a line feed.
+    fn end(&mut self) {
+        if self.pending_bytes > 0 {
+            self.show();
+        }
+    }
+
+    // A line that is passed over, or beyond what is shown of one, is not kept.
+    fn grow(&mut self, more: &[u8]) {
+        let room = (2 * limit::LINE_BYTES_MAX).saturating_sub(self.pending.len());
+        let keep = if self.line < self.first { 0 } else { more.len().min(room) };
+        self.pending.extend_from_slice(&more[..keep]);
+        self.pending_bytes += more.len();
+    }
+
+    fn show(&mut self) {
+        let line = std::mem::take(&mut self.pending);
+        let bytes = std::mem::take(&mut self.pending_bytes);
+        if self.line >= self.first {
+            let shown_lines = self.line - self.first;
+            let line = text_of(line.strip_suffix(b"\r").unwrap_or(&line));
+            let row = numbered(self.line as usize, &line, bytes);
+            let is_over = self.shown.len() + row.len() > 2 * output::END_BYTES;
+            self.is_full = shown_lines >= self.most as u64 || is_over;
+            if self.is_full {
+                return;
+            }
+            self.shown.push_str(&row);
+        }
+        self.line += 1;
+    }
+}

@@ -1,0 +1,64 @@
+//! A tool's arguments against its JSON Schema, with words for the model.
+//!
+//! Called by the catalogue. A failure names each place and what is allowed there,
+//! so that the next try is right. No reference outside the schema is followed.
+
+use jsonschema::Validator;
+use serde_json::{Map, Value};
+
+use crate::{
+    base::{limit, text},
+    domain::tool::MALFORMED_INPUT,
+};
+
+/// A compiled schema.
+#[derive(Debug)]
+pub(super) struct Schema {
+    validator: Validator,
+    words: String,
+}
+
+/// Faults that are told at once; the first ones are the telling ones.
+const FAULTS_TOLD: usize = 5;
+
+impl Schema {
+    /// Compiles a schema of the catalogue.
+    pub(super) fn compile(schema: &Value) -> Self {
+        let validator = jsonschema::validator_for(schema).expect("a schema of the catalogue is valid");
+        Self { validator, words: schema["properties"].to_string() }
+    }
+
+    /// The arguments, without the nulls that some models send for "not given".
+    pub(super) fn check(&self, tool: &str, input: &Value) -> Result<Value, String> {
+        if let Some(sent) = input.get(MALFORMED_INPUT).and_then(Value::as_str) {
+            let begin = text::truncate(sent, limit::TOOL_SUMMARY_BYTES_MAX);
+            return Err(format!(
+                "The arguments of `{tool}` were no complete JSON object. They began with: {begin}\n\
+                 Nothing was run. Send the whole call again, shorter if it was cut."
+            ));
+        }
+        let input = match input {
+            Value::Object(fields) => {
+                let given = fields.iter().filter(|(_, value)| !value.is_null());
+                Value::Object(given.map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>())
+            }
+            other => other.clone(),
+        };
+        let faults: Vec<String> = self
+            .validator
+            .iter_errors(&input)
+            .take(FAULTS_TOLD)
+            .map(|fault| {
+                let place = fault.instance_path().to_string();
+                let words = fault.to_string();
+                let words = text::truncate(&words, limit::TOOL_SUMMARY_BYTES_MAX);
+                if place.is_empty() { words.to_owned() } else { format!("{place}: {words}") }
+            })
+            .collect();
+        if faults.is_empty() {
+            return Ok(input);
+        }
+        let (faults, words) = (faults.join("\n"), &self.words);
+        Err(format!("The arguments of `{tool}` are not valid. Nothing was run.\n{faults}\nIt takes: {words}"))
+    }
+}

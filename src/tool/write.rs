@@ -1,0 +1,50 @@
+//! `write`: a whole file. Idempotent: a second write leaves the same file.
+//!
+//! Called by the catalogue; calls the port `Sandbox`.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Done, Hands, Stop, tell};
+use crate::{
+    base::limit,
+    domain::tool::{Replay, ToolSpec},
+};
+
+#[derive(Deserialize)]
+pub(super) struct Args {
+    path: String,
+    content: String,
+}
+
+pub(super) fn spec() -> ToolSpec {
+    ToolSpec {
+        name: "write".to_owned(),
+        description:
+            "Writes a whole file, making its directories and replacing what was there. For a change to a \
+            part of a file use `edit`."
+                .to_owned(),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "minLength": 1, "description": "Absolute, or below the working directory."},
+                "content": {"type": "string", "description": "All of the new content."},
+            },
+            "required": ["path", "content"],
+            "additionalProperties": false,
+        }),
+        replay: Replay::Idempotent,
+    }
+}
+
+pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
+    let (path, bytes) = (hands.path(&args.path), args.content.len());
+    if bytes > limit::TOOL_FILE_BYTES_MAX {
+        let most = limit::TOOL_FILE_BYTES_MAX;
+        return tell(format!(
+            "The content has {bytes} bytes, more than {most}. Write the file in parts with `bash`."
+        ));
+    }
+    hands.sandbox.write_file(hands.grip, &path, args.content.as_bytes()).await?;
+    Ok(Done::ok(format!("Wrote {path}: {} lines, {bytes} bytes.", args.content.lines().count())))
+}

@@ -1,0 +1,241 @@
+//! A box for tests: real commands and files below a temporary directory.
+//!
+//! It keeps the promises of the port that tools
+//! rely on (a second start is the first one, commands outlive their callers, old
+//! epochs are refused) and can be lost, or fail at a chosen write.
+
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use sojourn::{
+    base::Origin,
+    domain::{SandboxId, SessionId, TenantId},
+    sandbox::{
+        Capabilities, Cause, Exec, Exit, Fault, FilePart, Found, Grip, OutputRange, OutputStream, Reach,
+        Sandbox, Spec,
+    },
+    tool::{Hands, WORKSPACE},
+};
+
+pub struct FakeBox {
+    root: tempfile::TempDir,
+    runs: Mutex<HashMap<String, Run>>,
+    pub started: watch::Sender<usize>,
+    pub is_lost: AtomicBool,
+    pub epoch: AtomicI64,
+    /// Writes that succeed before the box stops answering.
+    pub writes_left: AtomicUsize,
+}
+
+#[derive(Clone)]
+struct Run {
+    pid: i32,
+    exit: watch::Receiver<Option<Exit>>,
+    killed: Arc<AtomicBool>,
+}
+
+impl FakeBox {
+    pub fn new() -> Arc<Self> {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        for directory in ["workspace", "tmp", "run"] {
+            fs::create_dir(root.path().join(directory)).expect("a fresh directory");
+        }
+        Arc::new(Self {
+            root,
+            runs: Mutex::default(),
+            started: watch::channel(0).0,
+            is_lost: AtomicBool::new(false),
+            epoch: AtomicI64::new(1),
+            writes_left: AtomicUsize::new(usize::MAX),
+        })
+    }
+
+    pub fn hands(self: &Arc<Self>) -> Hands {
+        let grip = Grip { sandbox: Origin::system().id(), epoch: 1 };
+        let env = vec![("GREETING".to_owned(), "hello".to_owned())];
+        Hands { sandbox: Arc::clone(self) as Arc<dyn Sandbox>, grip, env, cwd: String::new() }
+    }
+
+    /// Where a path of the box lies on the host.
+    pub fn on_host(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    pub fn put(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.on_host(&format!("{WORKSPACE}/{path}"));
+        fs::create_dir_all(path.parent().expect("a file has a directory")).expect("directories");
+        fs::write(path, content).expect("a file");
+    }
+
+    pub fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.on_host(&format!("{WORKSPACE}/{path}"))).expect("a file")
+    }
+
+    fn check(&self, grip: Grip) -> Result<(), Fault> {
+        if self.is_lost.load(Ordering::SeqCst) {
+            return Err(Fault::Gone);
+        }
+        if grip.epoch < self.epoch.load(Ordering::SeqCst) {
+            return Err(Fault::Stale);
+        }
+        Ok(())
+    }
+
+    fn run(&self, id: &str) -> Result<Run, Fault> {
+        let runs = self.runs.lock().expect("no holder panics");
+        runs.get(id).cloned().ok_or_else(|| Fault::NotFound(format!("no command {id}")))
+    }
+
+    fn output_path(&self, id: &str, stream: OutputStream) -> PathBuf {
+        self.root.path().join("run").join(format!("{id}.{stream:?}"))
+    }
+
+    fn spawn(&self, exec: &Exec) -> Run {
+        let here = self.root.path().join("workspace").to_string_lossy().into_owned();
+        let file = |stream| fs::File::create(self.output_path(&exec.id, stream)).expect("an output file");
+        let argv: Vec<String> = exec.argv.iter().map(|word| word.replace(WORKSPACE, &here)).collect();
+        let mut child = Command::new(&argv[0])
+            .args(&argv[1..])
+            .current_dir(self.on_host(&exec.cwd))
+            .envs(exec.env.clone())
+            .stdin(Stdio::null())
+            .stdout(file(OutputStream::Stdout))
+            .stderr(file(OutputStream::Stderr))
+            .process_group(0)
+            .spawn()
+            .expect("a program");
+        let (sender, exit) = watch::channel(None);
+        let killed = Arc::new(AtomicBool::new(false));
+        let run = Run { pid: child.id() as i32, exit, killed: Arc::clone(&killed) };
+        let outputs =
+            [OutputStream::Stdout, OutputStream::Stderr].map(|stream| self.output_path(&exec.id, stream));
+        std::thread::spawn(move || {
+            let start = Instant::now();
+            let status = child.wait().expect("a child");
+            let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |data| data.len());
+            sender.send_replace(Some(Exit {
+                code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+                cause: if killed.load(Ordering::SeqCst) { Cause::Killed } else { Cause::Exited },
+                stdout_bytes: bytes(&outputs[0]),
+                stderr_bytes: bytes(&outputs[1]),
+                duration: start.elapsed(),
+            }));
+        });
+        run
+    }
+}
+
+fn refused(error: &std::io::Error, path: &str) -> Fault {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Fault::NotFound(format!("there is no {path}")),
+        _ => Fault::Refused(format!("{path}: {error}")),
+    }
+}
+
+#[async_trait]
+impl Sandbox for FakeBox {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reach: Reach::Node }
+    }
+
+    async fn create(&self, _: &Spec, _: i64) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn attach(&self, grip: Grip) -> Result<(), Fault> {
+        self.check(grip)
+    }
+
+    async fn start(&self, grip: Grip, exec: &Exec) -> Result<(), Fault> {
+        self.check(grip)?;
+        let mut runs = self.runs.lock().expect("no holder panics");
+        if !runs.contains_key(&exec.id) {
+            runs.insert(exec.id.clone(), self.spawn(exec));
+            self.started.send_modify(|count| *count += 1);
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, grip: Grip, exec_id: &str) -> Result<Exit, Fault> {
+        self.check(grip)?;
+        let mut exit = self.run(exec_id)?.exit;
+        let exit = exit.wait_for(Option::is_some).await.map_err(|_| Fault::Gone)?;
+        Ok(exit.clone().expect("it was waited for"))
+    }
+
+    async fn output(&self, grip: Grip, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
+        self.check(grip)?;
+        self.run(exec_id)?;
+        let all = fs::read(self.output_path(exec_id, range.stream)).expect("an output file");
+        let start = (range.offset as usize).min(all.len());
+        // Short answers are allowed: callers must ask again.
+        let end = (start + range.bytes_max.min(10_000)).min(all.len());
+        Ok(all[start..end].to_vec())
+    }
+
+    async fn kill(&self, grip: Grip, exec_id: &str) -> Result<(), Fault> {
+        self.check(grip)?;
+        let mut run = self.run(exec_id)?;
+        run.killed.store(true, Ordering::SeqCst);
+        let group = rustix::process::Pid::from_raw(run.pid).expect("a child has a pid");
+        // Its group may be over already.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        run.exit.wait_for(Option::is_some).await.map_err(|_| Fault::Gone)?;
+        Ok(())
+    }
+
+    async fn read_file(
+        &self,
+        grip: Grip,
+        path: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<FilePart, Fault> {
+        self.check(grip)?;
+        let all = fs::read(self.on_host(path)).map_err(|error| refused(&error, path))?;
+        let start = (offset as usize).min(all.len());
+        let end = (start + bytes_max.min(300_000)).min(all.len());
+        Ok(FilePart { content: all[start..end].to_vec(), size: all.len() as u64 })
+    }
+
+    async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault> {
+        self.check(grip)?;
+        let left = self.writes_left.load(Ordering::SeqCst);
+        if left == 0 {
+            return Err(Fault::Unavailable("the worker died here".to_owned()));
+        }
+        self.writes_left.store(left - 1, Ordering::SeqCst);
+        let host = self.on_host(path);
+        fs::create_dir_all(host.parent().expect("a file has a directory"))
+            .map_err(|error| refused(&error, path))?;
+        fs::write(host, content).map_err(|error| refused(&error, path))
+    }
+
+    async fn destroy(&self, _: SandboxId) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn erase(&self, _: TenantId, _: SessionId) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, Fault> {
+        Ok(Vec::new())
+    }
+}
+
+/// Long enough for a busy machine; nothing waits for it when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(20);

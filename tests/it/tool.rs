@@ -1,0 +1,160 @@
+//! Tools against a box with real commands and files.
+
+mod crash;
+mod files;
+mod search;
+
+use serde_json::{Value, json};
+use sojourn::{
+    base::{Origin, limit, text::hex},
+    domain::{
+        Block, Message, StopReason,
+        conversation::{ModelOptions, ModelRequest},
+        tool::{MALFORMED_INPUT, Replay, ToolCall, ToolResult, ToolSpec},
+    },
+    model::{Http, Providers, Settings, trusted_client},
+    tool::{Catalogue, Done, ExecSummary, Hands, Plan, Question, Recovered, ToolFault},
+};
+
+use crate::fake::sandbox::FakeBox;
+
+fn call(id: &str, tool: &str, input: Value) -> ToolCall {
+    ToolCall { call_id: id.to_owned(), tool: tool.to_owned(), input }
+}
+
+async fn run(hands: &Hands, tool: &str, input: Value) -> Done {
+    // Each call of a test has an id of its own.
+    let id = hex(&Origin::system().bytes::<8>());
+    Catalogue::builtin().run(&call(&id, tool, input), hands).await.expect("a result")
+}
+
+#[test]
+fn the_catalogue_is_fixed_and_fits_both_providers() {
+    let all = Catalogue::builtin();
+    assert_eq!(all.names().collect::<Vec<_>>(), ["bash", "read", "write", "edit", "glob", "grep", "ask"]);
+    let json = |specs: Vec<ToolSpec>| serde_json::to_string(&specs).expect("JSON");
+    assert_eq!(json(all.specs()), json(Catalogue::builtin().specs()));
+    for spec in all.specs() {
+        assert!(spec.name.bytes().all(|byte| byte.is_ascii_lowercase()), "{}", spec.name);
+        assert_eq!(spec.input_schema["type"], "object", "{}", spec.name);
+        assert_eq!(spec.input_schema["additionalProperties"], false, "{}", spec.name);
+        for word in ["anyOf", "oneOf", "allOf", "$ref"] {
+            assert!(spec.input_schema.get(word).is_none(), "{} has {word}", spec.name);
+        }
+    }
+    let few = all.only(Some(&["ask".to_owned(), "read".to_owned(), "nothing".to_owned()]));
+    assert_eq!(few.names().collect::<Vec<_>>(), ["read", "ask"]);
+    let Plan::TellModel(done) = few.plan(&call("1", "bash", json!({"command": "ls"}))) else {
+        panic!("a tool that the agent may not use was planned");
+    };
+    assert!(done.is_error && done.output.contains("There are: read, ask."), "{}", done.output);
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_explained_to_the_model() {
+    let all = Catalogue::builtin();
+    let told = |tool: &str, input: Value| match all.plan(&call("1", tool, input)) {
+        Plan::TellModel(done) => done.output,
+        planned @ (Plan::Run(_) | Plan::Ask(_)) => panic!("{planned:?}"),
+    };
+    let words = told("read", json!({"path": "x", "offset": "ten", "lines": 3}));
+    assert!(words.contains("/offset") && words.contains("lines") && words.contains("It takes:"), "{words}");
+    let words = told("bash", json!({MALFORMED_INPUT: "{\"command\": \"ls"}));
+    assert!(words.contains("no complete JSON object") && words.contains("{\"command\": \"ls"), "{words}");
+    assert!(told("bash", json!({"command": ""})).contains("/command"));
+    assert!(told("bash", json!({"command": "ls", "timeout_seconds": 100_000})).contains("/timeout_seconds"));
+    assert!(told("surf", json!({})).contains("no tool `surf`"));
+    // A null stands for "not given", as some models send it.
+    let call = call("1", "read", json!({"path": "x", "offset": null}));
+    assert_eq!(all.plan(&call), Plan::Run(Replay::ReadOnly));
+    assert_eq!((all.replay("bash"), all.replay("write")), (Replay::Unsafe, Replay::Idempotent));
+    assert_eq!(all.summary(&call), "x");
+}
+
+#[tokio::test]
+async fn a_question_needs_no_box() {
+    let ask = call("1", "ask", json!({"question": "Which one?", "options": ["a", "b"]}));
+    let question = Question { text: "Which one?".to_owned(), options: vec!["a".to_owned(), "b".to_owned()] };
+    assert_eq!(Catalogue::builtin().plan(&ask), Plan::Ask(question));
+}
+
+#[tokio::test]
+async fn bash_says_what_a_terminal_shows_and_how_it_ended() {
+    let hands = FakeBox::new().hands();
+    let command = "echo one; echo two >&2; echo \"$GREETING ($#)\"; cd / && exit 3";
+    let done = run(&hands, "bash", json!({"command": command})).await;
+    assert_eq!((done.output.as_str(), done.is_error), ("one\ntwo\nhello (0)\n[exit code 3]", true));
+    let exec = done.exec.expect("a command");
+    assert_eq!((exec.exit_code, exec.bytes, exec.cause_word()), (3, 18, "exited"));
+    assert_eq!((exec.command.as_str(), exec.summary.as_str()), (command, "one\ntwo\nhello (0)\n"));
+    let silent = run(&hands, "bash", json!({"command": "true"})).await;
+    assert_eq!((silent.output.as_str(), silent.is_error), ("(no output)", false));
+    assert_eq!(run(&hands, "bash", json!({"command": "-x"})).await.exec.expect("a command").exit_code, 127);
+    assert_eq!(run(&hands, "bash", json!({"command": "printf 'a\\0b'"})).await.output, "a\u{FFFD}b");
+}
+
+#[tokio::test]
+async fn long_output_is_cut_in_the_middle_and_kept_whole() {
+    let hands = FakeBox::new().hands();
+    let done = run(&hands, "bash", json!({"command": "seq 1 30000"})).await;
+    assert!(done.output.len() <= limit::TOOL_OUTPUT_BYTES_MAX, "{}", done.output.len());
+    assert!(done.output.starts_with("1\n2\n") && done.output.ends_with("29999\n30000\n"));
+    assert!(done.output.contains("of 168894 bytes are left out"), "{}", &done.output[14_000..16_000]);
+    let path = done.output.split_whitespace().find(|word| word.starts_with("/tmp/")).expect("a path");
+    let page =
+        run(&hands, "read", json!({"path": path.trim_end_matches(':'), "offset": 15_000, "limit": 1})).await;
+    assert!(page.output.starts_with(" 15000\t15000\n"), "{}", page.output);
+}
+
+#[tokio::test]
+async fn a_box_that_is_gone_or_taken_is_the_harness_s_affair() {
+    let fake = FakeBox::new();
+    let (hands, all) = (fake.hands(), Catalogue::builtin());
+    let bash = call("1", "bash", json!({"command": "true"}));
+    fake.epoch.store(2, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(all.run(&bash, &hands).await, Err(ToolFault::Stale));
+    fake.is_lost.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(all.run(&bash, &hands).await, Err(ToolFault::SandboxGone));
+    assert_eq!(all.recover(&bash, &hands).await, Err(ToolFault::SandboxGone));
+    assert_eq!(all.cancel(&bash, &hands).await, Ok(()));
+}
+
+#[tokio::test]
+async fn the_demo_repairs_its_sample_with_these_tools() {
+    let fake = FakeBox::new();
+    let (hands, all) = (fake.hands(), Catalogue::builtin());
+    let providers = Providers::new(Http::new(trusted_client(), None), Settings::default());
+    let model = providers.model(&"scripted/demo".parse().expect("a name"), None).expect("a model");
+    let mut history = vec![Message::User { text: "Repair the failing test.".to_owned() }];
+    let report = loop {
+        let request = ModelRequest {
+            model: "demo".to_owned(),
+            system: String::new(),
+            tools: all.specs(),
+            history: history.clone(),
+            max_tokens: 1_000,
+            options: ModelOptions::default(),
+        };
+        let answer = model.answer(&request, &mut |_| {}).await.expect("an answer");
+        let mut results = Vec::new();
+        for call in answer.tool_calls() {
+            let done = all.run(call, &hands).await.expect("a result");
+            results.push(ToolResult {
+                call_id: call.call_id.clone(),
+                output: done.output,
+                is_error: done.is_error,
+            });
+        }
+        if let (StopReason::EndTurn, Some(Block::Text { text })) = (answer.stop, answer.blocks.last()) {
+            break text.clone();
+        }
+        history.push(Message::Assistant {
+            provider: "scripted".to_owned(),
+            raw: Vec::new(),
+            blocks: answer.blocks,
+        });
+        history.push(Message::Results { results });
+    };
+    assert!(report.starts_with("The tests pass now."), "{report}\n{history:?}");
+    assert!(fake.text("tally.py").contains("in prices(lines):"));
+}
