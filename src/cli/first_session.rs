@@ -40,9 +40,8 @@ struct Player {
 impl Player {
     async fn play(&self) -> anyhow::Result<()> {
         let agent = self.agent().await?;
-        let input = json!({ "text": model::SAMPLE, "sample": true });
         let created = self
-            .post("/sessions", &json!({ "agent": agent, "title": "First session", "input": input }))
+            .post("/sessions", &json!({ "agent": agent, "title": "First session", "input": task() }))
             .await
             .context("the session could not be created")?;
         let id = created["session"]["id"].as_str().context("the answer names no session")?.to_owned();
@@ -105,6 +104,16 @@ impl Player {
         }
         Ok(body)
     }
+}
+
+/// The task in words that any model can work from: the files are in it.
+fn task() -> String {
+    let files = model::SAMPLE.iter().map(|(path, content)| format!("\n--- {path}\n{content}"));
+    let files: String = files.collect();
+    format!(
+        "A test of this small Python project fails. If the workspace is empty, write these files into it and make \
+         it a git repository first. Then find the bug, mend it, and run `python3 -m unittest` until it passes.\n{files}"
+    )
 }
 
 /// One line an event, as a dashboard would show it.

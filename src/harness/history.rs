@@ -6,7 +6,12 @@
 
 use std::collections::HashMap;
 
-use crate::domain::{Event, Message, TurnId, conversation::Block, event::Body, tool::{ToolCall, ToolResult}};
+use crate::domain::{
+    Event, Message, TurnId,
+    conversation::Block,
+    event::Body,
+    tool::{ToolCall, ToolResult},
+};
 
 /// What the model is told of a call that has no result in the log.
 const LOST: &str = "The result of this call was lost; its outcome is unknown.";
