@@ -51,7 +51,9 @@ pub struct EventQuery {
     /// `sse` follows the log as server-sent events.
     pub stream: Option<StreamMode>,
     /// A client token, for a browser's EventSource.
-    pub token: Option<String>,
+    #[serde(rename = "token")]
+    #[param(rename = "token")]
+    pub _token: Option<String>, // read by the extractor of the caller
 }
 
 /// How a log may be followed.
@@ -104,9 +106,8 @@ pub async fn messages(
     caller: SessionCaller<ReadLog>,
     query: Result<Query<MessageQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let MessageQuery { after, limit, token } = super::page::query(query)?;
+    let MessageQuery { after, limit, .. } = super::page::query(query)?;
     let wanted = Wanted { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
-    drop(token);
     read_page(&app, &caller, after.unwrap_or_default(), limit, wanted).await
 }
 
@@ -121,7 +122,9 @@ pub struct MessageQuery {
     /// Rows of the page: 1 to 500, default 50.
     pub limit: Option<u32>,
     /// A client token.
-    pub token: Option<String>,
+    #[serde(rename = "token")]
+    #[param(rename = "token")]
+    pub _token: Option<String>, // read by the extractor of the caller
 }
 
 /// Get one event.

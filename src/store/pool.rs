@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Where the database is and as whom it is spoken to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Urls {
     /// Owns the schema and migrates.
     pub owner: String,

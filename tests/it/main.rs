@@ -8,4 +8,5 @@ mod net;
 mod sandbox;
 mod support;
 mod tool;
+mod turns;
 mod webhook;

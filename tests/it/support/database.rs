@@ -9,7 +9,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process,
-    str::FromStr,
     sync::{
         Arc, Weak,
         atomic::{AtomicU32, Ordering},
@@ -22,7 +21,7 @@ use sojourn::{
     base::{Origin, text},
     store::embedded::Embedded,
 };
-use sqlx::{AssertSqlSafe, Connection, PgConnection, postgres::PgConnectOptions};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::{runtime, sync::Mutex};
 
 /// The lock under which templates are made, by all test processes.
@@ -170,7 +169,7 @@ impl Server {
 
 /// Brings the schema of an empty database to that of this checkout.
 async fn migrate_template(owner_url: &str) {
-    PgConnectOptions::from_str(owner_url).expect("a URL that sqlx reads");
+    sojourn::store::migrate::schema(owner_url).await.expect("the migrations run on an empty database");
 }
 
 async fn create_database(admin: &mut PgConnection, name: &str, template: &str) {

@@ -1,0 +1,254 @@
+//! The whole service in a test: the real process, on a database of its own.
+//!
+//! It runs inside the test's process, listens on a free loopback port, and talks
+//! to the test over HTTP only. What differs from production is time: a lease is
+//! short, so that a takeover does not take a quarter of a minute.
+
+use std::{
+    path::{Path, PathBuf},
+    thread::{self, JoinHandle},
+};
+
+use clap::Parser;
+use futures::StreamExt;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use sojourn::{app, config::Settings};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::database::Database;
+
+/// The key of the first organization in every test.
+pub const KEY: &str = "sjk_test_the_first_organization";
+
+/// A running service. Stop it with [`Service::stop`]; dropping it only asks.
+pub struct Service {
+    pub base: String,
+    stop: CancellationToken,
+    served: JoinHandle<anyhow::Result<()>>,
+}
+
+/// What several services of one test share.
+pub struct Ground {
+    pub database: Database,
+    pub data_dir: TempDir,
+}
+
+impl Ground {
+    /// A database and a data directory of their own.
+    pub async fn new() -> Self {
+        let data_dir = tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory");
+        Self { database: Database::create().await, data_dir }
+    }
+
+    /// A service on this ground, with more settings as on the command line.
+    pub async fn serve(&self, more: &[&str]) -> Service {
+        Service::start(settings(&self.database, self.data_dir.path(), more)).await
+    }
+
+    /// Another organization, and its key.
+    pub async fn organization(&self, name: &str) -> String {
+        let settings = settings(&self.database, self.data_dir.path(), &[]);
+        let pools = sojourn::store::pool::PoolSizes { app: 1, system: 1 };
+        let record = app::Record::open(&settings.database, pools, &|_| {}).await.expect("the record");
+        let (_, key) = record.create_org(name).await.expect("an organization");
+        record.close().await.expect("a clean end");
+        sojourn::base::ExposeSecret::expose_secret(&key).to_owned()
+    }
+}
+
+/// A caller with a key.
+#[derive(Clone)]
+pub struct Caller {
+    pub base: String,
+    pub key: String,
+    http: reqwest::Client,
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Value,
+}
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+fn settings(database: &Database, data_dir: &Path, more: &[&str]) -> Settings {
+    let data_dir: PathBuf = data_dir.to_owned();
+    let mut words = vec![
+        "sojourn".to_owned(),
+        format!("--data-dir={}", data_dir.display()),
+        format!("--database-url={}", database.app_url),
+        format!("--owner-database-url={}", database.owner_url),
+        format!("--system-database-url={}", database.system_url),
+        "--listen=127.0.0.1:0".to_owned(),
+        format!("--bootstrap-api-key={KEY}"),
+        "--lease-ms=1000".to_owned(),
+        "--allow-private-webhooks=on".to_owned(),
+        "--allow-private-models=on".to_owned(),
+        "--master-key=a passphrase that is long enough for tests".to_owned(),
+    ];
+    words.extend(more.iter().map(|word| (*word).to_owned()));
+    CommandLine::try_parse_from(words).expect("settings").settings
+}
+
+impl Service {
+    async fn start(settings: Settings) -> Self {
+        assert_eq!(settings.problems(), Vec::<String>::new());
+        let stop = CancellationToken::new();
+        let (tell, told) = oneshot::channel();
+        // A runtime of its own, as in production: the test cannot starve it.
+        let served = thread::spawn({
+            let stop = stop.clone();
+            move || {
+                let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+                runtime.block_on(app::serve(settings, stop, &|_| {}, |started| {
+                    tell.send(started.address).ok();
+                }))
+            }
+        });
+        let Ok(address) = told.await else {
+            panic!("the service did not start: {:?}", served.join().expect("no panic"));
+        };
+        let base = address.map_or_else(String::new, |address| format!("http://{address}/v3"));
+        Self { base, stop, served }
+    }
+
+    /// The owner of the first organization.
+    pub fn owner(&self) -> Caller {
+        self.caller(KEY)
+    }
+
+    /// Anybody with a key.
+    pub fn caller(&self, key: &str) -> Caller {
+        Caller { base: self.base.clone(), key: key.to_owned(), http: reqwest::Client::new() }
+    }
+
+    /// Stops as on TERM and waits for the end.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        let joined = tokio::task::spawn_blocking(|| self.served.join()).await.expect("the wait does not panic");
+        joined.expect("no panic").expect("a clean end");
+    }
+}
+
+impl Caller {
+    /// Any request with this caller's key.
+    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.key)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        send(self.request(Method::GET, path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        send(self.request(Method::POST, path).json(&body)).await
+    }
+
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        send(self.request(Method::PATCH, path).json(&body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        send(self.request(Method::DELETE, path)).await
+    }
+
+    /// An agent on `scripted/inline`; returns its id.
+    pub async fn inline_agent(&self) -> String {
+        let agent = json!({ "name": "inline", "prompt": "Play the script.", "model": "scripted/inline" });
+        self.post("/agents", agent).await.ok()["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// A session that plays `script`; returns its id.
+    pub async fn play(&self, script: Value) -> String {
+        let agent = self.inline_agent().await;
+        let session = json!({ "agent": agent, "input": { "script": script } });
+        let created = self.post("/sessions", session).await.ok();
+        created["session"]["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Follows a session's stream until `done` says so; returns everything seen.
+    pub async fn follow(&self, session: &str, done: impl Fn(&Value) -> bool) -> Vec<Value> {
+        self.follow_from(session, 0, done).await
+    }
+
+    /// As [`Caller::follow`], beyond `after`.
+    pub async fn follow_from(&self, session: &str, after: i64, done: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let path = format!("/sessions/{session}/events?stream=sse&after={after}");
+        let response = self.request(Method::GET, &path).send().await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK, "{}", response.text().await.unwrap_or_default());
+        let mut chunks = response.bytes_stream();
+        let (mut buffer, mut seen) = (Vec::new(), Vec::new());
+        let limit = tokio::time::sleep(std::time::Duration::from_secs(60));
+        tokio::pin!(limit);
+        loop {
+            let chunk = tokio::select! {
+                chunk = chunks.next() => chunk.expect("the stream goes on").expect("a chunk"),
+                () = &mut limit => panic!("nothing ended this stream in a minute: {seen:#?}"),
+            };
+            buffer.extend_from_slice(&chunk);
+            while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
+                let frame: Vec<u8> = buffer.drain(..end + 2).collect();
+                let frame = String::from_utf8(frame).expect("UTF-8");
+                let Some(data) = frame.lines().find_map(|line| line.strip_prefix("data: ")) else { continue };
+                let event: Value = serde_json::from_str(data).expect("JSON");
+                let is_done = done(&event);
+                seen.push(event);
+                if is_done {
+                    return seen;
+                }
+            }
+        }
+    }
+
+    /// Waits for the `count`-th end of a turn; returns the log until then.
+    pub async fn settled(&self, session: &str, count: usize) -> Vec<Value> {
+        let ended = std::cell::Cell::new(0);
+        self.follow(session, |event| {
+            ended.set(ended.get() + usize::from(event["type"] == "turn.completed"));
+            ended.get() == count
+        })
+        .await
+    }
+}
+
+impl Answer {
+    /// The body of a success.
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        assert!(self.status.is_success(), "{}: {}", self.status, self.body);
+        self.body
+    }
+
+    /// The error of a failure with this status.
+    #[track_caller]
+    pub fn error(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", self.body);
+        let error = self.body["error"].clone();
+        assert!(error["type"].is_string() && error["message"].is_string(), "{error}");
+        assert!(error["request_id"].as_str().is_some_and(|id| id.starts_with("req_")), "{error}");
+        error
+    }
+}
+
+/// Sends a request and reads the whole answer.
+pub async fn send(request: reqwest::RequestBuilder) -> Answer {
+    let response = request.send().await.expect("an answer");
+    let (status, headers) = (response.status(), response.headers().clone());
+    let text = response.text().await.expect("a body");
+    let body = if text.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_str(&text).unwrap_or(Value::String(text))
+    };
+    Answer { status, headers, body }
+}
