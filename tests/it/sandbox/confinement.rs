@@ -108,7 +108,7 @@ pub async fn only_the_sessions_places_are_writable(world: &World<'_>) {
     assert_eq!(world.says(script).await, "");
     assert_eq!(
         world.says("stat -f -c '%S %b' /tmp | { read size blocks; echo $((size * blocks >> 20)); }").await,
-        "512"
+        "128"
     );
 }
 

@@ -21,8 +21,10 @@ pub struct LocalProvider {
 impl LocalProvider {
     pub fn new() -> Self {
         let open_to_all = fs::Permissions::from_mode(0o711);
+        let closed = fs::Permissions::from_mode(0o700);
+        let data = tempfile::Builder::new().permissions(closed).tempdir().unwrap();
         let run = tempfile::Builder::new().permissions(open_to_all).tempdir().unwrap();
-        Self { data: tempfile::tempdir().unwrap(), run }
+        Self { data, run }
     }
 
     fn config(&self) -> Config {
