@@ -99,7 +99,9 @@ fn a_fork_bomb_is_contained_and_killed() {
             let pids = pids_current(world);
             assert!(pids <= 64 + 192, "{pids} processes");
             world.sandbox.kill(world.grip, "bomb").await.unwrap();
-            assert_eq!(world.says("ls -d /proc/[0-9]* | wc -l").await, "5");
+            // Init, a runner, the shell that counts and its two helpers.
+            let left: u32 = world.says("ls -d /proc/[0-9]* | wc -l").await.parse().unwrap();
+            assert!(left <= 5, "{left} processes");
         })
     });
 }
