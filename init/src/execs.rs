@@ -27,6 +27,8 @@ use crate::{
 
 /// Commands that run or left processes behind, at the same time.
 const EXECS_MAX: usize = 64;
+/// Ids that one box remembers: each may run once, so none can be forgotten.
+const EXECS_SEEN_MAX: usize = 100_000;
 /// Output of finished commands that is kept, all together, in bytes; beyond it
 /// the oldest goes first.
 const FINISHED_BYTES_MAX: u64 = 512 << 20;
@@ -83,6 +85,10 @@ impl Execs {
         }
         if self.running() >= EXECS_MAX {
             let text = format!("{EXECS_MAX} commands are running in this sandbox: end one first");
+            return Answer::fault(FaultKind::Refused, text);
+        }
+        if self.all.len() >= EXECS_SEEN_MAX {
+            let text = format!("this sandbox has run {EXECS_SEEN_MAX} commands: it must be replaced");
             return Answer::fault(FaultKind::Refused, text);
         }
         let directory = directory(&spec.id);

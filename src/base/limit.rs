@@ -190,7 +190,7 @@ pub const RUNTIME_LOG_BYTES_MAX: u64 = 16 << 10;
 pub const SANDBOX_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long removing a session's disk may take; it is tried again by the reaper.
 pub const DISK_REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
-/// `/tmp` of a box, in bytes; it counts as memory of the box.
+/// `/tmp` of a box at most, in bytes: it counts as memory, of which it may take half.
 pub const SANDBOX_TMP_BYTES: u64 = 512 << 20;
 /// Processes of a box beyond what its commands may have: init, two threads of
 /// each runner, file helpers. They let a full box still answer and be killed.

@@ -18,7 +18,7 @@ use sojourn_init::{
     protocol::{self, Answer, Call, ExecSpec, FaultKind, Outcome},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::UnixStream,
     time::timeout,
 };
@@ -189,7 +189,11 @@ fn socket(control_dir: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
     }
 }
 
-async fn exchange(mut stream: UnixStream, request: &[u8], payload: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: &[u8],
+    payload: &[u8],
+) -> io::Result<(Answer, Vec<u8>)> {
     stream.write_all(request).await?;
     // A call that is refused is answered before its payload is read; what the
     // box answered counts, not that it did not want the rest.
@@ -301,6 +305,23 @@ mod tests {
     async fn an_init_that_hangs_up_on_everybody_is_gone() {
         for bytes in [b"".as_slice(), b"\0\0", b"\0\0\0\x13\0\0\0\x02{\"answer\":\"output\"}a"] {
             assert_eq!(answered(bytes).await, Fault::Gone, "{bytes:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_a_box_sends_is_an_answer_or_an_error(
+            json_bytes in 0u32..100, payload_bytes in 0u32..100, body: Vec<u8>,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let _ = runtime.block_on(async {
+                let (ours, mut theirs) = tokio::io::duplex(1 << 10);
+                theirs.write_all(&json_bytes.to_be_bytes()).await.unwrap();
+                theirs.write_all(&payload_bytes.to_be_bytes()).await.unwrap();
+                theirs.write_all(&body).await.unwrap();
+                theirs.shutdown().await.unwrap();
+                exchange(ours, b"", b"").await
+            });
         }
     }
 

@@ -138,12 +138,16 @@ fn rlimits(limits: BoxLimits) -> Result<Vec<PosixRlimit>, OciSpecError> {
         // own limit and init always has a process to spare.
         rlimit(PosixRlimitType::RlimitNproc, Resource::Nproc, u64::from(limits.pids))?,
         rlimit(PosixRlimitType::RlimitNofile, Resource::Nofile, limit::SANDBOX_OPEN_FILES_MAX)?,
-        rlimit(PosixRlimitType::RlimitCore, Resource::Core, 0)?,
+        // No core files; and 1, unlike 0, also keeps a core pattern that is a pipe
+        // from starting a program on the host (core(5), do_coredump of the kernel).
+        rlimit(PosixRlimitType::RlimitCore, Resource::Core, 1)?,
     ])
 }
 
 fn mounts(of: &Ingredients<'_>) -> Result<Vec<Mount>, OciSpecError> {
-    let tmp_size = format!("size={}", limit::SANDBOX_TMP_BYTES);
+    // Its files stay when the processes that wrote them are killed for memory, so
+    // they must leave room for others.
+    let tmp_size = format!("size={}", limit::SANDBOX_TMP_BYTES.min(of.limits.memory_bytes / 2));
     let mut mounts = vec![
         mount("/proc", "proc", Path::new("proc"), &["nosuid", "noexec", "nodev"])?,
         mount(

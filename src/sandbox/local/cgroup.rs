@@ -120,6 +120,13 @@ impl Cgroups {
         self
     }
 
+    /// Kills what is in a box's cgroups, without waiting for its end.
+    pub fn kill(&self, sandbox: SandboxId) {
+        for mount in &self.mounts {
+            kill_tree(&mount.join(PARENT).join(sandbox.to_string()));
+        }
+    }
+
     /// Kills whatever is left in a box's cgroups and removes them.
     ///
     /// # Errors
@@ -129,10 +136,7 @@ impl Cgroups {
         for mount in &self.mounts {
             let directory = mount.join(PARENT).join(sandbox.to_string());
             loop {
-                for pid in tree(&directory).iter().flat_map(|level| pids(level)) {
-                    // It may have ended meanwhile; the next look tells.
-                    let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
-                }
+                kill_tree(&directory);
                 if remove_tree(&directory).is_ok() {
                     break;
                 }
@@ -157,6 +161,13 @@ fn tree(directory: &Path) -> Vec<PathBuf> {
         found.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir()));
     }
     found
+}
+
+fn kill_tree(directory: &Path) {
+    for pid in tree(directory).iter().flat_map(|level| pids(level)) {
+        // It may have ended meanwhile; the next look tells.
+        let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+    }
 }
 
 fn remove_tree(directory: &Path) -> io::Result<()> {
@@ -224,6 +235,20 @@ mod tests {
         let mounted = parse("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
         let cgroups = Cgroups::among(&mounted).unwrap();
         assert!(cgroups.unified && cgroups.memory == Path::new("/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn on_v2_every_level_above_the_boxes_passes_the_controllers_on() {
+        let root = tempfile::tempdir().unwrap();
+        let mounted = [Mounted { path: root.path().to_owned(), v1_controllers: None }];
+        let cgroups = Cgroups::among(&mounted).unwrap();
+        cgroups.make_parent().unwrap();
+        for level in [root.path(), &root.path().join(PARENT)] {
+            assert_eq!(
+                fs::read_to_string(level.join("cgroup.subtree_control")).unwrap(),
+                "+cpu +memory +pids"
+            );
+        }
     }
 
     #[test]

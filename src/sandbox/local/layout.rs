@@ -87,6 +87,12 @@ impl Layout {
     pub fn prepare(&self) -> io::Result<()> {
         make_dir(&self.data_dir.join("boxes"), 0o700)?;
         make_dir(&self.run_dir, 0o711)?;
+        for above in self.run_dir.ancestors() {
+            if fs::metadata(above)?.permissions().mode() & 0o001 == 0 {
+                let text = format!("{} must be open to every user (mode o+x)", above.display());
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+            }
+        }
         make_dir(&self.boxes(), 0o700)?;
         make_dir(&self.runtime_state(), 0o700)
     }
@@ -203,12 +209,17 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory and its parents, with these rights whatever the umask.
+/// Makes a directory with these rights whatever the umask; its parents with the
+/// usual ones, because they may be shared with others.
 fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    match fs::DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
@@ -247,6 +258,15 @@ mod tests {
     fn a_run_directory_is_short_whatever_the_data_directory() {
         let run_dir = Layout::default_run_dir(Path::new(&format!("/{}", "a".repeat(150))));
         assert_eq!(run_dir.as_os_str().len(), "/run/sojourn/".len() + 12);
+    }
+
+    #[test]
+    fn a_closed_way_to_the_run_directory_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let layout = Layout::new(directory.path().join("data"), directory.path().join("run"));
+        let error = layout.prepare().unwrap_err().to_string();
+        assert!(error.starts_with(directory.path().to_str().unwrap()), "{error}");
     }
 
     #[test]

@@ -245,7 +245,9 @@ impl Sandbox for Local {
         if !box_dir.exists() {
             return Ok(());
         }
-        // Whatever the runtime says, the cgroup is the last word on the processes.
+        // Dead first: to end a live one itself the runtime takes 100 ms steps. And
+        // whatever it says, the cgroup is the last word on the processes.
+        self.cgroups.kill(sandbox);
         let deleted = self.runtime.delete(sandbox, &box_dir).await;
         self.cgroups.remove(sandbox).await?;
         if self.runtime.knows(sandbox) {

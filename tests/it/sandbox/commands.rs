@@ -111,6 +111,23 @@ pub async fn output_beyond_the_cap_is_counted_not_kept(world: &World<'_>) {
     assert_eq!(world.sandbox.output(world.grip, "flood", range).await.unwrap().len(), 100_000);
 }
 
+pub async fn the_oldest_output_makes_room(world: &World<'_>) {
+    let one = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 1 };
+    for round in 0..10 {
+        let exec = world.shell(&format!("much-{round}"), "head -c 64M /dev/zero");
+        let exec = Exec { output_bytes_max: u64::MAX, ..exec };
+        world.sandbox.start(world.grip, &exec).await.unwrap();
+        world.sandbox.wait(world.grip, &exec.id).await.unwrap();
+    }
+    let oldest = world.sandbox.output(world.grip, "much-0", one).await;
+    assert!(matches!(oldest, Err(Fault::NotFound(_))), "{oldest:?}");
+    assert_eq!(world.sandbox.output(world.grip, "much-9", one).await.unwrap(), [0]);
+    // How it ended stays known, and it does not run again.
+    world.sandbox.start(world.grip, &world.shell("much-0", "touch again")).await.unwrap();
+    assert_eq!(world.sandbox.wait(world.grip, "much-0").await.unwrap().stdout_bytes, 64 << 20);
+    assert_eq!(world.says("ls -A").await, "");
+}
+
 pub async fn an_unknown_command_is_not_found(world: &World<'_>) {
     let range = OutputRange { stream: OutputStream::Stderr, offset: 0, bytes_max: 1 };
     assert!(matches!(world.sandbox.wait(world.grip, "never").await, Err(Fault::NotFound(_))));

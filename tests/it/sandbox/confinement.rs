@@ -28,7 +28,8 @@ pub async fn nothing_of_the_host_is_visible(world: &World<'_>) {
     assert!(world.says("ls -d /proc/[0-9]* | wc -l").await.parse::<u32>().unwrap() < 8);
     let readable = world.says("cat /proc/kcore /proc/keys /proc/kallsyms 2>/dev/null | wc -c; true").await;
     assert_eq!(readable, "0");
-    for tool in ["bash --version", "git --version", "python3 -c 'import ssl, json, sqlite3'"] {
+    let commit = "git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m m";
+    for tool in [commit, "python3 -c 'import ssl, json, sqlite3'", "awk 'BEGIN { exit 0 }'"] {
         world.says(tool).await;
     }
 }
@@ -108,7 +109,7 @@ pub async fn only_the_sessions_places_are_writable(world: &World<'_>) {
     assert_eq!(world.says(script).await, "");
     assert_eq!(
         world.says("stat -f -c '%S %b' /tmp | { read size blocks; echo $((size * blocks >> 20)); }").await,
-        "512"
+        "128"
     );
 }
 

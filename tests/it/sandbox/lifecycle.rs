@@ -60,6 +60,20 @@ pub async fn creating_twice_is_creating_once(world: &World<'_>) {
     assert_eq!(part.content, b"here\n");
 }
 
+pub async fn two_workers_at_once_make_one_box(world: &World<'_>) {
+    world.sandbox.destroy(world.spec.sandbox).await.unwrap();
+    let (other, third) = (world.provider.open(), world.provider.open());
+    let outcomes = tokio::join!(
+        world.sandbox.create(&world.spec, 3),
+        other.create(&world.spec, 3),
+        third.create(&world.spec, 3)
+    );
+    let outcomes = [outcomes.0, outcomes.1, outcomes.2];
+    assert!(outcomes.contains(&Ok(())), "{outcomes:?}");
+    assert!(outcomes.iter().all(|made| matches!(made, Ok(()) | Err(Fault::Unavailable(_)))), "{outcomes:?}");
+    world.sandbox.attach(Grip { epoch: 3, ..world.grip }).await.unwrap();
+}
+
 pub async fn a_second_box_of_a_session_displaces_the_first(world: &World<'_>) {
     let second = Spec { sandbox: world.origin.id(), ..world.spec.clone() };
     world.sandbox.attach(Grip { epoch: 5, ..world.grip }).await.unwrap();
