@@ -6,7 +6,14 @@
 //! `webhook`.
 
 pub mod base;
+pub mod blob;
 pub mod domain;
+pub mod harness;
+pub mod journal;
 pub mod model;
+pub mod net;
 pub mod sandbox;
+pub mod store;
 pub mod tool;
+pub mod webhook;
+pub mod wire;

@@ -87,6 +87,8 @@ pub const STEPS_DEFAULT: u64 = 200;
 pub const MODEL_ATTEMPTS_MAX: u32 = 6;
 /// First and longest back-off between those tries.
 pub const MODEL_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// A wait for a provider beyond this gives the slot to others.
+pub const MODEL_WAIT_IN_SLOT: Duration = Duration::from_secs(3);
 /// A provider that sends no first byte for this long has stalled.
 pub const MODEL_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A provider that sends nothing between two chunks for this long has stalled.
@@ -178,6 +180,26 @@ pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between TERM and KILL when a command is ended.
 pub const KILL_GRACE: Duration = Duration::from_secs(2);
 
+// ---- connections to addresses that tenants name ----
+
+/// Longest URL of a tenant, in bytes.
+pub const NET_URL_BYTES_MAX: usize = 2_048;
+/// How long a name may take to resolve, its wait for a free thread included.
+pub const NET_RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Lookups that one process runs at once: each blocks a thread of the runtime,
+/// which has 512, until the system gives it up.
+pub const NET_LOOKUPS_MAX: usize = 64;
+/// Addresses of one name that are tried.
+pub const NET_ADDRESSES_MAX: usize = 8;
+/// How long resolving, connecting and the TLS handshake may take together; below
+/// `WEBHOOK_TIMEOUT`, so that a receiver that is away is told from a slow one.
+pub const NET_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Idle connections that are kept for one host.
+pub const NET_IDLE_PER_HOST_MAX: usize = 8;
+/// How long an idle connection is kept; also bounds how long the address that
+/// a name had before is still used.
+pub const NET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
 // ---- webhooks ----
 
 /// How long a receiver may take to answer (Standard Webhooks asks for 15-30 s).
@@ -191,5 +213,22 @@ pub const WEBHOOK_RETRY_SECONDS: [u64; 10] =
 pub const WEBHOOK_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
 /// Bytes of a receiver's answer that are read.
 pub const WEBHOOK_RESPONSE_BYTES_MAX: usize = 4 << 10;
+/// What jitter adds to a delay at most, as a part of it. It never shortens one:
+/// the delays add up to the three days that are promised.
+pub const WEBHOOK_JITTER: f64 = 0.1;
+/// Longest secret that a tenant may bring, in bytes.
+pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
+/// Bytes of a failure's text that a delivery keeps.
+pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
+
+// ---- embedded database ----
+
+/// How long the embedded Postgres may take to be made, to recover and to answer;
+/// at most 1 GB of its log is replayed after a crash.
+pub const EMBEDDED_START_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long one attempt to connect may take while it starts.
+pub const EMBEDDED_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to stop, before and after it is asked harder.
+pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);

@@ -114,7 +114,7 @@ pub enum Body {
     /// Title, metadata or limits changed; absent fields did not.
     #[serde(rename = "session.updated")]
     SessionUpdated {
-        #[serde(skip_serializing_if = "Option::is_none", default)]
+        #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
         title: Option<Option<String>>,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         metadata: Option<Map<String, Value>>,
@@ -277,6 +277,13 @@ pub struct TurnCompleted {
     /// Whether the session is `failed`: the turn ended before it did anything.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub failed: bool,
+}
+
+/// Tells a field that is `null` from one that is absent.
+fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 impl Body {

@@ -4,7 +4,11 @@
 //! the time and new ids come in as arguments, so the same inputs always give the
 //! same events.
 
+pub mod apply;
 pub mod conversation;
+pub mod decide;
+pub mod delta;
+pub mod entry;
 pub mod event;
 pub mod ids;
 pub mod session;
@@ -13,6 +17,7 @@ pub mod turn;
 pub mod usage;
 
 pub use conversation::{Answer, Block, Message, StopReason};
+pub use entry::Entry;
 pub use event::{Actor, ActorKind, Body, Event, Level};
 pub use ids::*;
 pub use session::{Session, Status};

@@ -57,3 +57,6 @@ pub struct ToolResult {
     /// Whether the tool failed; the model is told and may try something else.
     pub is_error: bool,
 }
+
+/// The tool by which an agent asks its caller; it ends the turn.
+pub const ASK: &str = "ask";

@@ -1,0 +1,89 @@
+# Two images of one binary:
+#
+#   docker build --target api    -t sojourn-api    .
+#   docker build --target worker -t sojourn-worker .
+#
+# `api` serves HTTP and needs no privilege. `worker` runs turns and their
+# sandboxes; what it needs of the host is written at its stage below.
+
+# Any Debian 12 or newer, or a derivative; Rust from 1.95 on.
+ARG BASE_IMAGE=debian:bookworm-slim
+ARG RUST_IMAGE=rust:1.95-slim-bookworm
+
+# ---- the binary ----
+
+FROM ${RUST_IMAGE} AS build
+# The compiler and the static C library, for an image that lacks them.
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+# The dependencies are a layer of their own: they change less often than the code.
+COPY Cargo.toml Cargo.lock ./
+COPY init/Cargo.toml init/
+RUN mkdir -p src init/src \
+ && echo 'fn main() {}' | tee build.rs src/main.rs init/src/main.rs \
+ && touch src/lib.rs \
+ && cargo build --release --locked
+COPY . .
+# Newer than the stand-ins above, or cargo would keep what it built from them.
+RUN touch build.rs src/main.rs src/lib.rs init/src/main.rs \
+ && cargo build --release --locked \
+ && cp target/release/sojourn /usr/local/bin/sojourn
+
+# ---- what both images have ----
+
+FROM ${BASE_IMAGE} AS base
+# The authorities that model providers and webhook receivers are checked against;
+# tini as PID 1, which reaps what a runtime leaves behind.
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends ca-certificates tini \
+ && rm -rf /var/lib/apt/lists/*
+# Blobs are shared by both, whatever user wrote them: the group's directories
+# hand their group on.
+RUN groupadd --gid 10001 sojourn \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin sojourn \
+ && install -d -m 0755 -o sojourn -g sojourn /data \
+ && install -d -m 2775 -o sojourn -g sojourn /data/blobs
+COPY --from=build /usr/local/bin/sojourn /usr/local/bin/sojourn
+ENV SOJOURN_DATA_DIR=/data
+VOLUME /data
+STOPSIGNAL SIGTERM
+# The group may write what either of them makes.
+ENTRYPOINT ["tini", "--", "sh", "-c", "umask 002 && exec sojourn \"$@\"", "sojourn"]
+
+# ---- HTTP ----
+# Privileges: none. Runs as 10001 with every capability dropped, with a read-only
+# root file system (/data and /tmp are written to).
+
+FROM base AS api
+ENV SOJOURN_LISTEN=0.0.0.0:8080
+EXPOSE 8080
+USER 10001:10001
+CMD ["serve", "--role", "api"]
+
+# ---- turns and sandboxes ----
+# A sandbox is a container of its own inside this one, so the worker needs what a
+# container runtime needs, and not --privileged. It runs as root of its container
+# (every sandbox in a user namespace of its own) with exactly:
+#
+#   capabilities  CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD SETFCAP SETGID
+#                 SETPCAP SETUID SYS_ADMIN SYS_CHROOT, all others dropped
+#                 (SYS_ADMIN: mounts, namespaces, pivot_root; SETFCAP: the kernel
+#                 asks for it where root is mapped into a user namespace)
+#   seccomp       unconfined: the default profile refuses pivot_root and keyctl;
+#                 each sandbox gets the stricter profile of the service
+#   apparmor      unconfined: the default profile refuses mounts
+#   /proc         unmasked (systempaths=unconfined): the kernel refuses a new
+#                 /proc in a namespace where the old one is partly hidden
+#   cgroups       the host's hierarchy, writable, for the limits of the sandboxes
+#
+# deploy/compose.yaml says the same in Compose's words. The sandboxes see this
+# image's /usr, read-only: add an agent's further tools here.
+
+FROM base AS worker
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends bash e2fsprogs git python3 runc \
+ && rm -rf /var/lib/apt/lists/*
+USER 0:10001
+CMD ["serve", "--role", "worker"]

@@ -1,0 +1,39 @@
+# The commands of this repository; `make` alone lists them.
+
+# Where rustup puts cargo, and Debian puts runc, when a login did not say so.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-full lint openapi clean-state
+
+help: ## list these commands
+	@sed -n $(if $(wildcard scripts/bench),,-e '/^bench:/d') -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
+
+run: ## install what is missing, build, and serve (SOJOURN_* settings: sojourn serve --help)
+	@scripts/setup
+	cargo build --release --locked
+	@exec target/release/sojourn serve
+
+test: ## everything that has to pass: formatting, lints, tests, published clients
+	@scripts/test
+
+test-full: ## the same with the long forms of the tests
+	@scripts/test --full
+
+lint: ## formatting and lints only
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+openapi: ## write openapi.yaml anew from the code
+	cargo run --quiet --locked -- openapi > openapi.yaml.new
+	mv openapi.yaml.new openapi.yaml
+
+ifneq ($(wildcard scripts/bench),)
+.PHONY: bench
+bench: ## measure the speed and write docs/performance.md
+	@scripts/bench
+endif
+
+clean-state: ## remove the data of a local service (asks first)
+	@scripts/clean-state

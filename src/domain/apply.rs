@@ -1,0 +1,182 @@
+//! What each event does to a session: the other half of `decide`.
+//!
+//! `fold(log)` is the session's row. The journal keeps the row with deltas in SQL
+//! for a leased turn; a property test holds the two together.
+
+use super::{
+    event::{Body, Event, TurnCompleted},
+    ids::*,
+    session::{Created, Session, Status},
+    turn::{LastTurn, Turn, TurnState, YieldReason},
+    usage::Usage,
+};
+
+impl Session {
+    /// The session that its first event makes.
+    pub fn from_created(id: SessionId, event: &Event, created: &Created) -> Self {
+        Self {
+            id,
+            created: created.clone(),
+            status: Status::Idle,
+            head: event.seq,
+            input_cursor: 0,
+            input_head: 0,
+            running: None,
+            queued: None,
+            cancel_turn_id: None,
+            ended: None,
+            turns: 0,
+            usage: Usage::default(),
+            created_at: event.ts,
+            updated_at: event.ts,
+        }
+    }
+
+    /// Folds one more event; `seq` must be the next one.
+    pub fn apply(&mut self, event: &Event) -> Effects {
+        debug_assert_eq!(event.seq, self.head + 1, "an event was skipped or repeated");
+        self.head = event.seq;
+        self.updated_at = event.ts;
+        let mut effects = Effects::default();
+        match &event.draft.body {
+            Body::SessionUpdated { title, metadata, limits } => {
+                if let Some(title) = title {
+                    self.created.title.clone_from(title);
+                }
+                if let Some(metadata) = metadata {
+                    self.created.metadata.clone_from(metadata);
+                }
+                if let Some(limits) = limits {
+                    self.created.limits = *limits;
+                }
+            }
+            Body::SessionStatusChanged { to, .. } => self.status = *to,
+            Body::UserMessage { .. } => self.take_input(event),
+            Body::TurnCancelRequested { turn_id, .. } => self.cancel_turn_id = Some(*turn_id),
+            Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
+                self.start_turn(*turn_id, *input_to_seq, *attempt, event);
+            }
+            Body::StepCompleted(step) => self.add_usage(event.draft.turn_id, step.usage),
+            Body::ToolCall { .. } => {
+                self.add_usage(event.draft.turn_id, Usage { tool_calls: 1, ..Usage::default() });
+            }
+            Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
+            Body::SessionCreated(_)
+            | Body::AgentMessage { .. }
+            | Body::AgentThinking { .. }
+            | Body::ExecCompleted { .. }
+            | Body::ToolResult { .. }
+            | Body::ErrorModel(_)
+            | Body::ErrorRuntime(_)
+            | Body::ErrorTask(_)
+            | Body::SandboxCreated { .. }
+            | Body::SandboxLost { .. }
+            | Body::SandboxTerminated { .. }
+            | Body::LimitWarning { .. }
+            | Body::LimitExceeded { .. } => {}
+        }
+        effects
+    }
+
+    fn take_input(&mut self, event: &Event) {
+        self.input_head = event.seq;
+        let Some(turn_id) = event.draft.turn_id else { return };
+        match &mut self.queued {
+            Some(queued) => queued.input_to_seq = event.seq,
+            None => self.queued = Some(Turn::queued(turn_id, event.seq)),
+        }
+        match self.status {
+            Status::Idle | Status::Failed | Status::AwaitingInput => self.status = Status::Queued,
+            Status::Queued | Status::Running | Status::Archived => {}
+        }
+    }
+
+    fn start_turn(&mut self, turn_id: TurnId, input_to_seq: i64, attempt: i32, event: &Event) {
+        if let Some(mut turn) = self.queued.take_if(|turn| turn.id == turn_id) {
+            turn.state = TurnState::Running;
+            turn.started_at = Some(event.ts);
+            turn.input_to_seq = input_to_seq;
+            self.running = Some(turn);
+            self.input_cursor = input_to_seq;
+            self.turns += 1;
+            self.status = Status::Running;
+        }
+        if let Some(running) = &mut self.running {
+            running.attempt = attempt;
+        }
+    }
+
+    fn add_usage(&mut self, turn_id: Option<TurnId>, usage: Usage) {
+        self.usage += usage;
+        if let Some(running) = self.running.as_mut().filter(|turn| Some(turn.id) == turn_id) {
+            running.usage += usage;
+        }
+    }
+
+    fn end_turn(&mut self, completed: &TurnCompleted, event: &Event) -> Option<Turn> {
+        let id = completed.turn_id;
+        let slot = if self.running.as_ref().is_some_and(|turn| turn.id == id) {
+            &mut self.running
+        } else {
+            &mut self.queued
+        };
+        let mut turn = slot.take_if(|turn| turn.id == id)?;
+        // A turn that ends before it started has consumed its input all the same.
+        self.input_cursor = self.input_cursor.max(turn.input_to_seq);
+        turn.state = completed.yield_reason.state();
+        turn.yield_reason = Some(completed.yield_reason);
+        turn.completed_at = Some(event.ts);
+        turn.result_event_id = completed.result_event_id;
+        turn.error.clone_from(&completed.error);
+        turn.active_seconds = completed.active_seconds;
+        self.cancel_turn_id.take_if(|canceled| *canceled == id);
+        self.ended = Some(LastTurn {
+            id,
+            state: turn.state,
+            yield_reason: turn.yield_reason,
+            result_event_id: turn.result_event_id,
+        });
+        if self.running.is_none() {
+            self.status = match &self.queued {
+                Some(_) => Status::Queued,
+                None => completed.status_at_rest(),
+            };
+        }
+        Some(turn)
+    }
+}
+
+impl TurnCompleted {
+    /// The session's status after this turn when no input waits.
+    pub fn status_at_rest(&self) -> Status {
+        match self.yield_reason {
+            YieldReason::NeedsInput | YieldReason::RequiresAction => Status::AwaitingInput,
+            YieldReason::Error if self.failed => Status::Failed,
+            YieldReason::Error
+            | YieldReason::Completed
+            | YieldReason::BudgetExceeded
+            | YieldReason::DeadlineExceeded
+            | YieldReason::MaxTurns
+            | YieldReason::Canceled => Status::Idle,
+        }
+    }
+}
+
+/// What an event left behind outside the session itself.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// A turn that ended, in its final form.
+    pub ended: Option<Turn>,
+}
+
+/// Folds a whole log.
+///
+/// Returns `None` when it does not begin with `session.created`.
+pub fn fold<'a>(id: SessionId, log: impl IntoIterator<Item = &'a Event>) -> Option<(Session, Vec<Turn>)> {
+    let mut log = log.into_iter();
+    let first = log.next()?;
+    let Body::SessionCreated(created) = &first.draft.body else { return None };
+    let mut session = Session::from_created(id, first, created);
+    let ended = log.filter_map(|event| session.apply(event).ended).collect();
+    Some((session, ended))
+}

@@ -1,0 +1,121 @@
+//! Which events a caller's command makes of a session, or why it is refused.
+//!
+//! Pure: state, command and stamp in, events out. Called by `journal::execute`,
+//! which holds the session's row; whatever must happen besides (a wake, a
+//! delivery, a clean-up) is read from the events there.
+
+mod archive;
+mod cancel;
+mod create;
+mod patch;
+mod steer;
+
+use serde_json::{Map, Value};
+
+use super::{
+    event::{Actor, Body, CancelMode, Draft, TurnCompleted},
+    ids::*,
+    session::{Limits, Session},
+    tool::ToolCall,
+    turn::YieldReason,
+    usage::Usage,
+};
+use crate::base::Origin;
+
+pub use create::{NewSession, create};
+
+/// What a caller wants of a session.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Give it input.
+    Steer(Input),
+    /// End what runs and what waits.
+    Cancel,
+    /// Close it for good.
+    Archive {
+        /// Calls of the running turn that have no result yet.
+        open_calls: Vec<ToolCall>,
+    },
+    /// Change what may change.
+    Patch { title: Option<Option<String>>, metadata: Option<Map<String, Value>>, limits: Option<Limits> },
+}
+
+/// A message to the agent.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    pub text: String,
+    /// The whole input where it was an object.
+    pub object: Option<Value>,
+    /// The envelope without `text` and `refs`.
+    pub envelope: Option<Map<String, Value>>,
+    pub refs: Map<String, Value>,
+    /// End the running turn first.
+    pub interrupt: bool,
+}
+
+/// Who asks, and where new ids come from.
+#[derive(Clone, Debug)]
+pub struct Stamp {
+    pub actor: Actor,
+    pub origin: Origin,
+}
+
+/// Why a command is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The session is closed.
+    #[error("the session is archived and read-only; create a new one")]
+    Archived,
+    /// The session has no agent that could read a message.
+    #[error("the session was created without an agent, so nobody reads its messages")]
+    NoAgent,
+}
+
+/// The events of a command, in order; none when it changes nothing.
+///
+/// # Errors
+/// The [`Rejection`] says what the caller should do instead.
+pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
+    match command {
+        Command::Steer(input) => steer::decide(session, input, stamp),
+        Command::Cancel => Ok(cancel::decide(session, stamp)),
+        Command::Archive { open_calls } => Ok(archive::decide(session, open_calls, stamp)),
+        Command::Patch { title, metadata, limits } => patch::decide(session, title, metadata, limits, stamp),
+    }
+}
+
+impl Stamp {
+    /// An event by this actor, at its type's own level.
+    pub fn draft(&self, turn_id: Option<TurnId>, body: Body) -> Draft {
+        Draft {
+            id: self.origin.id(),
+            actor: self.actor.clone(),
+            level: body.level(),
+            turn_id,
+            step_id: None,
+            refs: Map::new(),
+            body,
+        }
+    }
+}
+
+/// The end of a turn that a caller ended before a worker could.
+fn canceled(turn_id: TurnId, usage: Usage) -> Body {
+    Body::TurnCompleted(Box::new(TurnCompleted {
+        turn_id,
+        yield_reason: YieldReason::Canceled,
+        result_event_id: None,
+        usage,
+        active_seconds: 0,
+        error: None,
+        limit: None,
+        failed: false,
+    }))
+}
+
+/// The request that a running turn ends; none when one was made before.
+fn cancel_request(session: &Session, mode: CancelMode, stamp: &Stamp) -> Option<Draft> {
+    let running = session.running.as_ref()?;
+    (session.cancel_turn_id != Some(running.id))
+        .then(|| stamp.draft(Some(running.id), Body::TurnCancelRequested { turn_id: running.id, mode }))
+}

@@ -1,0 +1,62 @@
+//! What a batch of a turn's events adds to the session's row.
+//!
+//! A leased turn does not hold the row, so it cannot write the whole fold back; it
+//! writes differences. `record == apply` is the property that keeps both honest.
+
+use super::{
+    event::{Body, Draft, TurnCompleted},
+    ids::*,
+    usage::Usage,
+};
+
+/// The difference that some events of one turn make.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Delta {
+    pub usage: Usage,
+    pub start: Option<Start>,
+    pub end: Option<TurnCompleted>,
+}
+
+/// A turn's start, with the window that its worker saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub turn_id: TurnId,
+    pub input_to_seq: i64,
+    pub attempt: i32,
+}
+
+impl Delta {
+    /// Sums up the events of one append.
+    pub fn of<'a>(drafts: impl IntoIterator<Item = &'a Draft>) -> Self {
+        let mut delta = Self::default();
+        for draft in drafts {
+            match &draft.body {
+                Body::StepCompleted(step) => delta.usage += step.usage,
+                Body::ToolCall { .. } => delta.usage.tool_calls += 1,
+                Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
+                    delta.start =
+                        Some(Start { turn_id: *turn_id, input_to_seq: *input_to_seq, attempt: *attempt });
+                }
+                Body::TurnCompleted(completed) => delta.end = Some((**completed).clone()),
+                Body::SessionCreated(_)
+                | Body::SessionUpdated { .. }
+                | Body::SessionStatusChanged { .. }
+                | Body::UserMessage { .. }
+                | Body::TurnCancelRequested { .. }
+                | Body::AgentMessage { .. }
+                | Body::AgentThinking { .. }
+                | Body::ExecCompleted { .. }
+                | Body::ToolResult { .. }
+                | Body::ErrorModel(_)
+                | Body::ErrorRuntime(_)
+                | Body::ErrorTask(_)
+                | Body::SandboxCreated { .. }
+                | Body::SandboxLost { .. }
+                | Body::SandboxTerminated { .. }
+                | Body::LimitWarning { .. }
+                | Body::LimitExceeded { .. } => {}
+            }
+        }
+        delta
+    }
+}

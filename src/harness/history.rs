@@ -1,0 +1,119 @@
+//! The conversation, as a pure function of the log.
+//!
+//! Every prefix of every log gives a conversation that a provider accepts: each
+//! call has a result (a synthetic one where a crash hid the real one), results
+//! stand in the order of their calls, and input stands where a turn took it.
+
+use std::collections::HashMap;
+
+use crate::domain::{Event, Message, TurnId, conversation::Block, event::Body, tool::ToolResult};
+
+/// What the model is told of a call that has no result in the log.
+const LOST: &str = "The result of this call was lost; its outcome is unknown.";
+
+/// Builds the conversation that `log` records.
+///
+/// `objects` gives input objects to the model as JSON; otherwise it gets their text.
+pub fn build(log: &[Event], objects: bool) -> Vec<Message> {
+    let mut builder = Builder { objects, ..Builder::default() };
+    for event in log {
+        builder.take(event);
+    }
+    builder.settle();
+    builder.messages
+}
+
+#[derive(Default)]
+struct Builder {
+    objects: bool,
+    messages: Vec<Message>,
+    /// Input that no turn has taken yet, by the turn that will.
+    waiting: HashMap<TurnId, Vec<String>>,
+    /// Calls of the last answer and what came of them, in its order.
+    calls: Vec<(String, Option<ToolResult>)>,
+}
+
+impl Builder {
+    fn take(&mut self, event: &Event) {
+        match &event.draft.body {
+            Body::UserMessage { text, input, .. } => {
+                let text = match input {
+                    Some(object) if self.objects => object.to_string(),
+                    Some(_) | None => text.clone(),
+                };
+                if let Some(turn) = event.draft.turn_id {
+                    self.waiting.entry(turn).or_default().push(text);
+                }
+            }
+            Body::TurnStarted { turn_id, .. } => self.take_input(*turn_id),
+            // A turn that ended before it started leaves its input in the history.
+            Body::TurnCompleted(completed) => self.take_input(completed.turn_id),
+            Body::StepCompleted(step) => {
+                self.settle();
+                if step.raw.is_empty() && step.blocks.is_empty() {
+                    return;
+                }
+                self.calls = calls(&step.blocks);
+                self.messages.push(Message::Assistant {
+                    provider: step.provider.clone(),
+                    raw: step.raw.clone(),
+                    blocks: step.blocks.clone(),
+                });
+            }
+            Body::ToolResult { call_id, output, is_error, .. } => {
+                let open = self.calls.iter_mut().find(|(id, result)| id == call_id && result.is_none());
+                if let Some((_, result)) = open {
+                    *result = Some(ToolResult {
+                        call_id: call_id.clone(),
+                        output: output.clone(),
+                        is_error: *is_error,
+                    });
+                }
+            }
+            Body::SessionCreated(_)
+            | Body::SessionUpdated { .. }
+            | Body::SessionStatusChanged { .. }
+            | Body::TurnCancelRequested { .. }
+            | Body::AgentMessage { .. }
+            | Body::AgentThinking { .. }
+            | Body::ToolCall { .. }
+            | Body::ExecCompleted { .. }
+            | Body::ErrorModel(_)
+            | Body::ErrorRuntime(_)
+            | Body::ErrorTask(_)
+            | Body::SandboxCreated { .. }
+            | Body::SandboxLost { .. }
+            | Body::SandboxTerminated { .. }
+            | Body::LimitWarning { .. }
+            | Body::LimitExceeded { .. } => {}
+        }
+    }
+
+    fn take_input(&mut self, turn: TurnId) {
+        // A turn that is taken up again has its input in the history already.
+        let Some(texts) = self.waiting.remove(&turn) else { return };
+        self.settle();
+        self.messages.extend(texts.into_iter().map(|text| Message::User { text }));
+    }
+
+    /// Answers the calls of the last answer, before anything else is said.
+    fn settle(&mut self) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let results = self.calls.drain(..).map(|(call_id, result)| {
+            result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
+        });
+        self.messages.push(Message::Results { results: results.collect() });
+    }
+}
+
+fn calls(blocks: &[Block]) -> Vec<(String, Option<ToolResult>)> {
+    blocks
+        .iter()
+        .filter_map(|block| match block {
+            Block::ToolCall(call) => Some((call.call_id.clone(), None)),
+            Block::Text { .. } | Block::Thinking { .. } => None,
+        })
+        .collect()
+}

@@ -1,0 +1,118 @@
+//! The turn loop: what the agent does between its input and its yield.
+//!
+//! Called by `worker` under a lease. It sees only ports ([`Model`], [`Tools`],
+//! [`Journal`]) and time, never HTTP or SQL, so a simulation can run it. What to
+//! do next is read from the log alone, so a turn that another worker began goes on
+//! where its log ends.
+
+pub mod history;
+mod limits;
+mod next;
+mod step;
+mod tools;
+pub mod turn;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::{
+    Event, Session,
+    event::Draft,
+    tool::{Replay, ToolCall, ToolSpec},
+};
+
+pub use crate::model::{Delta, Model};
+pub use turn::{Ports, Turn, run};
+
+/// The log, as a leased turn may write it.
+#[async_trait]
+pub trait Journal: Send + Sync {
+    /// Appends in one go and returns the events with their places.
+    async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt>;
+    /// The whole log so far.
+    async fn log(&self) -> Result<Vec<Event>, Halt>;
+    /// The session as it is now: its limits may have been raised.
+    async fn session(&self) -> Result<Session, Halt>;
+}
+
+/// The tools of the session, with its sandbox behind them.
+#[async_trait]
+pub trait Tools: Send + Sync {
+    /// What the model may call, in catalogue order.
+    fn specs(&self) -> &[ToolSpec];
+    /// The replay class of a tool; `None` for one that does not exist.
+    fn replay(&self, tool: &str) -> Option<Replay>;
+    /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a
+    /// command running; [`Tools::cancel`] ends it.
+    async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;
+    /// Settles a call whose worker died: by its replay class, never twice when unsafe.
+    async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault>;
+    /// Ends whatever the call started. Returns when nothing of it is left.
+    async fn cancel(&self, call: &ToolCall);
+}
+
+/// What a tool has to say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// Text for the model, already capped.
+    pub output: String,
+    pub is_error: bool,
+    /// Whether it ran at all, as far as anyone can know.
+    pub outcome: crate::domain::event::Outcome,
+    pub duration: Duration,
+    /// What was run in the sandbox, if anything.
+    pub exec: Option<Executed>,
+}
+
+/// A command that ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Executed {
+    pub command: String,
+    pub exit_code: i32,
+    pub summary: String,
+    pub bytes: u64,
+    pub cause: String,
+}
+
+/// Why a tool could not be run; what the model can be told is [`Done`] instead.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ToolFault {
+    /// The lease is another's: stop.
+    #[error("another worker holds the sandbox")]
+    Stale,
+    /// No sandbox could be had after bounded tries: the turn ends.
+    #[error("no sandbox could be had: {0}")]
+    Unavailable(String),
+}
+
+/// Why a turn stops without an end of its own. The log says where to go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Halt {
+    /// The lease is another's; nothing may be written any more.
+    #[error("the lease was lost")]
+    Stale,
+    /// Input arrived before the turn started: begin again with the new window.
+    #[error("the session moved on before the turn started")]
+    Moved,
+    /// The worker was asked to stop: the next one goes on.
+    #[error("the worker drains")]
+    Drained,
+    /// Nothing to do before this has passed: give the slot to others.
+    #[error("waits for the provider")]
+    Wait(Duration),
+    /// The database or a blob is out of reach; the lease decides who goes on.
+    #[error("the record is out of reach: {0}")]
+    Unavailable(String),
+}
+
+/// What may stop a turn from outside, in order of urgency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signals {
+    /// The lease was lost: drop everything.
+    pub lost: bool,
+    /// A caller asked the turn to end.
+    pub cancel: bool,
+    /// The worker is asked to stop: hand back at the next checkpoint.
+    pub drain: bool,
+}

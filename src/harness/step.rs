@@ -1,0 +1,172 @@
+//! One step: a model call, and the append that makes its answer a fact.
+
+use std::time::Duration;
+
+use super::{Halt, history, limits, turn::Run};
+use crate::{
+    base::{Timestamp, backoff::Backoff, limit, text},
+    domain::{
+        Actor, Level, StepId, Usage,
+        conversation::{Answer, Block, ModelRequest},
+        event::{Body, Draft, Failure, StepCompleted},
+        tool::{Replay, ToolCall},
+    },
+    model::Fault,
+};
+
+const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
+/// Longest `args_summary` of a call, in bytes: one line of a dashboard.
+const ARGS_SUMMARY_BYTES: usize = 200;
+
+impl Run<'_> {
+    /// Asks the model once. Returns whether the turn is over.
+    pub(super) async fn step(&mut self, failures: u32) -> Result<bool, Halt> {
+        if self.wait_for_retry().await? {
+            // A signal ended the wait; the loop looks at it first.
+            return Ok(false);
+        }
+        let steps = self.usage().steps;
+        if limits::forbids_step(self.session.created.limits, self.session_usage(), steps).is_some() {
+            // Limits may be raised on a live session: believe only the row.
+            self.session = self.ports.journal.session().await?;
+            if let Some(trip) = limits::forbids_step(self.session.created.limits, self.session_usage(), steps)
+            {
+                return self.end_by(trip).await;
+            }
+        }
+        let request = self.request();
+        let started = self.ports.origin.now();
+        let mut ignore = |_| {};
+        let answered = tokio::select! {
+            answered = self.turn.model.answer(&request, &mut ignore) => answered,
+            // Dropping the call drops the connection: the provider stops.
+            interrupt = self.interrupted() => return self.give_up(interrupt).await,
+        };
+        match answered {
+            Ok(answer) => {
+                let drafts = self.answer_events(answer, steps + 1, started);
+                self.record(drafts).await?;
+                Ok(false)
+            }
+            Err(fault) => self.model_failed(fault, failures + 1).await,
+        }
+    }
+
+    fn request(&self) -> ModelRequest {
+        let wanted = self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT);
+        let left = limits::tokens_left(self.session.created.limits, self.session_usage());
+        ModelRequest {
+            model: self.turn.model_name.clone(),
+            system: self.turn.prompt.clone(),
+            tools: self.ports.tools.specs().to_vec(),
+            history: history::build(&self.log, self.turn.objects),
+            max_tokens: left.map_or(wanted, |left| wanted.min(left)),
+            options: self.turn.options.clone(),
+        }
+    }
+
+    /// The answer as events: the raw blocks and, in the same append, their views.
+    fn answer_events(&mut self, answer: Answer, index: u64, started: Timestamp) -> Vec<Draft> {
+        let step: StepId = self.ports.origin.id();
+        let is_final = answer.tool_calls().next().is_none();
+        let views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
+        let usage = Usage { steps: 1, tool_calls: 0, ..answer.usage };
+        let completed = Body::StepCompleted(Box::new(StepCompleted {
+            index,
+            provider: self.turn.model.provider().to_owned(),
+            model: self.turn.model_name.clone(),
+            raw: answer.raw,
+            blocks: answer.blocks,
+            stop: answer.stop,
+            usage,
+            attempt: self.turn.attempt,
+            duration_ms: millis(self.ports.origin.now() - started),
+        }));
+        let mut drafts = vec![self.draft(completed, Actor::agent())];
+        drafts.extend(views);
+        for draft in &mut drafts {
+            draft.step_id = Some(step);
+        }
+        drafts
+    }
+
+    fn view(&mut self, block: &Block, is_final: bool) -> Option<Draft> {
+        match block {
+            Block::Text { text } if text.trim().is_empty() => None,
+            Block::Text { text } => {
+                let body =
+                    Body::AgentMessage { text: text.clone(), awaiting_input: false, options: Vec::new() };
+                let mut draft = self.draft(body, Actor::agent());
+                // Text beside tool calls is narration; the last word is the result.
+                draft.level = if is_final { Level::User } else { Level::Progress };
+                Some(draft)
+            }
+            Block::Thinking { text } if text.is_empty() => None,
+            Block::Thinking { text } => {
+                Some(self.draft(Body::AgentThinking { text: text.clone() }, Actor::agent()))
+            }
+            Block::ToolCall(call) => {
+                self.fresh.insert(call.call_id.clone());
+                let body = Body::ToolCall {
+                    call_id: call.call_id.clone(),
+                    tool: call.tool.clone(),
+                    input: call.input.clone(),
+                    args_summary: args_summary(call),
+                    // A tool that does not exist is not run, so nothing can repeat.
+                    replay: self.ports.tools.replay(&call.tool).unwrap_or(Replay::ReadOnly),
+                };
+                Some(self.draft(body, Actor::agent()))
+            }
+        }
+    }
+
+    async fn model_failed(&mut self, fault: Fault, failures: u32) -> Result<bool, Halt> {
+        let message = fault.to_string();
+        let (code, retry_after) = match fault {
+            Fault::Unavailable { retry_after, .. } => ("model_unavailable", Some(retry_after)),
+            Fault::ContextTooLong { .. } => ("context_exhausted", None),
+            Fault::Unauthorized { .. } => ("model_unauthorized", None),
+            Fault::PaymentRequired { .. } => ("payment_required", None),
+            Fault::Refused { .. } => ("model_refused_request", None),
+        };
+        let delay = retry_after
+            .filter(|_| failures < limit::MODEL_ATTEMPTS_MAX)
+            .map(|asked| BACKOFF.delay(failures, self.ports.origin).max(asked.unwrap_or_default()));
+        let retry_at = delay.map(|delay| self.ports.origin.now() + delay);
+        let failure = Failure { code: code.to_owned(), message: message.clone(), retry_at };
+        let failed = self.draft(Body::ErrorModel(failure), Actor::system());
+        if retry_at.is_none() {
+            return self.fail(code, message, vec![failed]).await;
+        }
+        self.record(vec![failed]).await?;
+        Ok(false)
+    }
+
+    /// Waits until the last failure may be tried again: here when that is soon,
+    /// else by giving the slot away. Returns whether a signal ended the wait.
+    async fn wait_for_retry(&mut self) -> Result<bool, Halt> {
+        let last = self.own_events().next_back().map(|event| &event.draft.body);
+        let Some(Body::ErrorModel(Failure { retry_at: Some(retry_at), .. })) = last else { return Ok(false) };
+        let left = |at: Timestamp| Duration::try_from(at - self.ports.origin.now()).unwrap_or_default();
+        let wait = self.deadline().map_or(left(*retry_at), |deadline| left(*retry_at).min(left(deadline)));
+        if wait > limit::MODEL_WAIT_IN_SLOT {
+            return Err(Halt::Wait(wait));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => Ok(false),
+            _ = self.interrupted() => Ok(true),
+        }
+    }
+}
+
+fn args_summary(call: &ToolCall) -> String {
+    let summary = match call.input.as_object().and_then(|fields| fields.values().next()) {
+        Some(serde_json::Value::String(first)) => first.clone(),
+        Some(_) | None => call.input.to_string(),
+    };
+    text::truncate(&summary, ARGS_SUMMARY_BYTES).to_owned()
+}
+
+fn millis(span: time::Duration) -> u64 {
+    u64::try_from(span.whole_milliseconds()).unwrap_or_default()
+}

@@ -1,0 +1,166 @@
+//! Running the calls of an answer: read-only ones together, all others alone.
+
+use futures::future::join_all;
+
+use super::{Done, Halt, ToolFault, turn::Run};
+use crate::{
+    base::limit,
+    domain::{
+        Actor, Level,
+        event::{Body, Draft, Outcome},
+        tool::{ASK, Replay, ToolCall},
+    },
+};
+
+impl Run<'_> {
+    /// Runs the next calls and writes their results. Returns whether the turn is over.
+    pub(super) async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<bool, Halt> {
+        let asked_for = self.calls_of_step();
+        let Some(first) = calls.first() else { return Ok(false) };
+        if first.tool == ASK {
+            let drafts = self.ask(first);
+            self.record(drafts).await?;
+            return Ok(false);
+        }
+        if asked_for > limit::TOOL_CALLS_PER_STEP_MAX || self.ports.tools.replay(&first.tool).is_none() {
+            let result = self.result_events(first, self.not_run(first, asked_for));
+            self.record(result).await?;
+            return Ok(false);
+        }
+        let together = if self.is_parallel(first) {
+            calls.iter().take_while(|call| self.is_parallel(call)).take(limit::PARALLEL_TOOLS_MAX).count()
+        } else {
+            1
+        };
+        let batch = &calls[..together];
+        let settled = tokio::select! {
+            settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
+            interrupt = self.interrupted() => return self.give_up(interrupt).await,
+        };
+        self.take_results(batch, settled).await
+    }
+
+    async fn take_results(
+        &mut self,
+        batch: &[ToolCall],
+        settled: Vec<Result<Done, ToolFault>>,
+    ) -> Result<bool, Halt> {
+        let mut drafts = Vec::new();
+        let mut unavailable = None;
+        for (call, settled) in batch.iter().zip(settled) {
+            match settled {
+                Ok(done) => drafts.extend(self.result_events(call, done)),
+                Err(ToolFault::Stale) => return Err(Halt::Stale),
+                Err(ToolFault::Unavailable(reason)) => unavailable = Some(reason),
+            }
+        }
+        match unavailable {
+            None => {
+                self.record(drafts).await?;
+                Ok(false)
+            }
+            Some(reason) => {
+                // The history must stay sendable: calls without a sandbox get a result too.
+                let open: Vec<_> = batch.iter().filter(|call| !answered(&drafts, call)).collect();
+                for call in open {
+                    let done = not_run("No sandbox could be started, so this tool did not run.".to_owned());
+                    drafts.extend(self.result_events(call, done));
+                }
+                self.fail("sandbox_unavailable", reason, drafts).await
+            }
+        }
+    }
+
+    /// Runs a call, or asks what became of it when another worker announced it.
+    async fn settle(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+        if self.fresh.contains(&call.call_id) {
+            self.ports.tools.run(call).await
+        } else {
+            self.ports.tools.recover(call).await
+        }
+    }
+
+    fn is_parallel(&self, call: &ToolCall) -> bool {
+        call.tool != ASK && self.ports.tools.replay(&call.tool) == Some(Replay::ReadOnly)
+    }
+
+    /// A question: a message for the caller, and a result for the model.
+    fn ask(&self, call: &ToolCall) -> Vec<Draft> {
+        let question = call.input.get("question").and_then(|question| question.as_str()).unwrap_or_default();
+        let options = call.input.get("options").and_then(|options| options.as_array()).into_iter().flatten();
+        if question.trim().is_empty() {
+            let done = not_run("`question` must be a text that says what you need to know.".to_owned());
+            return self.result_events(call, done);
+        }
+        let body = Body::AgentMessage {
+            text: question.to_owned(),
+            awaiting_input: true,
+            options: options.filter_map(|option| option.as_str().map(str::to_owned)).collect(),
+        };
+        let mut message = self.draft(body, Actor::agent());
+        message.level = Level::User;
+        let done = Done {
+            output: "The question was put to the caller. The answer comes as the next message.".to_owned(),
+            is_error: false,
+            outcome: Outcome::Ran,
+            duration: std::time::Duration::ZERO,
+            exec: None,
+        };
+        let mut drafts = vec![message];
+        drafts.extend(self.result_events(call, done));
+        drafts
+    }
+
+    fn not_run(&self, call: &ToolCall, asked_for: usize) -> Done {
+        if asked_for > limit::TOOL_CALLS_PER_STEP_MAX {
+            let max = limit::TOOL_CALLS_PER_STEP_MAX;
+            return not_run(format!("One answer may ask for {max} calls; this one asked for {asked_for}."));
+        }
+        let names: Vec<_> = self.ports.tools.specs().iter().map(|spec| spec.name.as_str()).collect();
+        not_run(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")))
+    }
+
+    fn result_events(&self, call: &ToolCall, done: Done) -> Vec<Draft> {
+        let duration_ms = u64::try_from(done.duration.as_millis()).unwrap_or(u64::MAX);
+        let exec = done.exec.map(|exec| {
+            let body = Body::ExecCompleted {
+                call_id: call.call_id.clone(),
+                command: exec.command,
+                exit_code: exec.exit_code,
+                summary: exec.summary,
+                bytes: exec.bytes,
+                cause: exec.cause,
+                duration_ms,
+            };
+            self.draft(body, Actor::agent())
+        });
+        let body = Body::ToolResult {
+            call_id: call.call_id.clone(),
+            tool: call.tool.clone(),
+            output: done.output,
+            is_error: done.is_error,
+            outcome: done.outcome,
+            duration_ms,
+        };
+        exec.into_iter().chain([self.draft(body, Actor::agent())]).collect()
+    }
+
+    fn calls_of_step(&self) -> usize {
+        let step = self.own_events().rev().find_map(|event| match &event.draft.body {
+            Body::StepCompleted(step) => Some(step),
+            _ => None,
+        });
+        let is_call = |block: &&crate::domain::Block| matches!(block, crate::domain::Block::ToolCall(_));
+        step.map_or(0, |step| step.blocks.iter().filter(is_call).count())
+    }
+}
+
+fn not_run(output: String) -> Done {
+    Done { output, is_error: true, outcome: Outcome::NotRun, duration: std::time::Duration::ZERO, exec: None }
+}
+
+fn answered(drafts: &[Draft], call: &ToolCall) -> bool {
+    drafts
+        .iter()
+        .any(|draft| matches!(&draft.body, Body::ToolResult { call_id, .. } if *call_id == call.call_id))
+}

@@ -1,0 +1,327 @@
+//! Agents: create (idempotent by name), read, change, delete, revisions.
+
+use axum::{
+    extract::{Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{
+    App,
+    auth::{Caller, ReadAgents, WriteAgents},
+    body::{Body, Nothing, OptionalBody},
+    credentials,
+    error::ApiError,
+    openapi::Errors,
+    page::{List, rows},
+    path,
+    write::{Answer, Once, json, no_content},
+};
+use crate::{
+    base::{seal::sha256, text::hex},
+    domain::AgentId,
+    journal::Unit,
+    store::agent::{Agent, Revision},
+    tool,
+    wire::{
+        Page,
+        agent::{AgentView, CreateAgent, PatchAgent, RevisionRef, RevisionView},
+    },
+};
+
+/// Where a page begins and how long it is.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PageQuery {
+    /// Rows of the page: 1 to 500, default 50.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Create an agent, or get the equal one of the same name.
+#[utoipa::path(post, path = "/agents", tag = "agents", operation_id = "createAgent", request_body = CreateAgent,
+    responses((status = 201, body = AgentView), (status = 200, body = AgentView, description = "It exists already."), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteAgents>,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateAgent>,
+) -> Result<Answer, ApiError> {
+    check_config(&app, &wanted.model, wanted.tools.as_deref())?;
+    credentials::check_choice(wanted.key.is_some(), wanted.credential.is_some())?;
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        if let Some(existing) = unit.tx().agent_by_name(&wanted.name).await? {
+            return same_or_conflict(&app, unit, existing, &wanted).await;
+        }
+        let credential = match &wanted.key {
+            Some(key) => Some(credentials::store_for_model(&app, unit, &wanted.model, key).await?),
+            None => credentials::existing(unit, wanted.credential).await?,
+        };
+        let origin = app.0.journal.origin();
+        let now = origin.now();
+        let id: AgentId = origin.id();
+        let mut revision = Revision {
+            id: origin.id(),
+            agent: id,
+            number: 1,
+            prompt: wanted.prompt,
+            model: wanted.model,
+            model_options: wanted.model_options,
+            runtime: wanted.runtime.unwrap_or_else(|| "builtin".to_owned()),
+            tools: wanted.tools,
+            digest: String::new(),
+            created_at: now,
+        };
+        revision.digest = digest_of(&revision);
+        let agent =
+            Agent { id, name: wanted.name, credential, limits: wanted.limits, revision, created_at: now, updated_at: now };
+        match unit.tx().insert_agent(&agent).await {
+            Ok(()) => Ok(Answer::new(StatusCode::CREATED, &view(agent))),
+            Err(crate::store::Error::Conflict(_)) => Err(name_taken()),
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await
+}
+
+/// List agents, newest first.
+#[utoipa::path(get, path = "/agents", tag = "agents", operation_id = "listAgents", params(PageQuery),
+    responses((status = 200, body = Page<AgentView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadAgents>,
+    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = super::page::query(query)?;
+    let rows = rows(query.limit)?;
+    let list = List::new(&app, caller.tenant, "agents", &());
+    let below = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let agents = tx.agents(below, rows as i64 + 1).await?;
+    Ok(json(&list.page(agents, rows, |agent| agent.id, view)))
+}
+
+/// Get an agent.
+#[utoipa::path(get, path = "/agents/{agent_id}", tag = "agents", operation_id = "getAgent",
+    params(("agent_id" = AgentId, Path)), responses((status = 200, body = AgentView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadAgents>,
+    Path(agent): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&view(tx.agent(path::id(&agent)?).await?)))
+}
+
+/// Change an agent. A change of prompt, model, options or tools makes a new revision.
+#[utoipa::path(patch, path = "/agents/{agent_id}", tag = "agents", operation_id = "updateAgent",
+    params(("agent_id" = AgentId, Path)), request_body = PatchAgent,
+    responses((status = 200, body = AgentView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteAgents>,
+    Path(agent): Path<String>,
+    Body { value: change, .. }: Body<PatchAgent>,
+) -> Result<Response, ApiError> {
+    credentials::check_choice(change.key.is_some(), change.credential.flatten().is_some())?;
+    let id = path::id(&agent)?;
+    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut agent = unit.tx().lock_agent(id).await?;
+    let revision = changed(&app, &agent.revision, &change)?;
+    if let Some(key) = &change.key {
+        agent.credential = Some(credentials::store_for_model(&app, &mut unit, &revision.model, key).await?);
+    } else if let Some(credential) = change.credential {
+        agent.credential = credentials::existing(&mut unit, credential).await?;
+    }
+    if revision.digest != agent.revision.digest {
+        let latest = unit.tx().revisions(id, None, 1).await?;
+        let number = latest.first().map_or(1, |latest| latest.number + 1);
+        agent.revision = Revision { number, ..revision };
+        unit.tx().insert_revision(&agent.revision).await?;
+    }
+    if let Some(limits) = change.limits {
+        agent.limits = agent.limits.overridden_by(limits);
+    }
+    agent.updated_at = app.0.journal.origin().now();
+    unit.tx().update_agent(&agent).await?;
+    unit.commit().await?;
+    Ok(json(&view(agent)))
+}
+
+/// Delete an agent. Its sessions go on with the revision that they pinned.
+#[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",
+    params(("agent_id" = AgentId, Path)), responses((status = 204), Errors))]
+pub async fn delete(
+    State(app): State<App>,
+    caller: Caller<WriteAgents>,
+    Path(agent): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.delete_agent(path::id(&agent)?).await?;
+    tx.commit().await?;
+    Ok(no_content())
+}
+
+/// List an agent's revisions, newest first.
+#[utoipa::path(get, path = "/agents/{agent_id}/revisions", tag = "agents", operation_id = "listRevisions",
+    params(("agent_id" = AgentId, Path), PageQuery),
+    responses((status = 200, body = Page<RevisionView>), Errors))]
+pub async fn revisions(
+    State(app): State<App>,
+    caller: Caller<ReadAgents>,
+    Path(agent): Path<String>,
+    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = super::page::query(query)?;
+    let rows = rows(query.limit)?;
+    let id: AgentId = path::id(&agent)?;
+    let list = List::new(&app, caller.tenant, "revisions", &id);
+    let below = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let active = tx.agent(id).await?.revision.id;
+    let revisions = tx.revisions(id, below, rows as i64 + 1).await?;
+    Ok(json(&list.page(revisions, rows, |revision| revision.number, |revision| revision_view(revision, active))))
+}
+
+/// Make a revision the one that new sessions run.
+#[utoipa::path(post, path = "/agents/{agent_id}/revisions/{revision}/activate", tag = "agents",
+    operation_id = "activateRevision",
+    params(("agent_id" = AgentId, Path), ("revision" = String, Path, description = "Number or id")),
+    responses((status = 200, body = AgentView), Errors))]
+pub async fn activate(
+    State(app): State<App>,
+    caller: Caller<WriteAgents>,
+    Path((agent, revision)): Path<(String, String)>,
+    once: Once,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&agent)?;
+    let answer = once
+        .run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+            let mut agent = unit.tx().lock_agent(id).await?;
+            agent.revision = match revision.parse::<i32>() {
+                Ok(number) => unit.tx().revision_by_number(id, number).await?,
+                Err(_) => unit.tx().revision(path::id(&revision)?).await?,
+            };
+            if agent.revision.agent != id {
+                return Err(ApiError::not_found());
+            }
+            agent.updated_at = app.0.journal.origin().now();
+            unit.tx().update_agent(&agent).await?;
+            Ok(Answer::new(StatusCode::OK, &view(agent)))
+        })
+        .await?;
+    Ok(answer.into_response())
+}
+
+/// The model and the tools of an agent exist here.
+fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), ApiError> {
+    app.check_model(model)?;
+    let known = tool::names();
+    let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(&name.as_str()));
+    match unknown {
+        None => Ok(()),
+        Some(name) => {
+            Err(ApiError::invalid("tools", format!("there is no tool `{name}`; there are {}", known.join(", "))))
+        }
+    }
+}
+
+/// The revision that a change makes of another one.
+fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revision, ApiError> {
+    let origin = app.0.journal.origin();
+    let mut next = Revision { id: origin.id(), created_at: origin.now(), ..revision.clone() };
+    if let Some(prompt) = &change.prompt {
+        next.prompt.clone_from(prompt);
+    }
+    if let Some(model) = &change.model {
+        next.model.clone_from(model);
+    }
+    if let Some(options) = &change.model_options {
+        next.model_options.clone_from(options);
+    }
+    if let Some(tools) = &change.tools {
+        next.tools.clone_from(tools);
+    }
+    check_config(app, &next.model, next.tools.as_deref())?;
+    next.digest = digest_of(&next);
+    Ok(next)
+}
+
+/// The existing agent when the wanted one is configured the same.
+async fn same_or_conflict(
+    app: &App,
+    unit: &mut Unit,
+    existing: Agent,
+    wanted: &CreateAgent,
+) -> Result<Answer, ApiError> {
+    let revision = &existing.revision;
+    let is_same = revision.prompt == wanted.prompt
+        && revision.model == wanted.model
+        && revision.model_options == wanted.model_options
+        && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
+        && revision.tools == wanted.tools
+        && existing.limits == wanted.limits
+        && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
+        && credentials::is_same_key(app, unit, existing.credential, wanted.key.as_deref()).await?;
+    if is_same { Ok(Answer::new(StatusCode::OK, &view(existing))) } else { Err(name_taken()) }
+}
+
+fn name_taken() -> ApiError {
+    ApiError {
+        param: Some("name".to_owned()),
+        ..ApiError::conflict("name_taken", "an agent of this name is configured differently; PATCH it instead")
+    }
+}
+
+fn digest_of(revision: &Revision) -> String {
+    let config = serde_json::json!([
+        revision.prompt,
+        revision.model,
+        revision.model_options,
+        revision.runtime,
+        revision.tools
+    ]);
+    hex(&sha256(config.to_string().as_bytes()))
+}
+
+fn view(agent: Agent) -> AgentView {
+    let revision = agent.revision;
+    AgentView {
+        id: agent.id,
+        name: agent.name,
+        prompt_hash: hex(&sha256(revision.prompt.as_bytes())),
+        prompt: revision.prompt,
+        model: revision.model,
+        model_options: revision.model_options,
+        runtime: revision.runtime,
+        revision: revision.number,
+        active_revision: RevisionRef { id: revision.id, number: revision.number, digest: revision.digest },
+        credential_id: agent.credential,
+        limits: agent.limits,
+        tools: revision.tools,
+        created_at: agent.created_at,
+        updated_at: agent.updated_at,
+    }
+}
+
+fn revision_view(revision: Revision, active: crate::domain::RevisionId) -> RevisionView {
+    RevisionView {
+        active: revision.id == active,
+        id: revision.id,
+        agent_id: revision.agent,
+        number: revision.number,
+        prompt_hash: hex(&sha256(revision.prompt.as_bytes())),
+        prompt: revision.prompt,
+        model: revision.model,
+        model_options: revision.model_options,
+        runtime: revision.runtime,
+        tools: revision.tools,
+        digest: revision.digest,
+        created_at: revision.created_at,
+    }
+}

@@ -1,0 +1,246 @@
+//! Who asks, and what that allows. Obtaining an extractor *is* the permission.
+
+use std::{
+    collections::HashMap,
+    marker::PhantomData,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    extract::{FromRequestParts, Path},
+    http::{HeaderMap, request::Parts},
+};
+use governor::clock::Clock as _;
+use serde::Deserialize;
+
+use super::{App, error::ApiError, path};
+use crate::{
+    base::{Origin, key, limit, seal::sha256},
+    domain::{
+        Actor, ActorKind, Level, SessionId, TenantId,
+        decide::Stamp,
+        session::Source,
+    },
+    store::{Result as StoreResult, key::LiveKey, token::LiveToken},
+    wire::ErrorType,
+};
+
+/// What a key must be allowed to do.
+pub trait Scope: Send + Sync + 'static {
+    /// The word in the key's scopes; `*` and the prefix with `*` match too.
+    const NAME: &'static str;
+    /// The word in a client token's scopes; none where tokens are not accepted.
+    const TOKEN: Option<&'static str> = None;
+}
+
+macro_rules! scopes {
+    ($($(#[$doc:meta])* $scope:ident $name:literal $token:expr;)*) => {$(
+        $(#[$doc])*
+        pub enum $scope {}
+        impl Scope for $scope {
+            const NAME: &'static str = $name;
+            const TOKEN: Option<&'static str> = $token;
+        }
+    )*};
+}
+
+scopes! {
+    /// Read sessions.
+    ReadSessions "sessions:read" None;
+    /// Create and change sessions.
+    WriteSessions "sessions:write" None;
+    /// Read the log of a session: a client token may.
+    ReadLog "sessions:read" Some("read");
+    /// Send messages to a session: a client token may.
+    SteerSession "sessions:write" Some("steer");
+    /// Read agents.
+    ReadAgents "agents:read" None;
+    /// Create and change agents.
+    WriteAgents "agents:write" None;
+    /// Read credentials, never their keys.
+    ReadCredentials "credentials:read" None;
+    /// Create and change credentials.
+    WriteCredentials "credentials:write" None;
+}
+
+/// A caller with an API key that has the scope.
+pub struct Caller<S: Scope> {
+    pub tenant: TenantId,
+    pub actor: Actor,
+    pub source: Source,
+    scope: PhantomData<fn() -> S>,
+}
+
+/// A caller of one session: with an API key, or with that session's client token.
+pub struct SessionCaller<S: Scope> {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub actor: Actor,
+    /// The caller sees nothing beyond this level.
+    pub level: Level,
+    scope: PhantomData<fn() -> S>,
+}
+
+impl<S: Scope> Caller<S> {
+    /// Who to write down as the author of a command.
+    pub fn stamp(&self, origin: &Origin) -> Stamp {
+        Stamp { actor: self.actor.clone(), origin: origin.clone() }
+    }
+}
+
+impl<S: Scope> SessionCaller<S> {
+    /// Who to write down as the author of a command.
+    pub fn stamp(&self, origin: &Origin) -> Stamp {
+        Stamp { actor: self.actor.clone(), origin: origin.clone() }
+    }
+}
+
+impl<S: Scope> FromRequestParts<App> for Caller<S> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let secret = bearer(&parts.headers).ok_or_else(no_key)?;
+        let key = app.live_key(&secret).await?.ok_or_else(wrong_key)?;
+        app.check_rate(&key)?;
+        if !allows(&key.scopes, S::NAME) {
+            return Err(missing_scope(S::NAME));
+        }
+        Ok(Self { tenant: key.tenant, actor: key_actor(&key), source: source(&parts.headers), scope: PhantomData })
+    }
+}
+
+impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let Path(segments): Path<HashMap<String, String>> =
+            Path::from_request_parts(parts, app).await.map_err(|_| ApiError::not_found())?;
+        let wanted = segments.get("session_id").map(String::as_str).unwrap_or_default();
+        let in_query = query_token(parts.uri.query());
+        let secret = match bearer(&parts.headers) {
+            Some(secret) => secret,
+            // A key of the organization never belongs in a URL.
+            None => in_query.filter(|token| token.starts_with(key::CLIENT_TOKEN_PREFIX)).ok_or_else(no_key)?,
+        };
+        if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
+            let key = app.live_key(&secret).await?.ok_or_else(wrong_key)?;
+            app.check_rate(&key)?;
+            if !allows(&key.scopes, S::NAME) {
+                return Err(missing_scope(S::NAME));
+            }
+            let session = path::id(wanted)?;
+            let (tenant, actor) = (key.tenant, key_actor(&key));
+            return Ok(Self { tenant, session, actor, level: Level::Internal, scope: PhantomData });
+        }
+        let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
+        let session: SessionId = path::id(wanted)?;
+        let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
+        if !token.scopes.iter().any(|held| held == scope) {
+            return Err(missing_scope(scope));
+        }
+        Ok(Self { tenant: token.tenant, session, actor: token_actor(&token), level: token.level, scope: PhantomData })
+    }
+}
+
+/// Verified keys, for a moment: a revocation must take effect within 5 s.
+#[derive(Default)]
+pub struct KeyCache(Mutex<HashMap<[u8; 32], (Instant, LiveKey)>>);
+
+impl KeyCache {
+    fn get(&self, hash: &[u8; 32]) -> Option<LiveKey> {
+        let cache = self.0.lock().expect("no holder of the key cache panics");
+        cache.get(hash).filter(|(at, _)| at.elapsed() < limit::KEY_CACHE_TTL).map(|(_, key)| key.clone())
+    }
+
+    fn put(&self, hash: [u8; 32], key: LiveKey) {
+        let mut cache = self.0.lock().expect("no holder of the key cache panics");
+        if cache.len() >= limit::KEY_CACHE_ENTRIES_MAX {
+            cache.retain(|_, (at, _)| at.elapsed() < limit::KEY_CACHE_TTL);
+        }
+        if cache.len() < limit::KEY_CACHE_ENTRIES_MAX {
+            cache.insert(hash, (Instant::now(), key));
+        }
+    }
+}
+
+impl App {
+    async fn live_key(&self, secret: &str) -> StoreResult<Option<LiveKey>> {
+        if key::verify_check(secret) == Some(false) {
+            return Ok(None);
+        }
+        let hash = sha256(secret.as_bytes());
+        if let Some(key) = self.0.keys.get(&hash) {
+            return Ok(Some(key));
+        }
+        let found = self.0.store.find_key(secret).await?;
+        if let Some(key) = &found {
+            self.0.keys.put(hash, key.clone());
+        }
+        Ok(found)
+    }
+
+    fn check_rate(&self, key: &LiveKey) -> Result<(), ApiError> {
+        self.0.rates.check_key(&key.key).map_err(|until| {
+            let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
+            let message = format!(
+                "this key may make {} requests a second; slow down",
+                limit::REQUESTS_PER_SECOND
+            );
+            ApiError {
+                retry_after: Some(wait.max(Duration::from_secs(1))),
+                ..ApiError::new(ErrorType::RateLimited, message)
+            }
+        })
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let authorization = text("authorization").and_then(|value| {
+        let (scheme, secret) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+    });
+    authorization.or_else(|| text("x-api-key")).filter(|secret| !secret.is_empty()).map(str::to_owned)
+}
+
+fn query_token(query: Option<&str>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Token {
+        token: Option<String>,
+    }
+    let uri: axum::http::Uri = format!("/?{}", query?).parse().ok()?;
+    axum::extract::Query::<Token>::try_from_uri(&uri).ok()?.0.token
+}
+
+fn allows(scopes: &[String], wanted: &str) -> bool {
+    scopes.iter().any(|scope| {
+        scope == "*" || scope == wanted || scope.strip_suffix('*').is_some_and(|prefix| wanted.starts_with(prefix))
+    })
+}
+
+fn key_actor(key: &LiveKey) -> Actor {
+    Actor { id: Some(key.key.to_string()), display: Some(key.name.clone()), kind: ActorKind::Human }
+}
+
+fn token_actor(token: &LiveToken) -> Actor {
+    Actor { id: Some(format!("client-token/{}", token.session)), display: None, kind: ActorKind::Human }
+}
+
+/// Told by the client's own name, not by anything that the body could claim.
+fn source(headers: &HeaderMap) -> Source {
+    let agent = headers.get("user-agent").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if agent.starts_with("sojourn-cli/") { Source::Cli } else { Source::Api }
+}
+
+fn no_key() -> ApiError {
+    ApiError::new(ErrorType::Unauthorized, "send an API key as `Authorization: Bearer <key>`")
+}
+
+fn wrong_key() -> ApiError {
+    ApiError::new(ErrorType::Unauthorized, "the key is unknown, expired or revoked")
+}
+
+fn missing_scope(scope: &str) -> ApiError {
+    ApiError::new(ErrorType::Forbidden, format!("the key lacks the scope `{scope}`"))
+}

@@ -1,0 +1,107 @@
+//! JSON bodies, strictly: the right media type, known fields, valid values.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request},
+    http::{HeaderMap, header},
+};
+use garde::Validate;
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+use crate::{base::seal::sha256, wire::ErrorType};
+
+/// A valid body, and the hash of its bytes.
+pub struct Body<T> {
+    pub value: T,
+    pub digest: [u8; 32],
+}
+
+impl<T, S> FromRequest<S> for Body<T>
+where
+    T: DeserializeOwned + Validate<Context = ()>,
+    S: Send + Sync,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let is_json = is_json(request.headers());
+        let bytes = bytes(request, state).await?;
+        if !is_json {
+            return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
+        }
+        Ok(Self { value: parse(&bytes)?, digest: sha256(&bytes) })
+    }
+}
+
+/// A body that may be absent; its value is the default then.
+pub struct OptionalBody<T>(pub Body<T>);
+
+impl<T, S> FromRequest<S> for OptionalBody<T>
+where
+    T: DeserializeOwned + Validate<Context = ()> + Default,
+    S: Send + Sync,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let is_json = is_json(request.headers());
+        let bytes = bytes(request, state).await?;
+        let digest = sha256(&bytes);
+        if bytes.is_empty() {
+            return Ok(Self(Body { value: T::default(), digest }));
+        }
+        if !is_json {
+            return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
+        }
+        Ok(Self(Body { value: parse(&bytes)?, digest }))
+    }
+}
+
+/// The body of a call that takes no field: nothing, or an empty object.
+#[derive(Debug, Default, serde::Deserialize, garde::Validate, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+    Bytes::from_request(request, state).await.map_err(|rejection| {
+        let kind = match rejection.status().as_u16() {
+            413 => ErrorType::TooLarge,
+            _ => ErrorType::Invalid,
+        };
+        ApiError::new(kind, format!("the body could not be read: {}", rejection.body_text()))
+    })
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+}
+
+fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        refused((path != ".").then_some(path), error.into_inner().to_string())
+    })?;
+    deserializer.end().map_err(|error| refused(None, error.to_string()))?;
+    if let Err(report) = value.validate() {
+        let (path, error) = report.into_inner().into_iter().next().unzip();
+        let message = error.map_or_else(|| "is not valid".to_owned(), |error| error.to_string());
+        let param = path.map(|path: garde::Path| path.to_string());
+        let text = param.as_ref().map_or_else(|| message.clone(), |param| format!("`{param}` {message}"));
+        return Err(refused(param, text));
+    }
+    Ok(value)
+}
+
+fn refused(param: Option<String>, message: String) -> ApiError {
+    // serde names the unknown field in its message only.
+    let named = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()).map(str::to_owned);
+    let param = match (param, named) {
+        (Some(path), Some(field)) if !path.ends_with(&field) => Some(format!("{path}.{field}")),
+        (path, field) => path.or(field),
+    };
+    ApiError { param, ..ApiError::new(ErrorType::Invalid, message) }
+}

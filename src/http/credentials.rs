@@ -1,0 +1,232 @@
+//! Credentials: store, list, rotate, delete, make default.
+
+use axum::{
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::StatusCode,
+    response::Response,
+};
+
+use super::{
+    App,
+    agents::PageQuery,
+    auth::{Caller, ReadCredentials, WriteCredentials},
+    body::Body,
+    error::ApiError,
+    openapi::Errors,
+    page::{List, rows},
+    path,
+    write::{Answer, Once, json, no_content},
+};
+use crate::{
+    base::key,
+    domain::{CredentialId, TenantId},
+    journal::Unit,
+    model::ModelName,
+    store::{
+        Tx,
+        credential::{self, Credential},
+    },
+    wire::{
+        Page,
+        credential::{CreateCredential, CredentialView, DefaultCredential, RotateCredential},
+    },
+};
+
+/// Store a provider key.
+#[utoipa::path(post, path = "/credentials", tag = "credentials", operation_id = "createCredential",
+    request_body = CreateCredential, responses((status = 201, body = CredentialView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteCredentials>,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateCredential>,
+) -> Result<Answer, ApiError> {
+    if let Some(base_url) = &wanted.base_url {
+        crate::net::check(&app.0.models, base_url)
+            .map_err(|refused| ApiError::invalid("base_url", refused.to_string()))?;
+    } else if !["anthropic", "openai"].contains(&wanted.provider.as_str()) {
+        let message = "a provider other than anthropic and openai needs the `base_url` of its OpenAI-compatible API";
+        return Err(ApiError::invalid("base_url", message));
+    }
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let credential = Credential {
+            id: app.0.journal.origin().id(),
+            provider: wanted.provider,
+            name: wanted.name,
+            last4: key::hint(&wanted.key),
+            base_url: wanted.base_url,
+            is_default: wanted.is_default,
+            created_at: app.0.journal.origin().now(),
+        };
+        store(&app, unit.tx(), &credential, &wanted.key).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view(credential)))
+    })
+    .await
+}
+
+/// List credentials, newest first.
+#[utoipa::path(get, path = "/credentials", tag = "credentials", operation_id = "listCredentials",
+    params(PageQuery), responses((status = 200, body = Page<CredentialView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadCredentials>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = super::page::query(query)?;
+    let rows = rows(query.limit)?;
+    let list = List::new(&app, caller.tenant, "credentials", &());
+    let below = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let credentials = tx.credentials(below, rows as i64 + 1).await?;
+    Ok(json(&list.page(credentials, rows, |credential| credential.id, view)))
+}
+
+/// Get a credential, without its key.
+#[utoipa::path(get, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "getCredential",
+    params(("credential_id" = CredentialId, Path)), responses((status = 200, body = CredentialView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadCredentials>,
+    Path(credential): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&view(tx.credential(path::id(&credential)?).await?)))
+}
+
+/// Rotate the key behind a credential; running sessions use it from their next call on.
+#[utoipa::path(patch, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "rotateCredential",
+    params(("credential_id" = CredentialId, Path)), request_body = RotateCredential,
+    responses((status = 200, body = CredentialView), Errors))]
+pub async fn rotate(
+    State(app): State<App>,
+    caller: Caller<WriteCredentials>,
+    Path(credential): Path<String>,
+    Body { value: wanted, .. }: Body<RotateCredential>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&credential)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let sealed = seal(&app, &mut tx, id, &wanted.key).await?;
+    tx.rotate_credential(id, &sealed, &key::hint(&wanted.key)).await?;
+    let credential = tx.credential(id).await?;
+    tx.commit().await?;
+    Ok(json(&view(credential)))
+}
+
+/// Delete a credential. Sessions that pinned it cannot call their model any more.
+#[utoipa::path(delete, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "deleteCredential",
+    params(("credential_id" = CredentialId, Path)), responses((status = 204), Errors))]
+pub async fn delete(
+    State(app): State<App>,
+    caller: Caller<WriteCredentials>,
+    Path(credential): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.delete_credential(path::id(&credential)?).await?;
+    tx.commit().await?;
+    Ok(no_content())
+}
+
+/// Make a credential the default for its provider.
+#[utoipa::path(put, path = "/credentials/default", tag = "credentials", operation_id = "setDefaultCredential",
+    request_body = DefaultCredential, responses((status = 200, body = CredentialView), Errors))]
+pub async fn set_default(
+    State(app): State<App>,
+    caller: Caller<WriteCredentials>,
+    Body { value: wanted, .. }: Body<DefaultCredential>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut credential = tx.credential(wanted.credential).await?;
+    if wanted.provider.is_some_and(|provider| provider != credential.provider) {
+        let message = format!("this credential is for `{}`", credential.provider);
+        return Err(ApiError::invalid("provider", message));
+    }
+    tx.make_default(&credential).await?;
+    tx.commit().await?;
+    credential.is_default = true;
+    Ok(json(&view(credential)))
+}
+
+/// Refuses a key beside a credential.
+pub(super) fn check_choice(has_key: bool, has_credential: bool) -> Result<(), ApiError> {
+    if has_key && has_credential {
+        return Err(ApiError::invalid("credential", "send `key` or `credential`, not both"));
+    }
+    Ok(())
+}
+
+/// Stores an agent's own key as a credential of its model's provider.
+pub(super) async fn store_for_model(
+    app: &App,
+    unit: &mut Unit,
+    model: &str,
+    secret: &str,
+) -> Result<CredentialId, ApiError> {
+    let name = ModelName::parse(model).map_err(|error| ApiError::invalid("model", error.to_string()))?;
+    let credential = Credential {
+        id: app.0.journal.origin().id(),
+        provider: name.provider,
+        name: None,
+        last4: key::hint(secret),
+        base_url: None,
+        is_default: false,
+        created_at: app.0.journal.origin().now(),
+    };
+    store(app, unit.tx(), &credential, secret).await?;
+    Ok(credential.id)
+}
+
+/// The credential that a caller named, if it is one of theirs.
+pub(super) async fn existing(
+    unit: &mut Unit,
+    credential: Option<CredentialId>,
+) -> Result<Option<CredentialId>, ApiError> {
+    let Some(id) = credential else { return Ok(None) };
+    match unit.tx().credential(id).await {
+        Ok(credential) => Ok(Some(credential.id)),
+        Err(crate::store::Error::NotFound) => {
+            Err(ApiError::invalid("credential", "there is no such credential"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a repeated create names the key that the agent already has.
+pub(super) async fn is_same_key(
+    app: &App,
+    unit: &mut Unit,
+    credential: Option<CredentialId>,
+    secret: Option<&str>,
+) -> Result<bool, ApiError> {
+    use crate::base::ExposeSecret;
+
+    let (Some(secret), tenant) = (secret, unit.tx().tenant()) else { return Ok(true) };
+    let Some(credential) = credential else { return Ok(false) };
+    match app.0.store.open_credential(tenant, credential).await {
+        Ok(open) => Ok(open.key.expose_secret() == secret),
+        Err(crate::store::Error::NotFound) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn store(app: &App, tx: &mut Tx, credential: &Credential, secret: &str) -> Result<(), ApiError> {
+    let sealed = seal(app, tx, credential.id, secret).await?;
+    Ok(tx.insert_credential(credential, &sealed).await?)
+}
+
+async fn seal(app: &App, tx: &mut Tx, id: CredentialId, secret: &str) -> Result<Vec<u8>, ApiError> {
+    let tenant: TenantId = tx.tenant();
+    let data_key = tx.data_key(app.0.store.master()).await?;
+    Ok(data_key.seal(secret.as_bytes(), &credential::context(tenant, id), app.0.journal.origin()))
+}
+
+fn view(credential: Credential) -> CredentialView {
+    CredentialView {
+        id: credential.id,
+        provider: credential.provider,
+        name: credential.name,
+        last4: credential.last4,
+        is_default: credential.is_default,
+        base_url: credential.base_url,
+        created_at: credential.created_at,
+    }
+}

@@ -1,0 +1,85 @@
+//! What surrounds every request: its id, its log line, and the form of its errors.
+
+use std::time::Instant;
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    http::{HeaderValue, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use tracing::Instrument;
+
+use super::{App, error::ApiError};
+use crate::{
+    domain::RequestId,
+    wire::{
+        ErrorBody, ErrorType,
+        error::ErrorDetail,
+    },
+};
+
+/// Gives the request an id, runs it, and writes errors in their one form.
+pub async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
+    let id: RequestId = app.0.journal.origin().id();
+    let started = Instant::now();
+    // The path only: a query may hold a token.
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let span = tracing::info_span!("request", request.id = %id, method = %method, path);
+    let response = next.run(request).instrument(span.clone()).await;
+    let mut response = formed(response, id);
+    response.headers_mut().insert("x-request-id", header_value(id));
+    let duration_ms = started.elapsed().as_millis() as u64;
+    span.in_scope(|| tracing::debug!(status = response.status().as_u16(), duration_ms, "answered"));
+    response
+}
+
+/// An error in the form that every error has; anything else as it is.
+fn formed(mut response: Response, id: RequestId) -> Response {
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let error = response.extensions_mut().remove::<ApiError>().unwrap_or_else(|| of_framework(status));
+    let body = ErrorBody {
+        error: ErrorDetail {
+            kind: error.kind,
+            message: error.message.into_owned(),
+            code: error.code.map(Into::into),
+            param: error.param,
+            request_id: id.to_string(),
+        },
+    };
+    let headers = std::mem::take(response.headers_mut());
+    let mut formed = (super::error::status(error.kind), Json(body)).into_response();
+    for (name, value) in &headers {
+        // The body is another one now.
+        if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
+            formed.headers_mut().insert(name, value.clone());
+        }
+    }
+    formed
+}
+
+/// The errors that a layer answers without asking a handler.
+fn of_framework(status: axum::http::StatusCode) -> ApiError {
+    use axum::http::StatusCode;
+
+    match status {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
+            ErrorType::TooLarge,
+            format!("the body is larger than {} bytes", crate::base::limit::BODY_BYTES_MAX),
+        ),
+        StatusCode::METHOD_NOT_ALLOWED => {
+            ApiError::new(ErrorType::MethodNotAllowed, "this path does not take that method")
+        }
+        StatusCode::NOT_FOUND => ApiError::not_found(),
+        status if status.is_client_error() => ApiError::new(ErrorType::Invalid, "the request is not well formed"),
+        _ => ApiError::new(ErrorType::Internal, "the service failed"),
+    }
+}
+
+fn header_value(id: RequestId) -> HeaderValue {
+    HeaderValue::from_str(&id.to_string()).expect("an id is ASCII")
+}

@@ -1,0 +1,165 @@
+//! The API: routes, extractors, and handlers that parse, ask and answer.
+//!
+//! A handler holds no rule: what a session may do is `domain`'s to decide, through
+//! `journal`. It never waits on a worker. Our status codes exist only here.
+
+mod agents;
+mod auth;
+mod body;
+mod credentials;
+mod deliveries;
+mod destinations;
+mod error;
+mod events;
+mod finish;
+mod health;
+mod openapi;
+mod page;
+mod path;
+mod sessions;
+mod tokens;
+mod turns;
+mod write;
+
+use std::sync::Arc;
+
+use axum::Router;
+use governor::{DefaultKeyedRateLimiter, Quota};
+use tower_http::{
+    catch_panic::CatchPanicLayer,
+    cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer},
+    limit::RequestBodyLimitLayer,
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub use openapi::document;
+
+use crate::{
+    base::limit::{BODY_BYTES_MAX, REQUESTS_BURST, REQUESTS_PER_SECOND},
+    blob::Blobs,
+    domain::KeyId,
+    journal::Journal,
+    net,
+    store::{Store, hint::Hints},
+    stream::Streams,
+};
+
+/// What the handlers reach. Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    journal: Journal,
+    blobs: Blobs,
+    streams: Streams,
+    webhooks: net::Policy,
+    models: net::Policy,
+    /// Whether agents may name `scripted/...`.
+    scripted: bool,
+    keys: auth::KeyCache,
+    rates: DefaultKeyedRateLimiter<KeyId>,
+}
+
+/// What the composition root hands over.
+pub struct Parts {
+    pub store: Store,
+    pub journal: Journal,
+    pub blobs: Blobs,
+    pub hints: Hints,
+    pub streams: Streams,
+    /// Which addresses a tenant may name for webhooks and for models.
+    pub webhooks: net::Policy,
+    pub models: net::Policy,
+    pub scripted: bool,
+}
+
+impl App {
+    /// The API over its parts.
+    pub fn new(parts: Parts) -> Self {
+        let per_second = REQUESTS_PER_SECOND.try_into().expect("the rate is not zero");
+        let burst = REQUESTS_BURST.try_into().expect("the burst is not zero");
+        Self(Arc::new(Inner {
+            store: parts.store,
+            journal: parts.journal,
+            blobs: parts.blobs,
+            streams: parts.streams,
+            webhooks: parts.webhooks,
+            models: parts.models,
+            scripted: parts.scripted,
+            keys: auth::KeyCache::default(),
+            rates: DefaultKeyedRateLimiter::keyed(Quota::per_second(per_second).allow_burst(burst)),
+        }))
+    }
+
+    /// Every route, with what surrounds them.
+    ///
+    /// From the outside in: the request gets its id and its errors their form;
+    /// browsers are let in; a panic becomes a 500; bodies are bounded.
+    pub fn router(self) -> Router {
+        let (router, _) = routes_and_document().split_for_parts();
+        router
+            .fallback(error::unknown_route)
+            .method_not_allowed_fallback(error::wrong_method)
+            .layer(RequestBodyLimitLayer::new(BODY_BYTES_MAX))
+            .layer(CatchPanicLayer::custom(error::panicked))
+            .layer(cors())
+            .layer(axum::middleware::from_fn_with_state(self.clone(), finish::finish))
+            .with_state(self)
+    }
+}
+
+/// The routes and their description, which cannot exist without each other.
+fn routes_and_document() -> OpenApiRouter<App> {
+    let v3 = OpenApiRouter::new()
+        .routes(routes!(agents::create, agents::list))
+        .routes(routes!(agents::get, agents::patch, agents::delete))
+        .routes(routes!(agents::revisions))
+        .routes(routes!(agents::activate))
+        .routes(routes!(credentials::create, credentials::list))
+        .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
+        .routes(routes!(credentials::set_default))
+        .routes(routes!(sessions::create::create, sessions::list::list))
+        .routes(routes!(sessions::get, sessions::patch))
+        .routes(routes!(sessions::steer::steer, events::messages))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(events::get))
+        .routes(routes!(events::content))
+        .routes(routes!(turns::result))
+        .routes(routes!(turns::list))
+        .routes(routes!(turns::get))
+        .routes(routes!(turns::steps))
+        .routes(routes!(sessions::cancel))
+        .routes(routes!(sessions::archive))
+        .routes(routes!(tokens::mint))
+        .routes(routes!(destinations::create, destinations::list))
+        .routes(routes!(destinations::get, destinations::patch, destinations::delete))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::get))
+        .routes(routes!(deliveries::redeliver));
+    OpenApiRouter::with_openapi(openapi::header())
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .nest("/v3", v3)
+}
+
+fn cors() -> CorsLayer {
+    // A bearer token is no cookie: any origin may ask, none can ask on a user's behalf.
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::any())
+        .allow_methods(AllowMethods::list([
+            axum::http::Method::GET,
+            axum::http::Method::POST,
+            axum::http::Method::PUT,
+            axum::http::Method::PATCH,
+            axum::http::Method::DELETE,
+        ]))
+        .allow_headers(AllowHeaders::list(
+            ["authorization", "content-type", "idempotency-key", "last-event-id", "x-api-key"]
+                .map(axum::http::HeaderName::from_static),
+        ))
+        .expose_headers(
+            ["x-request-id", "retry-after", "idempotency-replayed"].map(axum::http::HeaderName::from_static),
+        )
+}

@@ -1,0 +1,70 @@
+//! Paging: limits within bounds, cursors bound to tenant and query.
+
+use axum::extract::{Query, rejection::QueryRejection};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{App, error::ApiError};
+use crate::{
+    base::{
+        cursor,
+        limit::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
+    },
+    domain::TenantId,
+    wire::Page,
+};
+
+/// A query that names only what the list knows.
+pub fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+    query.map(|Query(query)| query).map_err(|rejection| {
+        let message = rejection.body_text();
+        let param = message.split('`').nth(1).unwrap_or("query").to_owned();
+        ApiError::invalid(param, message)
+    })
+}
+
+/// The rows that a page has.
+///
+/// # Errors
+/// 400 when the caller asks for none or for more than `PAGE_ROWS_MAX`.
+pub fn rows(limit: Option<u32>) -> Result<usize, ApiError> {
+    match limit.unwrap_or(PAGE_ROWS_DEFAULT) {
+        rows @ 1..=PAGE_ROWS_MAX => Ok(rows as usize),
+        _ => Err(ApiError::invalid("limit", format!("`limit` must be 1 to {PAGE_ROWS_MAX}"))),
+    }
+}
+
+/// The list that a cursor belongs to: tenant, name and filters.
+pub struct List<'a> {
+    app: &'a App,
+    scope: String,
+}
+
+impl<'a> List<'a> {
+    /// A list by its name and everything that filters it.
+    pub fn new(app: &'a App, tenant: TenantId, name: &str, filters: &impl std::fmt::Debug) -> Self {
+        Self { app, scope: format!("{tenant}/{name}/{filters:?}") }
+    }
+
+    /// Where the page begins.
+    pub fn position<P: DeserializeOwned>(&self, cursor: Option<&str>) -> Result<Option<P>, ApiError> {
+        cursor
+            .map(|cursor| cursor::decode(self.app.0.store.master(), &self.scope, cursor))
+            .transpose()
+            .map_err(|error| ApiError::invalid("cursor", format!("`cursor` is {error}")))
+    }
+
+    /// A page of `rows`, of which one more was read to see whether there is a next.
+    pub fn page<R, V, P: Serialize>(
+        &self,
+        mut read: Vec<R>,
+        rows: usize,
+        position: impl Fn(&R) -> P,
+        view: impl FnMut(R) -> V,
+    ) -> Page<V> {
+        let has_more = read.len() > rows;
+        read.truncate(rows);
+        let last = read.last().filter(|_| has_more).map(position);
+        let next_cursor = last.map(|last| cursor::encode(self.app.0.store.master(), &self.scope, &last));
+        Page { data: read.into_iter().map(view).collect(), next_cursor }
+    }
+}

@@ -1,0 +1,132 @@
+//! Writes that may be sent twice: one effect, one answer.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{App, error::ApiError};
+use crate::{
+    base::{limit::IDEMPOTENCY_KEY_BYTES_MAX, seal::sha256},
+    domain::TenantId,
+    journal::Unit,
+    store::idempotency::{Begun, Slot},
+};
+
+/// The `Idempotency-Key` of a request and what it was sent to.
+pub struct Once {
+    key: Option<String>,
+    target: String,
+}
+
+/// What to answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub body: Value,
+    /// Fields that are shown once: merged into the answer, never stored.
+    pub shown_once: Option<(&'static str, Value)>,
+    /// Whether it was stored by an earlier request.
+    pub replayed: bool,
+}
+
+impl Answer {
+    /// An answer that may be stored.
+    pub fn new(status: StatusCode, body: &impl Serialize) -> Self {
+        let body = serde_json::to_value(body).expect("our own types serialise");
+        Self { status, body, shown_once: None, replayed: false }
+    }
+}
+
+impl IntoResponse for Answer {
+    fn into_response(mut self) -> Response {
+        if let (Some((name, value)), Value::Object(body)) = (self.shown_once, &mut self.body) {
+            body.insert(name.to_owned(), value);
+        }
+        let mut response = (self.status, axum::Json(self.body)).into_response();
+        if self.replayed {
+            response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+        }
+        response
+    }
+}
+
+impl FromRequestParts<App> for Once {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        let key = parts.headers.get("idempotency-key").map(key_of).transpose()?;
+        Ok(Self { key, target: format!("{} {}", parts.method, parts.uri.path()) })
+    }
+}
+
+impl Once {
+    /// Does `work` in one unit of work, at most once for each `Idempotency-Key`.
+    ///
+    /// # Errors
+    /// 422 when the key was used for another request, 409 while an equal one runs.
+    pub async fn run(
+        &self,
+        app: &App,
+        tenant: TenantId,
+        digest: [u8; 32],
+        work: impl AsyncFnOnce(&mut Unit) -> Result<Answer, ApiError>,
+    ) -> Result<Answer, ApiError> {
+        let mut unit = app.0.journal.begin(tenant).await?;
+        let Some(key) = &self.key else {
+            let answer = work(&mut unit).await?;
+            unit.commit().await?;
+            return Ok(answer);
+        };
+        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
+        let slot = Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
+        let data_key = unit.tx().data_key(app.0.store.master()).await?;
+        match unit.tx().begin_once(&slot, &data_key).await? {
+            Begun::Fresh => {
+                let answer = work(&mut unit).await?;
+                let body = serde_json::to_vec(&answer.body).expect("JSON serialises");
+                let context = unit.tx().answer_context(&slot);
+                let sealed = data_key.seal(&body, &context, app.0.journal.origin());
+                unit.tx().answer(&slot, answer.status.as_u16(), sealed).await?;
+                unit.commit().await?;
+                Ok(answer)
+            }
+            Begun::Replay { status, body } => Ok(Answer {
+                status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
+                body: serde_json::from_slice(&body).unwrap_or_default(),
+                shown_once: None,
+                replayed: true,
+            }),
+            Begun::Mismatch => Err(ApiError {
+                param: Some("Idempotency-Key".to_owned()),
+                ..ApiError::unprocessable(
+                    "idempotency_mismatch",
+                    "this Idempotency-Key was used for another request; use a new one",
+                )
+            }),
+        }
+    }
+}
+
+fn key_of(value: &HeaderValue) -> Result<String, ApiError> {
+    let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
+    text.map(str::to_owned).ok_or_else(|| {
+        let message = format!("`Idempotency-Key` must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
+        ApiError::invalid("Idempotency-Key", message)
+    })
+}
+
+/// 204 with nothing in it.
+pub fn no_content() -> Response {
+    StatusCode::NO_CONTENT.into_response()
+}
+
+/// JSON that no cache may keep.
+pub fn json(body: &impl Serialize) -> Response {
+    let mut response = axum::Json(body).into_response();
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,58 @@
+//! The only door through which the log is written.
+//!
+//! Callers' commands come through a [`Unit`]: one transaction in which the session
+//! is locked, decided on and written back. A leased turn comes through
+//! [`Journal::record`]: one fenced statement. Hints leave after the commit.
+
+mod read;
+mod record;
+mod spill;
+mod unit;
+
+use crate::{
+    base::Origin,
+    blob::Blobs,
+    domain::{TenantId, decide::Rejection},
+    store::{self, Store, hint::Hints},
+};
+
+pub use record::{Halted, TurnWriter};
+pub use unit::{Executed, Unit};
+
+/// The journal of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct Journal {
+    pub(crate) store: Store,
+    blobs: Blobs,
+    hints: Hints,
+    origin: Origin,
+}
+
+/// Why a command did not become events.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The session's state forbids it.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Blob(#[from] crate::blob::Error),
+}
+
+impl Journal {
+    /// A journal over one database and one blob store.
+    pub fn new(store: Store, blobs: Blobs, hints: Hints, origin: Origin) -> Self {
+        Self { store, blobs, hints, origin }
+    }
+
+    /// Begins a unit of work for one tenant.
+    pub async fn begin(&self, tenant: TenantId) -> Result<Unit, Error> {
+        Ok(Unit::new(self.clone(), self.store.begin(tenant).await?))
+    }
+
+    /// Where time and ids come from.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+}

@@ -1,0 +1,41 @@
+//! Reading a log as the rules see it: typed, and whole where bodies spilled.
+
+use super::{Error, Journal};
+use crate::{
+    base::limit::HISTORY_PAGE_ROWS,
+    domain::{Entry, Event, Level, SessionId, TenantId},
+    store::event::Range,
+};
+
+impl Journal {
+    /// The whole log of a session beyond `after`.
+    pub async fn log(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        mut after: i64,
+    ) -> Result<Vec<Event>, Error> {
+        let mut log = Vec::new();
+        loop {
+            let range =
+                Range { after, level: Level::Internal, kind: None, turn: None, limit: HISTORY_PAGE_ROWS };
+            let page = self.store.read_events(tenant, session, &range).await?;
+            let Some(last) = page.last() else { return Ok(log) };
+            after = last.seq;
+            for entry in &page {
+                log.push(self.whole(entry).await?);
+            }
+        }
+    }
+
+    /// One event with its whole body.
+    async fn whole(&self, entry: &Entry) -> Result<Event, Error> {
+        let corrupt = |error: &dyn std::fmt::Display| crate::store::Error::Corrupt(error.to_string());
+        let Some(key) = &entry.content_ref else {
+            return entry.event(None).map_err(|error| corrupt(&error).into());
+        };
+        let content = self.blobs.get(key).await?;
+        let text = std::str::from_utf8(&content).map_err(|error| corrupt(&error))?;
+        entry.event(Some(text)).map_err(|error| corrupt(&error).into())
+    }
+}

@@ -1,0 +1,108 @@
+//! Bodies that are too large for a row: whole in a blob, cut in the row.
+//!
+//! The blob is written before the append, so an event never points at nothing. An
+//! append that fails leaves a blob behind, which goes with its session.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::{Error, Journal};
+use crate::{
+    base::{limit::EVENT_BODY_BYTES_MAX, text},
+    domain::{SessionId, TenantId, event::Draft},
+    store::{column, event::Packed},
+};
+
+/// Longest string that a cut body keeps, tried from the first to the last.
+const STRING_BYTES: [usize; 3] = [4_096, 512, 64];
+
+impl Journal {
+    /// Makes events ready for their rows.
+    pub(super) async fn pack(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<Packed>, Error> {
+        let mut packed = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let (body, whole) = split(&draft)?;
+            let content_ref = match whole {
+                Some(whole) => {
+                    let key = format!("{}/{}/events/{}", tenant.uuid(), session.uuid(), draft.id.uuid());
+                    self.blobs.put(&key, Bytes::from(whole.clone())).await?;
+                    Some((key, whole.len()))
+                }
+                None => None,
+            };
+            let bytes = content_ref.as_ref().map_or(body.len(), |(_, bytes)| *bytes);
+            packed.push(Packed {
+                draft,
+                body,
+                content_ref: content_ref.map(|(key, _)| key),
+                body_bytes: i32::try_from(bytes).unwrap_or(i32::MAX),
+            });
+        }
+        Ok(packed)
+    }
+}
+
+/// The body for the row and, where that one is cut, the whole body.
+fn split(draft: &Draft) -> Result<(String, Option<String>), Error> {
+    let Value::Object(mut tagged) =
+        serde_json::to_value(&draft.body).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?
+    else {
+        unreachable!("a body serialises as an object with type and body");
+    };
+    let body = tagged.remove("body").unwrap_or_else(|| Value::Object(Map::new()));
+    let whole = column::json(&body);
+    if whole.len() <= EVENT_BODY_BYTES_MAX {
+        return Ok((whole, None));
+    }
+    Ok((cut(body), Some(whole)))
+}
+
+/// A body of the same shape that fits: long strings end early; if that is not
+/// enough, only the short fields at the top stay.
+fn cut(mut body: Value) -> String {
+    for bytes_max in STRING_BYTES {
+        shorten(&mut body, bytes_max);
+        let text = column::json(&body);
+        if text.len() <= EVENT_BODY_BYTES_MAX {
+            return text;
+        }
+    }
+    if let Value::Object(fields) = &mut body {
+        fields.retain(|_, value| !matches!(value, Value::Array(_) | Value::Object(_)));
+    }
+    column::json(&body)
+}
+
+fn shorten(value: &mut Value, bytes_max: usize) {
+    match value {
+        Value::String(string) if string.len() > bytes_max => {
+            string.truncate(text::truncate(string, bytes_max).len());
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| shorten(item, bytes_max)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| shorten(field, bytes_max)),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cut_body_fits_and_keeps_its_short_fields() {
+        let long = "é".repeat(EVENT_BODY_BYTES_MAX);
+        let many: Vec<_> = (0..2_000).map(|_| json!({"text": long[..200]})).collect();
+        for body in [json!({"call_id": "c1", "output": long}), json!({"call_id": "c1", "raw": many})] {
+            let text = cut(body);
+            assert!(text.len() <= EVENT_BODY_BYTES_MAX);
+            let cut: Value = serde_json::from_str(&text).expect("still JSON");
+            assert_eq!(cut["call_id"], "c1");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A unit of work: callers' commands in one transaction, hints after its commit.
+
+use crate::{
+    base::Timestamp,
+    domain::{
+        Event, Session, SessionId, Status,
+        decide::{self, Command, NewSession, Stamp},
+        event::{Body, Draft},
+    },
+    store::{Tx, hint::Hint},
+};
+
+use super::{Error, Journal};
+
+/// One transaction of one tenant. Dropped without commit, nothing happened.
+pub struct Unit {
+    journal: Journal,
+    tx: Tx,
+    hints: Vec<Hint>,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Executed {
+    /// The session after it.
+    pub session: Session,
+    /// The events that it became; none when it changed nothing.
+    pub events: Vec<Event>,
+}
+
+impl Unit {
+    pub(super) fn new(journal: Journal, tx: Tx) -> Self {
+        Self { journal, tx, hints: Vec::new() }
+    }
+
+    /// The transaction, for reads and for what is not an event.
+    pub fn tx(&mut self) -> &mut Tx {
+        &mut self.tx
+    }
+
+    /// A hint to send once this is committed.
+    pub fn hint(&mut self, hint: Hint) {
+        self.hints.push(hint);
+    }
+
+    /// Makes a session with its first events.
+    pub async fn create(&mut self, id: SessionId, new: NewSession, stamp: &Stamp) -> Result<Executed, Error> {
+        let now = stamp.origin.now();
+        let drafts = decide::create(new, stamp);
+        let events = numbered(&drafts, 0, now);
+        let Some((session, _)) = crate::domain::apply::fold(id, &events) else {
+            unreachable!("a new log begins with session.created");
+        };
+        self.tx.insert_session(&session).await?;
+        self.append(&session, 0, now, drafts).await?;
+        if session.queued.is_some() {
+            self.tx.enqueue_turn(id).await?;
+            self.hints.push(Hint::Job);
+        }
+        Ok(Executed { session, events })
+    }
+
+    /// Locks a session, decides a command on it and writes what comes of it.
+    ///
+    /// # Errors
+    /// `Rejected` when the session's state forbids it, `Store(NotFound)` when this
+    /// tenant has no such session. Either way nothing is written.
+    pub async fn execute(
+        &mut self,
+        id: SessionId,
+        command: Command,
+        stamp: &Stamp,
+    ) -> Result<Executed, Error> {
+        let session = self.tx.lock_session(id).await?;
+        self.execute_locked(session, command, stamp).await
+    }
+
+    /// Closes a session: its open calls are settled with it.
+    pub async fn archive(&mut self, id: SessionId, stamp: &Stamp) -> Result<Executed, Error> {
+        let session = self.tx.lock_session(id).await?;
+        let open_calls = match &session.running {
+            Some(turn) => self.tx.open_calls(id, turn.id).await?,
+            None => Vec::new(),
+        };
+        let executed = self.execute_locked(session, Command::Archive { open_calls }, stamp).await?;
+        self.tx.delete_tokens(id).await?;
+        Ok(executed)
+    }
+
+    /// Makes everything durable, then tells who may be waiting for it.
+    pub async fn commit(self) -> Result<(), Error> {
+        self.tx.commit().await?;
+        for hint in self.hints {
+            self.journal.hints.send(hint);
+        }
+        Ok(())
+    }
+
+    async fn execute_locked(
+        &mut self,
+        mut session: Session,
+        command: Command,
+        stamp: &Stamp,
+    ) -> Result<Executed, Error> {
+        let drafts = decide::decide(&session, command, stamp)?;
+        if drafts.is_empty() {
+            return Ok(Executed { session, events: Vec::new() });
+        }
+        let (base, now) = (session.head, stamp.origin.now());
+        let events = numbered(&drafts, base, now);
+        let ended: Vec<_> = events.iter().filter_map(|event| session.apply(event).ended).collect();
+        self.tx.update_session(&session, &ended).await?;
+        self.append(&session, base, now, drafts).await?;
+        self.wake(&session, &events).await?;
+        Ok(Executed { session, events })
+    }
+
+    /// What must happen besides, read from the events.
+    async fn wake(&mut self, session: &Session, events: &[Event]) -> Result<(), Error> {
+        if session.status == Status::Archived {
+            self.tx.enqueue_cleanup(session.id).await?;
+            self.hints.push(Hint::Job);
+            return Ok(());
+        }
+        // A turn that waits for a timer holds no worker: a cancel must find one.
+        let wakes = |event: &Event| {
+            matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
+        };
+        if events.iter().any(wakes) {
+            self.tx.enqueue_turn(session.id).await?;
+            self.hints.push(Hint::Job);
+        }
+        Ok(())
+    }
+
+    async fn append(
+        &mut self,
+        session: &Session,
+        base: i64,
+        now: Timestamp,
+        drafts: Vec<Draft>,
+    ) -> Result<(), Error> {
+        let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
+        self.tx.append(session.id, base, now, &packed).await?;
+        self.hints.push(Hint::Log(session.id));
+        self.hints.push(Hint::Delivery);
+        Ok(())
+    }
+}
+
+fn numbered(drafts: &[Draft], base: i64, ts: Timestamp) -> Vec<Event> {
+    (base + 1..).zip(drafts).map(|(seq, draft)| Event { seq, ts, draft: draft.clone() }).collect()
+}

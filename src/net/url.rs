@@ -1,0 +1,126 @@
+//! What a URL alone tells about where it leads, before any name is resolved.
+//!
+//! Called by `client` before each request and by whoever stores a tenant's URL;
+//! calls `address`. Every spelling of an address (decimal, octal, hexadecimal,
+//! full-width digits, a trailing dot) has become one by the time it is judged,
+//! because `url` follows the WHATWG URL standard.
+
+use std::net::IpAddr;
+
+use url::{Host, Url};
+
+use super::{
+    Policy,
+    address::{Reach, reach},
+};
+use crate::base::limit::NET_URL_BYTES_MAX;
+
+/// Why no connection was made. Nothing has left the process.
+///
+/// No text names an address that DNS gave: a tenant could otherwise read the
+/// operator's internal zone by asking for deliveries to its names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("not an absolute URL: {0}")]
+    Malformed(#[from] url::ParseError),
+    #[error("a URL may have at most {NET_URL_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("only https URLs are allowed")]
+    NotHttps,
+    #[error("plain http is allowed to private addresses only; use https")]
+    PlainToPublic,
+    #[error("a URL must not carry a user name or password")]
+    Credentials,
+    #[error("port 0 cannot be connected to")]
+    Port,
+    /// The literal in the URL, or every address that its name has now (or none).
+    #[error("{host} does not lead to an address that may be called")]
+    Address { host: String },
+}
+
+/// Whose URL it is, and so what is asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    ByTenant(Policy),
+    ByOperator,
+}
+
+/// Reads a URL that a tenant sent.
+///
+/// # Errors
+/// `TooLong` and `Malformed`; what it leads to is [`super::Client::check`]'s matter.
+pub fn parse(text: &str) -> Result<Url, Refused> {
+    if text.len() > NET_URL_BYTES_MAX {
+        return Err(Refused::TooLong);
+    }
+    Ok(Url::parse(text)?)
+}
+
+/// Judges everything that needs no DNS.
+pub(super) fn check(named: Named, url: &Url) -> Result<(), Refused> {
+    if url.as_str().len() > NET_URL_BYTES_MAX {
+        return Err(Refused::TooLong);
+    }
+    let plain = is_plain(named, url)?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Refused::Credentials);
+    }
+    if url.port() == Some(0) {
+        return Err(Refused::Port);
+    }
+    match url.host() {
+        Some(Host::Ipv4(ip)) => check_literal(named, plain, IpAddr::V4(ip)),
+        Some(Host::Ipv6(ip)) => check_literal(named, plain, IpAddr::V6(ip)),
+        Some(Host::Domain(name)) => check_name(named, name),
+        None => Err(Refused::Address { host: String::new() }),
+    }
+}
+
+/// Whether a connection to the address may be made.
+pub(super) fn admits(named: Named, plain: bool, ip: IpAddr) -> bool {
+    match named {
+        Named::ByOperator => true,
+        Named::ByTenant(policy) => match reach(ip) {
+            Reach::Public => !plain,
+            Reach::Private => policy.allow_private,
+            Reach::Never => false,
+        },
+    }
+}
+
+/// Whether the URL asks for a connection without TLS.
+pub(super) fn is_plain(named: Named, url: &Url) -> Result<bool, Refused> {
+    match url.scheme() {
+        "https" => Ok(false),
+        "http" if allows_private(named) => Ok(true),
+        _ => Err(Refused::NotHttps),
+    }
+}
+
+fn allows_private(named: Named) -> bool {
+    match named {
+        Named::ByTenant(policy) => policy.allow_private,
+        Named::ByOperator => true,
+    }
+}
+
+fn check_literal(named: Named, plain: bool, ip: IpAddr) -> Result<(), Refused> {
+    if admits(named, plain, ip) {
+        Ok(())
+    } else if plain && reach(ip) == Reach::Public {
+        Err(Refused::PlainToPublic)
+    } else {
+        Err(Refused::Address { host: ip.to_string() })
+    }
+}
+
+/// Names are judged by their addresses; only the names that are loopback by
+/// definition (RFC 6761, section 6.3) can be told without asking.
+fn check_name(named: Named, name: &str) -> Result<(), Refused> {
+    let bare = name.strip_suffix('.').unwrap_or(name);
+    let loopback = bare == "localhost" || bare.ends_with(".localhost");
+    if bare.is_empty() || loopback && !allows_private(named) {
+        return Err(Refused::Address { host: name.to_owned() });
+    }
+    Ok(())
+}

@@ -1,0 +1,309 @@
+//! Agents and their immutable revisions.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{
+    Error, Result, Store, Tx,
+    column::{from_json, json},
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{AgentId, CredentialId, RevisionId, TenantId, conversation::ModelOptions, session::Limits},
+};
+
+/// An agent with its active revision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agent {
+    pub id: AgentId,
+    pub name: String,
+    pub credential: Option<CredentialId>,
+    pub limits: Limits,
+    pub revision: Revision,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// What a session runs; never changes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Revision {
+    pub id: RevisionId,
+    pub agent: AgentId,
+    /// From 1 within the agent.
+    pub number: i32,
+    pub prompt: String,
+    pub model: String,
+    pub model_options: ModelOptions,
+    pub runtime: String,
+    pub tools: Option<Vec<String>>,
+    /// SHA-256 of everything above but the ids, in hexadecimal.
+    pub digest: String,
+    pub created_at: Timestamp,
+}
+
+#[derive(FromRow)]
+struct RevisionRow {
+    revision_id: Uuid,
+    agent_id: Uuid,
+    number: i32,
+    prompt: String,
+    model: String,
+    model_options: String,
+    runtime: String,
+    tools: Option<Vec<String>>,
+    digest: String,
+    created_at: Timestamp,
+}
+
+#[derive(FromRow)]
+struct AgentRow {
+    id: Uuid,
+    name: String,
+    credential_id: Option<Uuid>,
+    limits: String,
+    agent_created_at: Timestamp,
+    agent_updated_at: Timestamp,
+    #[sqlx(flatten)]
+    revision: RevisionRow,
+}
+
+impl RevisionRow {
+    fn revision(self) -> Result<Revision> {
+        Ok(Revision {
+            id: Id::from_uuid(self.revision_id),
+            agent: Id::from_uuid(self.agent_id),
+            number: self.number,
+            prompt: self.prompt,
+            model: self.model,
+            model_options: from_json(&self.model_options)?,
+            runtime: self.runtime,
+            tools: self.tools,
+            digest: self.digest,
+            created_at: self.created_at,
+        })
+    }
+}
+
+impl AgentRow {
+    fn agent(self) -> Result<Agent> {
+        Ok(Agent {
+            id: Id::from_uuid(self.id),
+            name: self.name,
+            credential: self.credential_id.map(Id::from_uuid),
+            limits: from_json(&self.limits)?,
+            revision: self.revision.revision()?,
+            created_at: self.agent_created_at,
+            updated_at: self.agent_updated_at,
+        })
+    }
+}
+
+macro_rules! agents {
+    ($rest:literal) => {
+        concat!(
+            "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.created_at as agent_created_at,
+                    a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
+                    r.model_options::text, r.runtime, r.tools, r.digest, r.created_at
+             from agent a
+             join revision r on r.tenant_id = a.tenant_id and r.revision_id = a.active_revision_id
+             where a.tenant_id = $1 and a.deleted_at is null ",
+            $rest
+        )
+    };
+}
+
+macro_rules! revisions {
+    ($rest:literal) => {
+        concat!(
+            "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, digest,
+                    created_at
+             from revision
+             where tenant_id = $1 ",
+            $rest
+        )
+    };
+}
+
+impl Tx {
+    /// An agent by its id.
+    pub async fn agent(&mut self, agent: AgentId) -> Result<Agent> {
+        let tenant = self.tenant.uuid();
+        let row: AgentRow = sqlx::query_as(agents!("and a.agent_id = $2"))
+            .bind(tenant)
+            .bind(agent.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        row.agent()
+    }
+
+    /// An agent by its name, by the unique index `agent_name`.
+    pub async fn agent_by_name(&mut self, name: &str) -> Result<Option<Agent>> {
+        let tenant = self.tenant.uuid();
+        let row: Option<AgentRow> = sqlx::query_as(agents!("and a.name = $2"))
+            .bind(tenant)
+            .bind(name)
+            .fetch_optional(self.connection())
+            .await?;
+        row.map(AgentRow::agent).transpose()
+    }
+
+    /// A page of agents, newest first.
+    pub async fn agents(&mut self, below: Option<AgentId>, limit: i64) -> Result<Vec<Agent>> {
+        let tenant = self.tenant.uuid();
+        let rows: Vec<AgentRow> = sqlx::query_as(agents!(
+            "and ($2::uuid is null or a.agent_id < $2) order by a.agent_id desc limit $3"
+        ))
+        .bind(tenant)
+        .bind(below.map(Id::uuid))
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter().map(AgentRow::agent).collect()
+    }
+
+    /// Stores a new agent with its first revision.
+    ///
+    /// # Errors
+    /// `Conflict("agent_name")` when the name is taken.
+    pub async fn insert_agent(&mut self, agent: &Agent) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "insert into agent (tenant_id, agent_id, name, active_revision_id, credential_id, limits, created_at,
+                                updated_at)
+             values ($1, $2, $3, $4, $5, $6::json, $7, $7)",
+        )
+        .bind(tenant)
+        .bind(agent.id.uuid())
+        .bind(&agent.name)
+        .bind(agent.revision.id.uuid())
+        .bind(agent.credential.map(Id::uuid))
+        .bind(json(&agent.limits))
+        .bind(agent.created_at)
+        .execute(self.connection())
+        .await?;
+        self.insert_revision(&agent.revision).await
+    }
+
+    /// Stores one more revision.
+    pub async fn insert_revision(&mut self, revision: &Revision) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "insert into revision (tenant_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
+                                   tools, digest, created_at)
+             values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10, $11)",
+        )
+        .bind(tenant)
+        .bind(revision.id.uuid())
+        .bind(revision.agent.uuid())
+        .bind(revision.number)
+        .bind(&revision.prompt)
+        .bind(&revision.model)
+        .bind(json(&revision.model_options))
+        .bind(&revision.runtime)
+        .bind(&revision.tools)
+        .bind(&revision.digest)
+        .bind(revision.created_at)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Writes what may change of an agent; takes its row until the commit.
+    pub async fn update_agent(&mut self, agent: &Agent) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        let done = sqlx::query(
+            "update agent
+             set active_revision_id = $3, credential_id = $4, limits = $5::json, updated_at = $6
+             where tenant_id = $1 and agent_id = $2 and deleted_at is null",
+        )
+        .bind(tenant)
+        .bind(agent.id.uuid())
+        .bind(agent.revision.id.uuid())
+        .bind(agent.credential.map(Id::uuid))
+        .bind(json(&agent.limits))
+        .bind(agent.updated_at)
+        .execute(self.connection())
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// Locks an agent's row, so that revision numbers are given out one by one.
+    pub async fn lock_agent(&mut self, agent: AgentId) -> Result<Agent> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("select from agent where tenant_id = $1 and agent_id = $2 for update")
+            .bind(tenant)
+            .bind(agent.uuid())
+            .execute(self.connection())
+            .await?;
+        self.agent(agent).await
+    }
+
+    /// Hides an agent. Its sessions keep their snapshots and its name is free again.
+    pub async fn delete_agent(&mut self, agent: AgentId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        let done = sqlx::query(
+            "update agent set deleted_at = now() where tenant_id = $1 and agent_id = $2 and deleted_at is null",
+        )
+        .bind(tenant)
+        .bind(agent.uuid())
+        .execute(self.connection())
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// A page of an agent's revisions, newest first, by `revision_once`.
+    pub async fn revisions(
+        &mut self,
+        agent: AgentId,
+        below: Option<i32>,
+        limit: i64,
+    ) -> Result<Vec<Revision>> {
+        let tenant = self.tenant.uuid();
+        let rows: Vec<RevisionRow> = sqlx::query_as(revisions!(
+            "and agent_id = $2 and ($3::integer is null or number < $3) order by number desc limit $4"
+        ))
+        .bind(tenant)
+        .bind(agent.uuid())
+        .bind(below)
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter().map(RevisionRow::revision).collect()
+    }
+
+    /// One revision of an agent, by its number.
+    pub async fn revision_by_number(&mut self, agent: AgentId, number: i32) -> Result<Revision> {
+        let tenant = self.tenant.uuid();
+        let row: RevisionRow = sqlx::query_as(revisions!("and agent_id = $2 and number = $3"))
+            .bind(tenant)
+            .bind(agent.uuid())
+            .bind(number)
+            .fetch_one(self.connection())
+            .await?;
+        row.revision()
+    }
+
+    /// One revision, by its id.
+    pub async fn revision(&mut self, revision: RevisionId) -> Result<Revision> {
+        let tenant = self.tenant.uuid();
+        let row: RevisionRow = sqlx::query_as(revisions!("and revision_id = $2"))
+            .bind(tenant)
+            .bind(revision.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        row.revision()
+    }
+}
+
+impl Store {
+    /// One revision, for the worker that runs it. Also of an agent that is deleted:
+    /// a session keeps what it pinned.
+    pub async fn load_revision(&self, tenant: TenantId, revision: RevisionId) -> Result<Revision> {
+        let row: RevisionRow = sqlx::query_as(revisions!("and revision_id = $2"))
+            .bind(tenant.uuid())
+            .bind(revision.uuid())
+            .fetch_one(&self.system)
+            .await?;
+        row.revision()
+    }
+}

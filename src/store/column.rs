@@ -1,0 +1,59 @@
+//! Between Rust and a column: enums as text, counters as bigint, levels as smallint.
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{Error, Result};
+use crate::domain::Level;
+
+/// The word of a unit variant, as serde spells it.
+pub fn word<T: Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(Value::String(word)) => word,
+        other => unreachable!("only enums of unit variants become words, not {other:?}"),
+    }
+}
+
+/// The variant that a word names.
+pub fn from_word<T: DeserializeOwned>(word: &str) -> Result<T> {
+    serde_json::from_value(Value::String(word.to_owned())).map_err(|error| Error::Corrupt(error.to_string()))
+}
+
+/// A `json` column's text.
+pub fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("our own types serialise")
+}
+
+/// What a `json` column's text says.
+pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()))
+}
+
+/// A level as its threshold: 1 user, 2 progress, 3 internal.
+pub fn threshold(level: Level) -> i16 {
+    match level {
+        Level::User => 1,
+        Level::Progress => 2,
+        Level::Internal => 3,
+    }
+}
+
+/// The level of a threshold.
+pub fn level(threshold: i16) -> Result<Level> {
+    match threshold {
+        1 => Ok(Level::User),
+        2 => Ok(Level::Progress),
+        3 => Ok(Level::Internal),
+        other => Err(Error::Corrupt(format!("level {other}"))),
+    }
+}
+
+/// A counter for a `bigint` column.
+pub fn count(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A counter from a `bigint` column.
+pub fn uncount(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or_default()
+}

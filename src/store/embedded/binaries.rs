@@ -1,0 +1,145 @@
+//! Finding the `initdb` and `postgres` of the system, and the right major version.
+//!
+//! A cluster can only be run by the major version that made it, so more than one
+//! installation may be looked at.
+
+use std::{
+    collections::HashSet,
+    env,
+    path::{Path, PathBuf},
+};
+
+use super::{Error, account, account::Account, place::Place};
+
+/// The oldest major version that the service's SQL is written for.
+const MAJOR_MIN: u32 = 15;
+
+/// One installation of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binaries {
+    dir: PathBuf,
+    major: u32,
+}
+
+impl Binaries {
+    /// The installation that this cluster wants; for a new one the first that is
+    /// new enough: on PATH, then in the places of the distributions, newest first.
+    ///
+    /// # Errors
+    /// `Refused` when none fits.
+    pub async fn find(place: &Place, account: &Account) -> Result<Self, Error> {
+        let made_by = place.cluster_major()?;
+        let mut others = Vec::new();
+        for dir in candidates() {
+            let Some(major) = major_of(&dir, account).await else { continue };
+            if made_by.map_or(major >= MAJOR_MIN, |made_by| major == made_by) {
+                return Ok(Self { dir, major });
+            }
+            others.push(major.to_string());
+        }
+        others.dedup();
+        Err(Error::Refused(why_none(&others.join(" and "), made_by, place)))
+    }
+
+    /// The name of the major version, to be said to people.
+    pub fn version(&self) -> String {
+        format!("Postgres {}", self.major)
+    }
+
+    pub fn initdb(&self) -> PathBuf {
+        self.dir.join("initdb")
+    }
+
+    pub fn postgres(&self) -> PathBuf {
+        self.dir.join("postgres")
+    }
+}
+
+fn why_none(others: &str, made_by: Option<u32>, place: &Place) -> String {
+    let found = if others.is_empty() { "none" } else { others };
+    match made_by {
+        None if others.is_empty() => {
+            "initdb was not found: run scripts/setup, or set DATABASE_URL".to_owned()
+        }
+        None => format!(
+            "Postgres {MAJOR_MIN} or newer is needed, found {found}: run scripts/setup, or set DATABASE_URL"
+        ),
+        Some(major) => format!(
+            "the database in {} was made by Postgres {major}, found {found}: install Postgres {major} again \
+             (and move to another version by pg_dumpall and psql, if you want to)",
+            place.home().display(),
+        ),
+    }
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for dir in env::split_paths(&path).filter(|dir| dir.is_absolute()) {
+        // Links are followed: a server finds its own files from where it lies.
+        if let (Ok(initdb), Ok(_)) = (dir.join("initdb").canonicalize(), dir.join("postgres").canonicalize())
+        {
+            dirs.extend(initdb.parent().map(Path::to_owned));
+        }
+    }
+    // Debian and its relatives; Red Hat and its relatives.
+    dirs.extend(versions_in("/usr/lib/postgresql", ""));
+    dirs.extend(versions_in("/usr", "pgsql-"));
+    let mut seen = HashSet::new();
+    dirs.retain(|dir| seen.insert(dir.clone()));
+    dirs
+}
+
+/// `<base>/<prefix><major>/bin`, newest first.
+fn versions_in(base: &str, prefix: &str) -> Vec<PathBuf> {
+    let mut found: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in Path::new(base).read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let version = name.to_str().and_then(|name| name.strip_prefix(prefix)).and_then(leading_number);
+        if let Some(major) = version {
+            found.push((major, entry.path().join("bin")));
+        }
+    }
+    found.sort();
+    found.into_iter().rev().map(|(_, dir)| dir).collect()
+}
+
+/// Asks the server itself, as the user who will run it: an installation below a
+/// home directory may be out of that user's reach.
+async fn major_of(dir: &Path, account: &Account) -> Option<u32> {
+    if !dir.join("initdb").is_file() {
+        return None;
+    }
+    // Older servers refuse to start in a directory that their user cannot read.
+    let mut command = account.command(&dir.join("postgres"), Path::new("/"));
+    command.arg("--version");
+    let said = account::output(command, "postgres --version").await.ok()?;
+    parse_version(&String::from_utf8_lossy(&said.stdout))
+}
+
+fn parse_version(text: &str) -> Option<u32> {
+    leading_number(text.strip_prefix("postgres (PostgreSQL) ")?)
+}
+
+fn leading_number(text: &str) -> Option<u32> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_version;
+
+    #[test]
+    fn the_major_version_is_read_from_every_form_of_release() {
+        for (text, major) in [
+            ("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n", Some(15)),
+            ("postgres (PostgreSQL) 18beta2\n", Some(18)),
+            ("postgres (PostgreSQL) 17\n", Some(17)),
+            ("postgres (EnterpriseDB) 15\n", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(text), major, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The cluster on disk: made once by `initdb`, its settings written at each start.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Error, Progress, account,
+    account::Account,
+    binaries::Binaries,
+    place::{self, PORT, Place},
+    roles,
+};
+
+pub const SETTINGS: &str = "postgresql.conf";
+const ACCESS: &str = "pg_hba.conf";
+const NAMES: &str = "pg_ident.conf";
+
+/// Makes the cluster unless there is one. A crash leaves nothing that the next
+/// start takes for a cluster: it gets its name when it is complete.
+pub async fn ensure(
+    place: &Place,
+    account: &Account,
+    binaries: &Binaries,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    if place.cluster_major()?.is_some() {
+        return Ok(());
+    }
+    progress(&format!("making a database cluster with {} (once, a few seconds)", binaries.version()));
+    let draft = make_draft(place, account)?;
+    let mut initdb = account.command(&binaries.initdb(), place.home());
+    initdb.arg("--pgdata").arg(&draft).args(["--username", roles::SUPERUSER, "--auth", "peer"]);
+    // The C locale sorts alike on every machine and survives an upgrade of the C
+    // library, which silently breaks the indexes of the others.
+    initdb.args(["--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-instructions"]);
+    let made = account::output(initdb, "initdb").await?;
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stderr);
+        return Err(Error::Refused(format!("initdb failed: {}", said.trim().replace('\n', " "))));
+    }
+    // Renamed within a directory that outlives a crash only once it is synced.
+    fs::rename(&draft, place.cluster())
+        .and_then(|()| fs::File::open(place.home())?.sync_all())
+        .map_err(Error::io(format!("could not name {}", place.cluster().display())))
+}
+
+/// An empty directory that no `initdb` of a killed service still writes to.
+fn make_draft(place: &Place, account: &Account) -> Result<PathBuf, Error> {
+    const PREFIX: &str = "pgdata.new-";
+    let removed = fs::read_dir(place.home()).and_then(|entries| {
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    });
+    removed.map_err(Error::io(format!("could not clear {}", place.home().display())))?;
+    let draft = place.home().join(format!("{PREFIX}{}", std::process::id()));
+    place::make_private(&draft, account)?;
+    Ok(draft)
+}
+
+/// Writes the three settings files. The server's user can read them and no more.
+pub fn write_settings(place: &Place, account: &Account) -> Result<(), Error> {
+    write(&place.settings(SETTINGS), &settings(place))?;
+    write(&place.settings(ACCESS), ACCESS_RULES)?;
+    write(&place.settings(NAMES), &names(account))
+}
+
+// The kernel names the user at the other end of the socket; the map says which
+// roles that user may take. There are no passwords.
+const ACCESS_RULES: &str = "\
+# Written by sojourn at each start.
+local all all peer map=sojourn
+local replication all peer map=sojourn
+";
+
+fn names(account: &Account) -> String {
+    let mut lines = String::from("# Written by sojourn at each start: map, system user, role.\n");
+    let mut users = vec![&account.service, &account.name];
+    users.dedup();
+    for user in users {
+        for role in [roles::SUPERUSER, roles::OWNER, roles::APP, roles::SYSTEM] {
+            lines.push_str(&format!("sojourn \"{user}\" {role}\n"));
+        }
+    }
+    lines
+}
+
+fn settings(place: &Place) -> String {
+    let quoted = |path: &Path| path.to_string_lossy().replace('\\', "\\\\").replace('\'', "''");
+    format!(
+        "\
+# Written by sojourn at each start; settings of your own: alter system.
+listen_addresses = ''
+port = {PORT}
+unix_socket_directories = '{sockets}'
+unix_socket_permissions = 0700
+hba_file = '{access}'
+ident_file = '{names}'
+
+# Pools of a few processes, and room for an operator.
+max_connections = 200
+shared_buffers = 128MB
+max_wal_size = 1GB
+# Statements are short: compiling them costs more than it saves.
+jit = off
+random_page_cost = 1.1
+
+# An acknowledged event survives a crash of the machine.
+fsync = on
+synchronous_commit = on
+full_page_writes = on
+
+timezone = 'UTC'
+log_timezone = 'UTC'
+# A file a weekday, each overwritten a week later.
+logging_collector = on
+log_directory = '{log}'
+log_filename = 'postgres-%a.log'
+log_rotation_age = 1d
+log_rotation_size = 0
+log_truncate_on_rotation = on
+log_line_prefix = '%m [%p] %u@%d '
+# The detail of an error quotes rows, and rows hold what tenants wrote.
+log_error_verbosity = terse
+log_min_error_statement = panic
+log_parameter_max_length = 0
+",
+        sockets = quoted(place.sockets()),
+        access = quoted(&place.settings(ACCESS)),
+        names = quoted(&place.settings(NAMES)),
+        log = quoted(&place.log_dir()),
+    )
+}
+
+/// Replaces a file as a whole: a running server may read it at any time.
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    let draft = path.with_extension("conf.new");
+    let written = fs::remove_file(&draft).or(Ok(())).and_then(|()| {
+        let mut file = fs::File::options().create_new(true).write(true).open(&draft)?;
+        // Whatever the umask took away: the server's user is another one.
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    });
+    written.map_err(Error::io(format!("could not write {}", path.display())))
+}

@@ -1,0 +1,228 @@
+//! The running server: found by its own pid file, launched, waited for, stopped.
+//!
+//! Signals go to a pidfd that was opened before the process was checked, so that
+//! they never reach a process which got the number later.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::Path,
+    time::Duration,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sqlx::Connection;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::{Instant, timeout},
+};
+
+use super::{Error, Progress, account::Account, binaries::Binaries, cluster::SETTINGS, place::Place, roles};
+use crate::base::{Origin, backoff::Backoff, limit};
+
+/// The first process of a server.
+pub struct Postmaster {
+    pid: i32,
+    // Readable once the process has ended, whoever its parent is.
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl Postmaster {
+    /// The server that runs on this cluster, if one does.
+    ///
+    /// # Errors
+    /// `Refused` when the pid file names a Postgres of which it cannot be said
+    /// that it is this one: two servers on one cluster destroy it.
+    pub fn find(place: &Place) -> Result<Option<Self>, Error> {
+        let path = place.cluster().join("postmaster.pid");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io(format!("could not read {}", path.display()))(error)),
+        };
+        let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()) else {
+            return Ok(None);
+        };
+        let Some(found) = Self::open(pid)? else { return Ok(None) };
+        match Process::look(pid) {
+            Process::Gone => Ok(None),
+            // The number was given to something else, as happens in containers.
+            // Postgres would refuse to start because of it when its user is the same.
+            Process::Other => fs::remove_file(&path)
+                .map(|()| None)
+                .map_err(Error::io(format!("could not remove the stale {}", path.display()))),
+            Process::Postgres { arguments } if serves(&arguments, &place.cluster()) => Ok(Some(found)),
+            Process::Postgres { .. } => Err(Error::Refused(format!(
+                "{} names process {pid}, a Postgres that was not started on this path: stop it first (or remove the file, if it serves another cluster)",
+                path.display(),
+            ))),
+        }
+    }
+
+    /// Starts the server. It is not ready yet.
+    pub fn launch(place: &Place, account: &Account, binaries: &Binaries) -> Result<Self, Error> {
+        let log = place.startup_log();
+        let opened = File::create(&log).and_then(|file| {
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+            Ok((file.try_clone()?, file))
+        });
+        let (out, err) = opened.map_err(Error::io(format!("could not write {}", log.display())))?;
+        let mut command = account.command(&binaries.postgres(), place.home());
+        command.arg("-D").arg(place.cluster());
+        command.arg("-c").arg(format!("config_file={}", place.settings(SETTINGS).display()));
+        let child = command.stdout(out).stderr(err).spawn().map_err(Error::io("could not start postgres"))?;
+        // Dropped unwaited: the runtime reaps it, and this room only ever knows
+        // the server by its pid file, whether it is our child or was adopted.
+        let pid = child.id().expect("a child that was never waited for has an id");
+        let launched = Self::open(pid as i32)?;
+        launched.ok_or_else(|| Error::Refused(why_it_ended(place)))
+    }
+
+    /// Waits until the server takes connections; `false` when it ended instead.
+    ///
+    /// # Errors
+    /// `Refused` when it takes too long; it is left running, for it may be
+    /// recovering, and the next start adopts it.
+    pub async fn ready(&self, place: &Place, origin: &Origin, progress: Progress<'_>) -> Result<bool, Error> {
+        let backoff = Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
+        let begun = Instant::now();
+        let mut said = false;
+        for attempt in 1.. {
+            let tried = timeout(limit::EMBEDDED_CONNECT_TIMEOUT, roles::connect(place)).await;
+            let reason = match tried {
+                Ok(Ok(connection)) => {
+                    // The server may go away again at once; that is the next caller's error.
+                    let _closed = connection.close().await;
+                    return Ok(true);
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it does not answer".to_owned(),
+            };
+            if timeout(backoff.delay(attempt, origin), self.ended()).await.is_ok() {
+                return Ok(false);
+            }
+            if begun.elapsed() > limit::EMBEDDED_START_TIMEOUT {
+                return Err(Error::Refused(format!(
+                    "the embedded database is not ready after {} s ({reason}): see {}, then try again",
+                    limit::EMBEDDED_START_TIMEOUT.as_secs(),
+                    place.log_dir().display(),
+                )));
+            }
+            if !said && begun.elapsed() > Duration::from_secs(3) {
+                progress("waiting for the embedded database (after a crash it replays its log first)");
+                said = true;
+            }
+        }
+        unreachable!("the loop ends by its deadline")
+    }
+
+    /// Makes the server read its settings again.
+    pub fn reload(&self) -> Result<(), Error> {
+        self.signal(Signal::HUP)
+    }
+
+    /// Ends the server: connections are closed, open transactions rolled back,
+    /// memory written to disk.
+    pub async fn stop(self) -> Result<(), Error> {
+        self.signal(Signal::INT)?;
+        if timeout(limit::EMBEDDED_STOP_TIMEOUT, self.ended()).await.is_ok() {
+            return Ok(());
+        }
+        // Without the last checkpoint; the next start replays the log instead.
+        self.signal(Signal::QUIT)?;
+        timeout(limit::EMBEDDED_STOP_TIMEOUT, self.ended()).await.map_err(|_| {
+            Error::Refused(format!(
+                "the embedded database (process {}) did not stop: is its disk stuck?",
+                self.pid
+            ))
+        })
+    }
+
+    fn open(pid: i32) -> Result<Option<Self>, Error> {
+        let Some(number) = Pid::from_raw(pid) else { return Ok(None) };
+        let what = format!("could not watch process {pid}");
+        match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(fd) => {
+                // SAFETY: an `OwnedFd` is valid and keeps its one descriptor until it
+                // is dropped, and only the `AsyncFd` owns it.
+                let pidfd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+                let pidfd = pidfd.map_err(|failed| Error::io(what)(failed.into()))?;
+                Ok(Some(Self { pid, pidfd }))
+            }
+            Err(rustix::io::Errno::SRCH) => Ok(None),
+            Err(error) => Err(Error::io(what)(error.into())),
+        }
+    }
+
+    async fn ended(&self) {
+        self.pidfd.readable().await.map(|_| ()).expect("the runtime outlives the tasks that it runs");
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        match pidfd_send_signal(&self.pidfd, signal) {
+            // It has ended already, which is what a stop wants.
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(Error::io(format!(
+                "could not signal the embedded database (process {})",
+                self.pid
+            ))(error.into())),
+        }
+    }
+}
+
+/// One line of what the server said last.
+pub fn why_it_ended(place: &Place) -> String {
+    let mut logs: Vec<_> = fs::read_dir(place.log_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    logs.sort();
+    let newest = logs.pop().map(|(_, path)| path);
+    let startup = place.startup_log();
+    let said = [Some(startup.clone()), newest].into_iter().flatten().find_map(|path| last_complaint(&path));
+    match said {
+        Some(line) => format!("the embedded database did not start: {line}"),
+        None => format!("the embedded database did not start: see {}", startup.display()),
+    }
+}
+
+fn last_complaint(log: &Path) -> Option<String> {
+    let text = fs::read(log).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rev().find_map(|line| {
+        let at = line.find("FATAL:").or_else(|| line.find("PANIC:"))?;
+        Some(line[at..].to_owned())
+    })
+}
+
+/// What a process number stands for now.
+enum Process {
+    Gone,
+    Other,
+    Postgres { arguments: Vec<u8> },
+}
+
+impl Process {
+    // Both files can be read whoever owns the process, unlike its directory.
+    fn look(pid: i32) -> Self {
+        let read = |name: &str| fs::read(format!("/proc/{pid}/{name}"));
+        let (Ok(stat), Ok(arguments)) = (read("stat"), read("cmdline")) else { return Self::Gone };
+        let stat = String::from_utf8_lossy(&stat);
+        // "pid (name) state ...", where the name may hold anything.
+        let Some((name, rest)) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')) else {
+            return Self::Gone;
+        };
+        match (name, rest.trim_start().chars().next()) {
+            (_, Some('Z' | 'X') | None) => Self::Gone,
+            ("postgres", Some(_)) => Self::Postgres { arguments },
+            (_, Some(_)) => Self::Other,
+        }
+    }
+}
+
+fn serves(arguments: &[u8], cluster: &Path) -> bool {
+    arguments.split(|byte| *byte == 0).any(|argument| argument == cluster.as_os_str().as_encoded_bytes())
+}

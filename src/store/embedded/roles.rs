@@ -1,0 +1,63 @@
+//! The roles and the database of the service, made as the superuser, which is
+//! used for nothing else.
+
+use std::str::FromStr;
+
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
+
+use super::{Error, place::Place};
+
+/// Exists in every cluster; only the owner of the machine can be it.
+pub const SUPERUSER: &str = "postgres";
+/// Owns the database and its schema, and migrates it.
+pub const OWNER: &str = "sojourn_owner";
+/// Serves requests.
+pub const APP: &str = "sojourn_app";
+/// Runs the queue, the log and the outbox.
+pub const SYSTEM: &str = "sojourn_system";
+/// The one database of the service.
+pub const DATABASE: &str = "sojourn";
+
+/// Opens a connection as the superuser.
+pub async fn connect(place: &Place) -> Result<PgConnection, sqlx::Error> {
+    PgConnectOptions::from_str(&place.url(SUPERUSER, "postgres"))?.disable_statement_logging().connect().await
+}
+
+/// Makes what is missing and takes back what is too much. Idempotent.
+pub async fn ensure(place: &Place) -> Result<(), Error> {
+    let failed = |source| Error::Database { what: "could not make the roles of the database", source };
+    let mut connection = connect(place).await.map_err(failed)?;
+    make_roles(&mut connection).await.map_err(failed)?;
+    make_database(&mut connection).await.map_err(failed)?;
+    connection.close().await.map_err(failed)
+}
+
+async fn make_roles(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    for role in [OWNER, APP, SYSTEM] {
+        let exists: Option<i32> = sqlx::query_scalar("select 1 from pg_roles where rolname = $1")
+            .bind(role)
+            .fetch_optional(&mut *connection)
+            .await?;
+        let verb = if exists.is_some() { "alter" } else { "create" };
+        let rights = "login nosuperuser nobypassrls nocreaterole nocreatedb noreplication";
+        run(connection, format!("{verb} role {role} {rights}")).await?;
+    }
+    Ok(())
+}
+
+async fn make_database(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let exists: Option<i32> = sqlx::query_scalar("select 1 from pg_database where datname = $1")
+        .bind(DATABASE)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if exists.is_none() {
+        run(connection, format!("create database {DATABASE} owner {OWNER}")).await?;
+    }
+    run(connection, format!("revoke all on database {DATABASE} from public")).await?;
+    run(connection, format!("grant connect on database {DATABASE} to {APP}, {SYSTEM}")).await
+}
+
+/// Names of roles and databases cannot be bound; these are the constants above.
+async fn run(connection: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await.map(|_| ())
+}

@@ -1,0 +1,291 @@
+//! The log. The only file that writes an event, and it only ever appends.
+
+use serde_json::Value;
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{
+    Result, Store, Tx,
+    column::{json, level, threshold},
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{Entry, EventId, Level, SessionId, TenantId, TurnId, event::Draft, tool::ToolCall},
+};
+
+/// An event ready for its row: the body as it is stored, cut where it spilled.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    pub draft: Draft,
+    /// JSON of the body, at most `EVENT_BODY_BYTES_MAX`.
+    pub body: String,
+    /// Where the whole body is, when `body` was cut.
+    pub content_ref: Option<String>,
+    /// Bytes of the whole body.
+    pub body_bytes: i32,
+}
+
+#[derive(FromRow)]
+struct Row {
+    session_id: Uuid,
+    seq: i64,
+    event_id: Uuid,
+    ts: Timestamp,
+    r#type: String,
+    level: i16,
+    actor: String,
+    turn_id: Option<Uuid>,
+    step_id: Option<Uuid>,
+    refs: Option<String>,
+    body: String,
+    content_ref: Option<String>,
+    body_bytes: i32,
+}
+
+impl Row {
+    fn entry(self) -> Result<Entry> {
+        Ok(Entry {
+            session: Id::from_uuid(self.session_id),
+            seq: self.seq,
+            id: Id::from_uuid(self.event_id),
+            ts: self.ts,
+            kind: self.r#type,
+            level: level(self.level)?,
+            actor: self.actor,
+            turn_id: self.turn_id.map(Id::from_uuid),
+            step_id: self.step_id.map(Id::from_uuid),
+            refs: self.refs,
+            body: self.body,
+            content_ref: self.content_ref,
+            body_bytes: self.body_bytes,
+        })
+    }
+}
+
+/// Which events of a log are wanted.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// Events beyond this `seq`.
+    pub after: i64,
+    pub level: Level,
+    /// An exact type, or `prefix.*`.
+    pub kind: Option<String>,
+    pub turn: Option<TurnId>,
+    pub limit: i64,
+}
+
+/// The columns of some events, one vector each, as `unnest` takes them.
+#[derive(Default)]
+pub(super) struct Columns {
+    pub ids: Vec<Uuid>,
+    pub types: Vec<&'static str>,
+    pub levels: Vec<i16>,
+    pub actors: Vec<String>,
+    pub turns: Vec<Option<Uuid>>,
+    pub steps: Vec<Option<Uuid>>,
+    pub refs: Vec<Option<String>>,
+    pub bodies: Vec<String>,
+    pub contents: Vec<Option<String>>,
+    pub sizes: Vec<i32>,
+}
+
+impl Columns {
+    pub(super) fn of(events: &[Packed]) -> Self {
+        let mut columns = Self::default();
+        for event in events {
+            let draft = &event.draft;
+            columns.ids.push(draft.id.uuid());
+            columns.types.push(draft.body.type_name());
+            columns.levels.push(threshold(draft.level));
+            columns.actors.push(json(&draft.actor));
+            columns.turns.push(draft.turn_id.map(Id::uuid));
+            columns.steps.push(draft.step_id.map(Id::uuid));
+            columns.refs.push((!draft.refs.is_empty()).then(|| json(&draft.refs)));
+            columns.bodies.push(event.body.clone());
+            columns.contents.push(event.content_ref.clone());
+            columns.sizes.push(event.body_bytes);
+        }
+        columns
+    }
+}
+
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select session_id, seq, event_id, ts, type, level, actor::text, turn_id, step_id, refs::text, body::text,
+                    content_ref, body_bytes
+             from event ",
+            $rest
+        )
+    };
+}
+
+// The types of `$6` are compared exactly, or as a prefix when it ends in `.*`.
+macro_rules! range {
+    () => {
+        columns!(
+            "where tenant_id = $1
+               and session_id = $2
+               and seq > $3
+               and level <= $4
+               and ($5::uuid is null or turn_id = $5)
+               and ($6::text is null or type = $6
+                    or (right($6, 2) = '.*' and starts_with(type, left($6, -1))))
+             order by seq
+             limit $7"
+        )
+    };
+}
+
+impl Tx {
+    /// Appends events after `head` and puts them into the outbox of every matching
+    /// destination. The caller holds the session's row.
+    pub async fn append(
+        &mut self,
+        session: SessionId,
+        head: i64,
+        ts: Timestamp,
+        events: &[Packed],
+    ) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        let columns = Columns::of(events);
+        sqlx::query(
+            "with appended as (
+                insert into event (
+                    tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body,
+                    content_ref, body_bytes
+                )
+                select $1, $2, $3 + e.place, $4, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
+                       e.refs::json, e.body::json, e.content_ref, e.body_bytes
+                from unnest($5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::uuid[], $10::uuid[], $11::text[],
+                            $12::text[], $13::text[], $14::integer[]) with ordinality
+                    as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
+                returning seq, event_id, type, level
+             )
+             insert into delivery (
+                tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
+             )
+             select $1, gen_random_uuid(), $2, d.destination_id, a.event_id, a.seq, 'pending', now()
+             from appended a
+             join destination d on d.tenant_id = $1 and d.session_id = $2
+             where d.enabled
+               and d.deleted_at is null
+               and a.level <= d.level
+               and a.seq > d.created_after_seq
+               and (d.types is null or exists (
+                   select from unnest(d.types) wanted
+                   where wanted = a.type or (right(wanted, 2) = '.*' and starts_with(a.type, left(wanted, -1)))
+               ))",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(head)
+        .bind(ts)
+        .bind(columns.ids)
+        .bind(columns.types)
+        .bind(columns.levels)
+        .bind(columns.actors)
+        .bind(columns.turns)
+        .bind(columns.steps)
+        .bind(columns.refs)
+        .bind(columns.bodies)
+        .bind(columns.contents)
+        .bind(columns.sizes)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// A page of a log, in order.
+    pub async fn events(&mut self, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
+        let tenant = self.tenant.uuid();
+        let rows: Vec<Row> = sqlx::query_as(range!())
+            .bind(tenant)
+            .bind(session.uuid())
+            .bind(range.after)
+            .bind(threshold(range.level))
+            .bind(range.turn.map(Id::uuid))
+            .bind(&range.kind)
+            .bind(range.limit)
+            .fetch_all(self.connection())
+            .await?;
+        rows.into_iter().map(Row::entry).collect()
+    }
+
+    /// One event. Reads the session's part of the primary key: an index by id
+    /// would tax every append for a rare request.
+    pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Entry> {
+        let tenant = self.tenant.uuid();
+        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and event_id = $3"))
+            .bind(tenant)
+            .bind(session.uuid())
+            .bind(event.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        row.entry()
+    }
+
+    /// Calls of a turn that have no result yet, in order.
+    pub async fn open_calls(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ToolCall>> {
+        let tenant = self.tenant.uuid();
+        // A cut body keeps its short fields, so the call's id and name are there.
+        let rows: Vec<(String, String)> = sqlx::query_as(
+            "select c.body ->> 'call_id', c.body ->> 'tool'
+             from event c
+             where c.tenant_id = $1
+               and c.session_id = $2
+               and c.turn_id = $3
+               and c.type = 'tool.call'
+               and not exists (
+                   select
+                   from event r
+                   where r.tenant_id = $1
+                     and r.session_id = $2
+                     and r.seq > c.seq
+                     and r.type = 'tool.result'
+                     and r.body ->> 'call_id' = c.body ->> 'call_id'
+               )
+             order by c.seq",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(turn.uuid())
+        .fetch_all(self.connection())
+        .await?;
+        let call = |(call_id, tool)| ToolCall { call_id, tool, input: Value::Null };
+        Ok(rows.into_iter().map(call).collect())
+    }
+}
+
+impl Store {
+    /// A page of a log, in order, for the service's own work.
+    pub async fn read_events(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        range: &Range,
+    ) -> Result<Vec<Entry>> {
+        let rows: Vec<Row> = sqlx::query_as(range!())
+            .bind(tenant.uuid())
+            .bind(session.uuid())
+            .bind(range.after)
+            .bind(threshold(range.level))
+            .bind(range.turn.map(Id::uuid))
+            .bind(&range.kind)
+            .bind(range.limit)
+            .fetch_all(&self.system)
+            .await?;
+        rows.into_iter().map(Row::entry).collect()
+    }
+
+    /// One event by its place, for the outbox.
+    pub async fn event_at(&self, tenant: TenantId, session: SessionId, seq: i64) -> Result<Entry> {
+        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and seq = $3"))
+            .bind(tenant.uuid())
+            .bind(session.uuid())
+            .bind(seq)
+            .fetch_one(&self.system)
+            .await?;
+        row.entry()
+    }
+}

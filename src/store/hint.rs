@@ -1,0 +1,231 @@
+//! Hints: who wants to know that something changed, in this process and others.
+//!
+//! The tables are the truth. A hint only shortens a wait, so one may be dropped,
+//! doubled or late; everyone who waits also polls. Outgoing hints are coalesced:
+//! what is sent while a notification is under way leaves with the next one.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write,
+    mem,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::Store;
+use crate::{base::Id, domain::SessionId};
+
+/// Longest payload of one notification; Postgres takes at most 8,000 bytes.
+const PAYLOAD_BYTES_MAX: usize = 7_900;
+/// How long to wait before listening again after the connection was lost.
+const RELISTEN_DELAY: Duration = Duration::from_millis(500);
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// A session's log grew.
+    Log(SessionId),
+    /// A job is ready.
+    Job,
+    /// A delivery is due.
+    Delivery,
+}
+
+/// The hints of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct Hints(Arc<Inner>);
+
+struct Inner {
+    process: Uuid,
+    sessions: Mutex<HashMap<SessionId, watch::Sender<u64>>>,
+    jobs: Notify,
+    deliveries: Notify,
+    outgoing: Mutex<HashSet<Hint>>,
+    has_outgoing: Notify,
+}
+
+/// Interest in one session's log, from its making on.
+pub struct Watch {
+    hints: Hints,
+    session: SessionId,
+    receiver: watch::Receiver<u64>,
+}
+
+impl Hints {
+    /// Hints of the process that `process` names.
+    pub fn new(process: Uuid) -> Self {
+        Self(Arc::new(Inner {
+            process,
+            sessions: Mutex::default(),
+            jobs: Notify::new(),
+            deliveries: Notify::new(),
+            outgoing: Mutex::default(),
+            has_outgoing: Notify::new(),
+        }))
+    }
+
+    /// Tells this process now and the others soon.
+    pub fn send(&self, hint: Hint) {
+        self.deliver(hint);
+        self.lock(&self.0.outgoing).insert(hint);
+        self.0.has_outgoing.notify_one();
+    }
+
+    /// Registers interest in a log. Register before you look.
+    pub fn watch(&self, session: SessionId) -> Watch {
+        let mut sessions = self.lock(&self.0.sessions);
+        let receiver = sessions.entry(session).or_insert_with(|| watch::Sender::new(0)).subscribe();
+        Watch { hints: self.clone(), session, receiver }
+    }
+
+    /// Waits for a job to become ready, as far as anyone told.
+    pub async fn job(&self) {
+        self.0.jobs.notified().await;
+    }
+
+    /// Waits for a delivery to become due, as far as anyone told.
+    pub async fn delivery(&self) {
+        self.0.deliveries.notified().await;
+    }
+
+    /// Sends this process's hints to the others until `stop`.
+    pub async fn publish(&self, store: &Store, stop: CancellationToken) {
+        while stop.run_until_cancelled(self.0.has_outgoing.notified()).await.is_some() {
+            let batch = mem::take(&mut *self.lock(&self.0.outgoing));
+            for payload in payloads(self.0.process, batch) {
+                if let Err(error) = store.notify(&payload).await {
+                    tracing::debug!(%error, "a hint was not sent; the polls will find the work");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Hears the other processes until `stop`; listens again when cut off.
+    pub async fn listen(&self, store: &Store, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            if let Ok(mut listener) = store.listen().await {
+                // Whatever was said while nobody listened is looked for once.
+                self.wake_all();
+                while let Some(Ok(payload)) = stop.run_until_cancelled(listener.next()).await {
+                    self.hear(&payload);
+                }
+            }
+            stop.run_until_cancelled(tokio::time::sleep(RELISTEN_DELAY)).await;
+        }
+    }
+
+    fn hear(&self, payload: &str) {
+        let mut words = payload.split(' ');
+        if words.next() == Some(self.0.process.simple().to_string().as_str()) {
+            return;
+        }
+        for word in words {
+            match word {
+                "job" => self.deliver(Hint::Job),
+                "delivery" => self.deliver(Hint::Delivery),
+                session => {
+                    if let Ok(session) = Uuid::try_parse(session) {
+                        self.deliver(Hint::Log(Id::from_uuid(session)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn deliver(&self, hint: Hint) {
+        match hint {
+            Hint::Log(session) => {
+                if let Some(sender) = self.lock(&self.0.sessions).get(&session) {
+                    sender.send_modify(|count| *count += 1);
+                }
+            }
+            Hint::Job => self.0.jobs.notify_one(),
+            Hint::Delivery => self.0.deliveries.notify_one(),
+        }
+    }
+
+    fn wake_all(&self) {
+        self.0.jobs.notify_one();
+        self.0.deliveries.notify_one();
+        for sender in self.lock(&self.0.sessions).values() {
+            sender.send_modify(|count| *count += 1);
+        }
+    }
+
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
+        mutex.lock().expect("no holder of a hint lock panics")
+    }
+}
+
+impl Watch {
+    /// Waits for the next hint since the last call, or since the making.
+    pub async fn changed(&mut self) {
+        // The sender lives in the map as long as any watch does.
+        let _ = self.receiver.changed().await;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut sessions = self.hints.lock(&self.hints.0.sessions);
+        // This watch itself is still counted.
+        if sessions.get(&self.session).is_some_and(|sender| sender.receiver_count() <= 1) {
+            sessions.remove(&self.session);
+        }
+    }
+}
+
+fn payloads(process: Uuid, batch: HashSet<Hint>) -> Vec<String> {
+    let head = process.simple().to_string();
+    let mut payloads = Vec::new();
+    let mut payload = head.clone();
+    for hint in batch {
+        if payload.len() + 33 > PAYLOAD_BYTES_MAX {
+            payloads.push(mem::replace(&mut payload, head.clone()));
+        }
+        match hint {
+            Hint::Log(session) => write!(payload, " {}", session.uuid().simple()),
+            Hint::Job => write!(payload, " job"),
+            Hint::Delivery => write!(payload, " delivery"),
+        }
+        .expect("writing to a string cannot fail");
+    }
+    payloads.push(payload);
+    payloads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Origin;
+
+    #[tokio::test]
+    async fn a_watch_hears_what_another_process_said() {
+        let origin = Origin::system();
+        let (here, there) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let hints = Hints::new(here);
+        let session = origin.id();
+        let mut watch = hints.watch(session);
+        for payload in payloads(there, HashSet::from([Hint::Log(session), Hint::Job])) {
+            hints.hear(&payload);
+        }
+        watch.changed().await;
+        hints.job().await;
+        drop(watch);
+        assert!(hints.lock(&hints.0.sessions).is_empty());
+    }
+
+    #[test]
+    fn many_hints_are_split_below_the_limit_of_postgres() {
+        let origin = Origin::system();
+        let batch: HashSet<_> = (0..1_000).map(|_| Hint::Log(origin.id())).collect();
+        let payloads = payloads(Uuid::from_u128(1), batch);
+        assert!(payloads.len() > 1 && payloads.iter().all(|payload| payload.len() < 8_000));
+        assert_eq!(payloads.iter().map(|payload| payload.split(' ').count() - 1).sum::<usize>(), 1_000);
+    }
+}

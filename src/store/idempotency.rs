@@ -1,0 +1,130 @@
+//! What was answered to a request that may be sent twice.
+//!
+//! The row is inserted first and the answer written last, in one transaction with
+//! the effect. An equal request in flight blocks on the row until the first one
+//! commits (then it reads the answer) or the lock timeout ends the wait.
+
+use sqlx::FromRow;
+
+use super::{Error, Result, Store, Tx};
+use crate::base::{limit, seal::DataKey};
+
+/// Which request this is.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// `header`, or `steer/<session>` for a message's own key.
+    pub scope: String,
+    pub key: String,
+    /// SHA-256 over whatever makes two requests the same.
+    pub fingerprint: [u8; 32],
+}
+
+/// What is known of a request.
+#[derive(Debug)]
+pub enum Begun {
+    /// It is new: do it, then [`Tx::answer`].
+    Fresh,
+    /// It was done; this is what was answered.
+    Replay { status: u16, body: Vec<u8> },
+    /// The key was used for another request.
+    Mismatch,
+}
+
+#[derive(FromRow)]
+struct Row {
+    fingerprint: Vec<u8>,
+    status: Option<i16>,
+    answer: Option<Vec<u8>>,
+}
+
+impl Tx {
+    /// Claims the slot, or tells what became of the request that has it.
+    ///
+    /// # Errors
+    /// `Busy` when an equal request has been in flight for `IDEMPOTENCY_WAIT`.
+    pub async fn begin_once(&mut self, slot: &Slot, key: &DataKey) -> Result<Begun> {
+        let tenant = self.tenant.uuid();
+        let inserted = sqlx::query(
+            "insert into idempotency (tenant_id, scope, key, fingerprint)
+             values ($1, $2, $3, $4)
+             on conflict do nothing",
+        )
+        .bind(tenant)
+        .bind(&slot.scope)
+        .bind(&slot.key)
+        .bind(slot.fingerprint.as_slice())
+        .execute(self.connection())
+        .await?;
+        if inserted.rows_affected() == 1 {
+            return Ok(Begun::Fresh);
+        }
+        let row: Row = sqlx::query_as(
+            "select fingerprint, status, answer
+             from idempotency
+             where tenant_id = $1 and scope = $2 and key = $3",
+        )
+        .bind(tenant)
+        .bind(&slot.scope)
+        .bind(&slot.key)
+        .fetch_one(self.connection())
+        .await?;
+        if row.fingerprint != slot.fingerprint {
+            return Ok(Begun::Mismatch);
+        }
+        let (Some(status), Some(sealed)) = (row.status, row.answer) else { return Err(Error::Busy) };
+        let body =
+            key.open(&sealed, &context(self, slot)).map_err(|error| Error::Corrupt(error.to_string()))?;
+        Ok(Begun::Replay { status: status.unsigned_abs(), body: body.to_vec() })
+    }
+
+    /// Remembers the answer; committed with the effect or not at all.
+    pub async fn answer(&mut self, slot: &Slot, status: u16, sealed: Vec<u8>) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "update idempotency
+             set status = $4, answer = $5
+             where tenant_id = $1 and scope = $2 and key = $3",
+        )
+        .bind(tenant)
+        .bind(&slot.scope)
+        .bind(&slot.key)
+        .bind(i16::try_from(status).unwrap_or(i16::MAX))
+        .bind(sealed)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// The associated data that binds a sealed answer to its slot.
+    pub fn answer_context(&self, slot: &Slot) -> String {
+        context(self, slot)
+    }
+}
+
+impl Store {
+    /// Forgets answers that are older than a day, a batch at a time.
+    ///
+    /// Found by the index `idempotency_age`.
+    pub async fn forget_answers(&self, batch: i64) -> Result<u64> {
+        let done = sqlx::query(
+            "delete from idempotency
+             where (tenant_id, scope, key) in (
+                 select tenant_id, scope, key
+                 from idempotency
+                 where created_at < now() - make_interval(hours => $1)
+                 order by created_at
+                 limit $2
+                 for update skip locked
+             )",
+        )
+        .bind(limit::IDEMPOTENCY_HOURS)
+        .bind(batch)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
+    }
+}
+
+fn context(tx: &Tx, slot: &Slot) -> String {
+    format!("idempotency/{}/{}/{}", tx.tenant, slot.scope, slot.key)
+}

@@ -1,0 +1,328 @@
+//! Jobs: enqueued with their cause, claimed by a worker, renewed, given back.
+//!
+//! Leases are judged by the database's clock alone. The epoch stands on the
+//! session's row and the lease's end on the job's; a claim changes both.
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{Result, Store, Tx};
+use crate::{
+    base::Id,
+    domain::{SessionId, TenantId, TurnId},
+};
+
+/// What a job asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Run what is pending.
+    Turn,
+    /// Remove what an archived session leaves behind.
+    Cleanup,
+}
+
+/// Who claims, and which boxes it can reach.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimant {
+    pub worker: Uuid,
+    pub node: Uuid,
+    pub lease: Duration,
+    /// How long a node may be silent before its boxes are given up.
+    pub node_silence: Duration,
+}
+
+/// A job that was taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub kind: Kind,
+    pub epoch: i64,
+    /// The holder before let its lease run out: it crashed or hangs.
+    pub taken_over: bool,
+}
+
+/// What a holder learns about its job.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub kind: Kind,
+    pub epoch: i64,
+    /// The turn that a caller asked to end.
+    pub cancel_turn: Option<TurnId>,
+}
+
+/// Jobs of one holder, as parallel arrays.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    tenants: Vec<Uuid>,
+    sessions: Vec<Uuid>,
+    kinds: Vec<&'static str>,
+}
+
+#[derive(FromRow)]
+struct ClaimRow {
+    tenant_id: Uuid,
+    session_id: Uuid,
+    kind: String,
+    epoch: i64,
+    taken_over: bool,
+}
+
+#[derive(FromRow)]
+struct WatchRow {
+    tenant_id: Uuid,
+    session_id: Uuid,
+    kind: String,
+    epoch: i64,
+    cancel_turn_id: Option<Uuid>,
+}
+
+impl Kind {
+    /// The word in the column.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Turn => "turn",
+            Self::Cleanup => "cleanup",
+        }
+    }
+
+    fn from_word(word: &str) -> Self {
+        if word == "turn" { Self::Turn } else { Self::Cleanup }
+    }
+}
+
+impl Held {
+    /// Adds one job.
+    pub fn push(&mut self, tenant: TenantId, session: SessionId, kind: Kind) {
+        self.tenants.push(tenant.uuid());
+        self.sessions.push(session.uuid());
+        self.kinds.push(kind.word());
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.tenants.is_empty()
+    }
+}
+
+impl Tx {
+    /// Wakes a session: its turn job becomes ready unless a worker holds it, which
+    /// then finds the input itself.
+    pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "insert into job (tenant_id, session_id, kind, ready_at, node_id)
+             values ($1, $2, 'turn', now(), (
+                 select node_id from sandbox where tenant_id = $1 and session_id = $2 and state <> 'ended'
+             ))
+             on conflict (tenant_id, session_id, kind) do update
+             set ready_at = least(job.ready_at, now())
+             where job.worker_id is null",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Replaces the turn job of a closed session by the clean-up of its box, where
+    /// it ever had one; only the box's own node can do that.
+    pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "with gone as (
+                delete from job where tenant_id = $1 and session_id = $2 and kind = 'turn'
+             )
+             insert into job (tenant_id, session_id, kind, ready_at, node_id)
+             select tenant_id, session_id, 'cleanup', now(), node_id
+             from sandbox
+             where tenant_id = $1 and session_id = $2
+             order by created_at desc
+             limit 1
+             on conflict do nothing",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Takes up to `jobs_max` ready jobs, the longest waiting first.
+    ///
+    /// Found by the index `job_ready`. Job and session are locked together and
+    /// skipped together: a command that holds the session is never waited for, so
+    /// the two cannot deadlock. A lease that ran out while the server was down is
+    /// honoured for one more lease: its holder could not renew it.
+    pub async fn claim(&self, claimant: Claimant, jobs_max: i64) -> Result<Vec<Claimed>> {
+        let rows: Vec<ClaimRow> = sqlx::query_as(
+            "with due as (
+                select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over
+                from job j
+                join session s using (tenant_id, session_id)
+                where j.ready_at <= now()
+                  and (j.worker_id is null or pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now())
+                  and (j.node_id is null or j.node_id = $2 or not exists (
+                      select from node n
+                      where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
+                  ))
+                order by j.ready_at
+                limit $5
+                for update of j, s skip locked
+             ), held as (
+                update job j
+                set worker_id = $1,
+                    ready_at = now() + $3 * interval '1 millisecond',
+                    takeovers = j.takeovers + due.taken_over::integer
+                from due
+                where j.tenant_id = due.tenant_id and j.session_id = due.session_id and j.kind = due.kind
+                returning j.tenant_id, j.session_id, j.kind, due.taken_over
+             )
+             update session s
+             set epoch = s.epoch + 1
+             from held
+             where s.tenant_id = held.tenant_id and s.session_id = held.session_id
+             returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over",
+        )
+        .bind(claimant.worker)
+        .bind(claimant.node)
+        .bind(millis(claimant.lease))
+        .bind(millis(claimant.node_silence))
+        .bind(jobs_max)
+        .fetch_all(&self.system)
+        .await?;
+        let claimed = |row: ClaimRow| Claimed {
+            tenant: Id::from_uuid(row.tenant_id),
+            session: Id::from_uuid(row.session_id),
+            kind: Kind::from_word(&row.kind),
+            epoch: row.epoch,
+            taken_over: row.taken_over,
+        };
+        Ok(rows.into_iter().map(claimed).collect())
+    }
+
+    /// Prolongs leases. A job that is not in the answer is held no more.
+    pub async fn renew(&self, worker: Uuid, lease: Duration, held: &Held) -> Result<Vec<Watched>> {
+        let rows = sqlx::query_as(
+            "with renewed as (
+                update job j
+                set ready_at = now() + $2 * interval '1 millisecond'
+                from unnest($3::uuid[], $4::uuid[], $5::text[]) as h (tenant_id, session_id, kind)
+                where j.tenant_id = h.tenant_id
+                  and j.session_id = h.session_id
+                  and j.kind = h.kind
+                  and j.worker_id = $1
+                returning j.tenant_id, j.session_id, j.kind
+             )
+             select r.tenant_id, r.session_id, r.kind, s.epoch, s.cancel_turn_id
+             from renewed r
+             join session s using (tenant_id, session_id)",
+        )
+        .bind(worker)
+        .bind(millis(lease))
+        .bind(&held.tenants)
+        .bind(&held.sessions)
+        .bind(&held.kinds)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(watched(rows))
+    }
+
+    /// Looks at held jobs without prolonging them.
+    pub async fn watch(&self, worker: Uuid, held: &Held) -> Result<Vec<Watched>> {
+        let rows = sqlx::query_as(
+            "select j.tenant_id, j.session_id, j.kind, s.epoch, s.cancel_turn_id
+             from unnest($2::uuid[], $3::uuid[], $4::text[]) as h (tenant_id, session_id, kind)
+             join job j on j.tenant_id = h.tenant_id and j.session_id = h.session_id and j.kind = h.kind
+             join session s on s.tenant_id = h.tenant_id and s.session_id = h.session_id
+             where j.worker_id = $1",
+        )
+        .bind(worker)
+        .bind(&held.tenants)
+        .bind(&held.sessions)
+        .bind(&held.kinds)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(watched(rows))
+    }
+
+    /// Gives a job back, ready after `delay`. Nothing happens when it is lost.
+    pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
+        sqlx::query(
+            "update job
+             set worker_id = null, ready_at = now() + $5 * interval '1 millisecond'
+             where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
+        )
+        .bind(job.tenant.uuid())
+        .bind(job.session.uuid())
+        .bind(job.kind.word())
+        .bind(worker)
+        .bind(millis(delay))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Removes a job that is done, unless input has arrived that it must still see.
+    pub async fn finish(&self, worker: Uuid, job: &Claimed) -> Result<()> {
+        sqlx::query(
+            "with s as (
+                select queued_turn_id is not null or running_turn_id is not null as more
+                from session
+                where tenant_id = $1 and session_id = $2
+                for update
+             ), again as (
+                update job
+                set worker_id = null, ready_at = now()
+                from s
+                where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and kind = 'turn' and s.more
+             )
+             delete from job
+             using s
+             where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
+               and not (kind = 'turn' and s.more)",
+        )
+        .bind(job.tenant.uuid())
+        .bind(job.session.uuid())
+        .bind(job.kind.word())
+        .bind(worker)
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// How many jobs each state has: ready, held, waiting for a time.
+    pub async fn queue_depth(&self) -> Result<(i64, i64, i64)> {
+        let row = sqlx::query_as(
+            "select count(*) filter (where worker_id is null and ready_at <= now()),
+                    count(*) filter (where worker_id is not null),
+                    count(*) filter (where worker_id is null and ready_at > now())
+             from job",
+        )
+        .fetch_one(&self.system)
+        .await?;
+        Ok(row)
+    }
+}
+
+fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
+    let watched = |row: WatchRow| Watched {
+        tenant: Id::from_uuid(row.tenant_id),
+        session: Id::from_uuid(row.session_id),
+        kind: Kind::from_word(&row.kind),
+        epoch: row.epoch,
+        cancel_turn: row.cancel_turn_id.map(Id::from_uuid),
+    };
+    rows.into_iter().map(watched).collect()
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}

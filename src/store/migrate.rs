@@ -1,0 +1,122 @@
+//! Bringing the schema to this binary's version, and checking who may use it.
+
+use sqlx::{Connection, PgConnection};
+
+use super::{Error, Urls};
+use crate::base::seal::MasterKey;
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!();
+
+/// Why the database is not fit to be used. Each is one line for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    #[error("the database cannot be reached: {0}")]
+    Unreachable(String),
+    #[error(
+        "role \"{0}\" is a superuser or bypasses row level security; use a role that does neither, \
+         because nothing would keep tenants apart"
+    )]
+    TooPowerful(String),
+    #[error("this database was set up with another SOJOURN_MASTER_KEY; start with that one")]
+    WrongMasterKey,
+    #[error("the schema could not be migrated: {0}")]
+    Failed(String),
+}
+
+/// Creates or upgrades the schema as the owner and grants what the roles need.
+///
+/// Safe to run from several processes at once (one waits for the other) and while
+/// processes of the version before still run.
+pub async fn migrate(urls: &Urls, master: &MasterKey) -> Result<(), MigrateError> {
+    let app_role = fit_role(&urls.app).await?;
+    let system_role = fit_role(&urls.system).await?;
+    let mut owner = connect(&urls.owner).await?;
+    MIGRATIONS.run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
+    let held = claim_deployment(&mut owner, master, &app_role, &system_role).await.map_err(failed)?;
+    if held != master.check_value() {
+        return Err(MigrateError::WrongMasterKey);
+    }
+    grant(&mut owner, &app_role, &system_role).await.map_err(failed)?;
+    let _ = owner.close().await;
+    Ok(())
+}
+
+async fn connect(url: &str) -> Result<PgConnection, MigrateError> {
+    PgConnection::connect(url).await.map_err(|error| MigrateError::Unreachable(error.to_string()))
+}
+
+/// The role behind a URL, refused when no policy would bind it.
+async fn fit_role(url: &str) -> Result<String, MigrateError> {
+    let mut connection = connect(url).await?;
+    let (role, powerful): (String, bool) = sqlx::query_as(
+        "select rolname::text, rolsuper or rolbypassrls from pg_roles where rolname = current_user",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .map_err(|error| failed(error.into()))?;
+    let _ = connection.close().await;
+    if powerful { Err(MigrateError::TooPowerful(role)) } else { Ok(role) }
+}
+
+/// Writes the roles of this start; returns the key check that was there first.
+async fn claim_deployment(
+    owner: &mut PgConnection,
+    master: &MasterKey,
+    app_role: &str,
+    system_role: &str,
+) -> Result<Vec<u8>, Error> {
+    let (held,): (Vec<u8>,) = sqlx::query_as(
+        "insert into deployment (master_key_check, app_role, system_role)
+         values ($1, $2::text::name, $3::text::name)
+         on conflict (singleton) do update set app_role = excluded.app_role, system_role = excluded.system_role
+         returning master_key_check",
+    )
+    .bind(master.check_value().as_slice())
+    .bind(app_role)
+    .bind(system_role)
+    .fetch_one(owner)
+    .await?;
+    Ok(held)
+}
+
+/// Gives the two roles what they need and takes from them what would change history.
+async fn grant(owner: &mut PgConnection, app_role: &str, system_role: &str) -> Result<(), Error> {
+    let mut tx = owner.begin().await?;
+    // One statement per role; `format` in SQL quotes the names.
+    for role in [app_role, system_role] {
+        sqlx::query("select set_config('sojourn.grantee', $1, true)").bind(role).execute(&mut *tx).await?;
+        sqlx::raw_sql(GRANT).execute(&mut *tx).await?;
+    }
+    tx.commit().await?;
+    Ok(())
+}
+
+/// An event is never changed; it goes only with its session, on a path of its own.
+const GRANT: &str = "
+do $$
+declare
+    grantee text := quote_ident(current_setting('sojourn.grantee'));
+    event_table regclass;
+begin
+    if pg_has_role(current_setting('sojourn.grantee'), current_user, 'member') then
+        -- The owner itself serves: it keeps its tables and gives up the rights on history.
+        null;
+    else
+        execute format('grant usage on schema public to %s', grantee);
+        execute format('grant select, insert, update, delete on all tables in schema public to %s', grantee);
+        execute format('revoke all on _sqlx_migrations from %s', grantee);
+        execute format('revoke insert, update, delete on deployment from %s', grantee);
+    end if;
+    for event_table in
+        select c.oid from pg_class c where c.relname ~ '^event(_[0-9]{2})?$' and c.relnamespace = 'public'::regnamespace
+    loop
+        execute format('revoke update, delete, truncate on %s from %s', event_table, grantee);
+    end loop;
+end
+$$";
+
+fn failed(error: Error) -> MigrateError {
+    MigrateError::Failed(
+        std::error::Error::source(&error).map_or_else(|| error.to_string(), |source| source.to_string()),
+    )
+}

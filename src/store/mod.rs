@@ -1,0 +1,93 @@
+//! Postgres: the record. The only room with SQL; one file per table family.
+//!
+//! Two pools. `app` speaks for one tenant at a time, under forced row level
+//! security; `system` does the service's own work and names the tenant in every
+//! statement. Nothing here decides anything: rules live in `domain`.
+
+pub mod agent;
+pub mod column;
+pub mod credential;
+pub mod delivery;
+pub mod destination;
+pub mod embedded;
+pub mod event;
+pub mod hint;
+pub mod idempotency;
+pub mod job;
+pub mod key;
+pub mod migrate;
+pub mod node;
+pub mod notify;
+pub mod pool;
+pub mod record;
+pub mod sandbox;
+pub mod session;
+pub mod tenant;
+pub mod token;
+pub mod turn;
+
+use std::time::Duration;
+
+pub use pool::{Store, Tx, Urls};
+
+/// Why the database did not do it, by what the caller will do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such row for this tenant.
+    #[error("not found")]
+    NotFound,
+    /// A named constraint refused the row.
+    #[error("the row conflicts with {0}")]
+    Conflict(String),
+    /// An equal request holds the row; try again.
+    #[error("an equal request is in flight")]
+    Busy,
+    /// The database cannot be reached or is shutting down; try again.
+    #[error("the database is not available")]
+    Unavailable {
+        retry_after: Duration,
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A row does not say what this version understands.
+    #[error("a row cannot be read: {0}")]
+    Corrupt(String),
+    /// The statement itself failed.
+    #[error("the statement failed")]
+    Database(#[source] sqlx::Error),
+}
+
+/// What the store's functions return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<sqlx::Error> for Error {
+    fn from(source: sqlx::Error) -> Self {
+        const RETRY_AFTER: Duration = Duration::from_secs(1);
+        match &source {
+            sqlx::Error::RowNotFound => Self::NotFound,
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::Protocol(_) => Self::Unavailable { retry_after: RETRY_AFTER, source },
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_) => {
+                Self::Corrupt(source.to_string())
+            }
+            sqlx::Error::Database(database) => {
+                let code = database.code().unwrap_or_default();
+                match (&*code, database.constraint()) {
+                    ("23505" | "23503" | "23514", Some(constraint)) => Self::Conflict(constraint.to_owned()),
+                    // lock_timeout: whoever holds the row is doing the same thing.
+                    ("55P03", _) => Self::Busy,
+                    // 08 connection, 53 resources, 57P operator intervention, 40 serialization.
+                    (code, _) if ["08", "53", "57P", "40"].iter().any(|class| code.starts_with(class)) => {
+                        Self::Unavailable { retry_after: RETRY_AFTER, source }
+                    }
+                    _ => Self::Database(source),
+                }
+            }
+            _ => Self::Database(source),
+        }
+    }
+}

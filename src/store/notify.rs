@@ -1,0 +1,34 @@
+//! Hints between processes. Losing one costs a poll, never a fact.
+
+use sqlx::postgres::PgListener;
+
+use super::{Result, Store};
+
+const CHANNEL: &str = "sojourn";
+
+/// The one listening connection of a process.
+pub struct Listener(PgListener);
+
+impl Store {
+    /// Sends hints to every process, this one included. Never inside an append's
+    /// transaction: a notification takes one global lock at commit.
+    pub async fn notify(&self, payload: &str) -> Result<()> {
+        sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(payload).execute(&self.system).await?;
+        Ok(())
+    }
+
+    /// Opens the listening connection.
+    pub async fn listen(&self) -> Result<Listener> {
+        let mut listener = PgListener::connect_with(&self.system).await?;
+        listener.listen(CHANNEL).await?;
+        Ok(Listener(listener))
+    }
+}
+
+impl Listener {
+    /// The next payload. An error means that hints may have been lost: listen
+    /// again and look at the tables.
+    pub async fn next(&mut self) -> Result<String> {
+        Ok(self.0.recv().await?.payload().to_owned())
+    }
+}

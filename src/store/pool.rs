@@ -1,0 +1,116 @@
+//! Connections: the two pools, and a transaction that speaks for one tenant.
+
+use std::{str::FromStr, time::Duration};
+
+use sqlx::{
+    AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+use super::Result;
+use crate::{
+    base::{limit, seal::MasterKey},
+    domain::TenantId,
+};
+
+/// Where the database is and as whom it is spoken to.
+#[derive(Clone, Debug)]
+pub struct Urls {
+    /// Owns the schema and migrates.
+    pub owner: String,
+    /// Serves requests, one tenant at a time.
+    pub app: String,
+    /// The service's own work. The same role as `app` in a single-role deployment.
+    pub system: String,
+}
+
+/// The database of a running process. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    pub(super) app: PgPool,
+    pub(super) system: PgPool,
+    pub(super) master: MasterKey,
+}
+
+/// A transaction that sees one tenant's rows. Dropped without commit, it is undone.
+pub struct Tx {
+    pub(super) inner: Transaction<'static, Postgres>,
+    pub(super) tenant: TenantId,
+}
+
+/// How many connections each pool may open.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolSizes {
+    pub app: u32,
+    pub system: u32,
+}
+
+impl Store {
+    /// Opens both pools; connects lazily, so that a start does not depend on the
+    /// database being up at that very moment.
+    pub fn open(urls: &Urls, sizes: PoolSizes, master: MasterKey) -> Result<Self> {
+        let app = PgConnectOptions::from_str(&urls.app)?.application_name("sojourn-app");
+        let mut system = PgConnectOptions::from_str(&urls.system)?.application_name("sojourn-system");
+        if urls.app == urls.system {
+            // One role for both: the connection itself says what it is for.
+            system = system.options([("sojourn.scope", "system")]);
+        }
+        Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), master })
+    }
+
+    /// Begins a transaction that sees only `tenant`'s rows.
+    ///
+    /// The settings travel with `begin` itself, so they cost no round trip and
+    /// end with the transaction: safe behind a pooler in transaction mode.
+    pub async fn begin(&self, tenant: TenantId) -> Result<Tx> {
+        let begin = format!(
+            "begin; set local sojourn.tenant = '{}'; set local lock_timeout = '{}ms'; set local statement_timeout = '{}ms'",
+            tenant.uuid(),
+            limit::IDEMPOTENCY_WAIT.as_millis(),
+            limit::STATEMENT_TIMEOUT.as_millis(),
+        );
+        let inner = self.app.begin_with(AssertSqlSafe(begin)).await?;
+        Ok(Tx { inner, tenant })
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<()> {
+        sqlx::query("select 1").execute(&self.system).await?;
+        Ok(())
+    }
+
+    /// The key that this deployment's secrets hang on.
+    pub fn master(&self) -> &MasterKey {
+        &self.master
+    }
+
+    /// Closes every connection; running statements are waited for.
+    pub async fn close(&self) {
+        self.app.close().await;
+        self.system.close().await;
+    }
+}
+
+impl Tx {
+    /// The tenant whose rows this transaction sees.
+    pub fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// Makes everything that was done in it durable, at once.
+    pub async fn commit(self) -> Result<()> {
+        Ok(self.inner.commit().await?)
+    }
+
+    pub(super) fn connection(&mut self) -> &mut PgConnection {
+        &mut self.inner
+    }
+}
+
+fn pool(options: PgConnectOptions, size: u32) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(size)
+        .acquire_timeout(Duration::from_secs(5))
+        .max_lifetime(Duration::from_secs(1_800))
+        .connect_lazy_with(options)
+}

@@ -1,0 +1,222 @@
+//! The fenced append: what a leased turn writes, in one statement.
+//!
+//! It bumps the session's `head` only where the epoch still matches, so a worker
+//! that lost its lease changes nothing. It touches turn-owned columns only, as
+//! differences, because a caller may change the row between two records.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{
+    Error, Result, Store,
+    column::{count, word},
+    event::{Columns, Packed},
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{SessionId, TenantId, TurnId, delta::Delta},
+};
+
+/// The right to write for a session, until someone else takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub epoch: i64,
+    /// The process that holds the job.
+    pub worker: Uuid,
+}
+
+/// What became of a fenced append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// The events follow this `seq`.
+    After(i64),
+    /// The epoch is another's: stop.
+    Stale,
+    /// The epoch holds, but the row is not as the events assume: input arrived
+    /// before the start, so the window must be looked at again.
+    Moved,
+}
+
+#[derive(FromRow)]
+struct Row {
+    base: Option<i64>,
+    held: bool,
+}
+
+impl Store {
+    /// Appends the events of one turn and their difference, if the fence holds.
+    ///
+    /// At the end of the turn the job goes with it, or becomes ready again when
+    /// more input waits; both in the same statement, so that no wake is lost.
+    pub async fn record(
+        &self,
+        fence: Fence,
+        turn: TurnId,
+        ts: Timestamp,
+        events: &[Packed],
+    ) -> Result<Recorded> {
+        let delta = Delta::of(events.iter().map(|event| &event.draft));
+        let columns = Columns::of(events);
+        let end = delta.end.as_ref();
+        let row: Row = sqlx::query_as(RECORD)
+            .bind(fence.tenant.uuid())
+            .bind(fence.session.uuid())
+            .bind(fence.epoch)
+            .bind(fence.worker)
+            .bind(turn.uuid())
+            .bind(ts)
+            .bind(columns.ids)
+            .bind(columns.types)
+            .bind(columns.levels)
+            .bind(columns.actors)
+            .bind(columns.turns)
+            .bind(columns.steps)
+            .bind(columns.refs)
+            .bind(columns.bodies)
+            .bind(columns.contents)
+            .bind(columns.sizes)
+            .bind(delta.start.map(|start| start.attempt))
+            .bind(delta.start.map(|start| start.input_to_seq))
+            .bind(end.map(|end| word(&end.status_at_rest())))
+            .bind(end.map(|end| word(&end.yield_reason.state())))
+            .bind(end.map(|end| word(&end.yield_reason)))
+            .bind(end.and_then(|end| end.result_event_id).map(Id::uuid))
+            .bind(end.and_then(|end| end.error.as_ref()).map(|error| error.code.clone()))
+            .bind(end.and_then(|end| end.error.as_ref()).map(|error| error.message.clone()))
+            .bind(end.map(|end| count(end.active_seconds)))
+            .bind(count(delta.usage.input_tokens))
+            .bind(count(delta.usage.output_tokens))
+            .bind(count(delta.usage.cache_write_tokens))
+            .bind(count(delta.usage.cache_read_tokens))
+            .bind(count(delta.usage.steps))
+            .bind(count(delta.usage.tool_calls))
+            .fetch_one(&self.system)
+            .await
+            .map_err(Error::from)?;
+        Ok(match (row.base, row.held) {
+            (Some(base), _) => Recorded::After(base),
+            (None, true) => Recorded::Moved,
+            (None, false) => Recorded::Stale,
+        })
+    }
+}
+
+/// $1 tenant, $2 session, $3 epoch, $4 worker, $5 turn, $6 time, $7-$16 events,
+/// $17 attempt and $18 window of a start, $19-$25 an end, $26-$31 usage.
+const RECORD: &str = "
+with s as (
+    update session
+    set head = head + cardinality($7::uuid[]),
+        updated_at = $6,
+        status = case
+            when $17::integer is not null then 'running'
+            when $19::text is null then status
+            when running_turn_id = $5 and queued_turn_id is not null then 'queued'
+            else $19
+        end,
+        input_cursor = case
+            when $17 = 1 then $18::bigint
+            when $19 is not null and queued_turn_id = $5 then input_head
+            else input_cursor
+        end,
+        turns = turns + case when $17 = 1 then 1 else 0 end,
+        running_turn_id = case
+            when $17 is not null then $5
+            when $19 is not null and running_turn_id = $5 then null
+            else running_turn_id
+        end,
+        queued_turn_id = case
+            when ($17 = 1 or $19 is not null) and queued_turn_id = $5 then null
+            else queued_turn_id
+        end,
+        cancel_turn_id = case when $19 is not null and cancel_turn_id = $5 then null else cancel_turn_id end,
+        ended_turn_id = case when $19 is not null then $5 else ended_turn_id end,
+        input_tokens = input_tokens + $26,
+        output_tokens = output_tokens + $27,
+        cache_write_tokens = cache_write_tokens + $28,
+        cache_read_tokens = cache_read_tokens + $29,
+        steps = steps + $30,
+        tool_calls = tool_calls + $31
+    where tenant_id = $1
+      and session_id = $2
+      and epoch = $3
+      and status <> 'archived'
+      and ($17 is null
+           or ($17 = 1 and queued_turn_id = $5 and running_turn_id is null and input_head = $18)
+           or ($17 > 1 and running_turn_id = $5))
+      and ($19 is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
+    returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more
+), appended as (
+    insert into event (
+        tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+        body_bytes
+    )
+    select $1, $2, s.base + e.place, $6, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
+           e.refs::json, e.body::json, e.content_ref, e.body_bytes
+    from s
+    cross join unnest($7::uuid[], $8::text[], $9::smallint[], $10::text[], $11::uuid[], $12::uuid[], $13::text[],
+                      $14::text[], $15::text[], $16::integer[]) with ordinality
+        as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
+    returning seq, event_id, type, level
+), outbox as (
+    insert into delivery (
+        tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
+    )
+    select $1, gen_random_uuid(), $2, d.destination_id, a.event_id, a.seq, 'pending', now()
+    from appended a
+    join destination d on d.tenant_id = $1 and d.session_id = $2
+    where d.enabled
+      and d.deleted_at is null
+      and a.level <= d.level
+      and a.seq > d.created_after_seq
+      and (d.types is null or exists (
+          select from unnest(d.types) wanted
+          where wanted = a.type or (right(wanted, 2) = '.*' and starts_with(a.type, left(wanted, -1)))
+      ))
+), folded as (
+    update turn t
+    set state = case when $17 is not null then 'running' else coalesce($20, t.state) end,
+        attempt = coalesce($17, t.attempt),
+        started_at = case when $17 = 1 then $6 else t.started_at end,
+        completed_at = case when $19 is not null then $6 else t.completed_at end,
+        yield_reason = coalesce($21, t.yield_reason),
+        result_event_id = coalesce($22, t.result_event_id),
+        error_code = coalesce($23, t.error_code),
+        error_message = coalesce($24, t.error_message),
+        active_seconds = coalesce($25, t.active_seconds),
+        input_tokens = t.input_tokens + $26,
+        output_tokens = t.output_tokens + $27,
+        cache_write_tokens = t.cache_write_tokens + $28,
+        cache_read_tokens = t.cache_read_tokens + $29,
+        steps = t.steps + $30,
+        tool_calls = t.tool_calls + $31
+    from s
+    where t.tenant_id = $1
+      and t.session_id = $2
+      and t.turn_id = $5
+      and ($17 is not null or $19 is not null or $26 + $27 + $28 + $29 + $30 + $31 > 0)
+), done as (
+    delete from job j
+    using s
+    where $19 is not null
+      and not s.more
+      and j.tenant_id = $1
+      and j.session_id = $2
+      and j.kind = 'turn'
+      and j.worker_id = $4
+), again as (
+    update job j
+    set worker_id = null, ready_at = now(), takeovers = 0
+    from s
+    where $19 is not null
+      and s.more
+      and j.tenant_id = $1
+      and j.session_id = $2
+      and j.kind = 'turn'
+      and j.worker_id = $4
+)
+select (select base from s) as base,
+       exists (select from session where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived')
+           as held";

@@ -1,0 +1,318 @@
+//! Sessions as rows: the fold of each log, and beside it the epoch.
+
+use std::collections::HashMap;
+
+use sqlx::{FromRow, PgConnection};
+use uuid::Uuid;
+
+use super::{
+    Error, Result, Store, Tx,
+    column::{from_json, from_word, json, uncount, word},
+    turn,
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{AgentId, Session, SessionId, Status, TenantId, Turn, Usage, session::Created, turn::LastTurn},
+};
+
+#[derive(FromRow)]
+struct Row {
+    session_id: Uuid,
+    agent_id: Option<Uuid>,
+    credential_id: Option<Uuid>,
+    agent_snapshot: Option<String>,
+    title: Option<String>,
+    key: Option<String>,
+    client_id: Option<String>,
+    metadata: String,
+    limits: String,
+    source: String,
+    status: String,
+    head: i64,
+    input_head: i64,
+    input_cursor: i64,
+    running_turn_id: Option<Uuid>,
+    queued_turn_id: Option<Uuid>,
+    cancel_turn_id: Option<Uuid>,
+    ended_turn_id: Option<Uuid>,
+    turns: i64,
+    input_tokens: i64,
+    output_tokens: i64,
+    cache_write_tokens: i64,
+    cache_read_tokens: i64,
+    steps: i64,
+    tool_calls: i64,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+// `json` columns are read as text: sqlx would parse them, and we hold them verbatim.
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select session_id, agent_id, credential_id, agent_snapshot::text, title, key, client_id, metadata::text,
+                    limits::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
+                    cancel_turn_id, ended_turn_id, turns, input_tokens, output_tokens, cache_write_tokens,
+                    cache_read_tokens, steps, tool_calls, created_at, updated_at
+             from session ",
+            $rest
+        )
+    };
+}
+
+/// Which sessions of a tenant are listed; every absent field matches all.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub status: Option<Status>,
+    pub agent: Option<AgentId>,
+    pub key: Option<String>,
+    /// Metadata fields that must have this text.
+    pub metadata: Vec<(String, String)>,
+    /// Created after and before these sessions' making.
+    pub after: Option<Timestamp>,
+    pub before: Option<Timestamp>,
+    /// Sessions older than this one: the page's position.
+    pub below: Option<SessionId>,
+}
+
+impl Row {
+    fn turn_ids(&self) -> impl Iterator<Item = Uuid> {
+        [self.running_turn_id, self.queued_turn_id, self.ended_turn_id].into_iter().flatten()
+    }
+
+    fn session(self, turns: &HashMap<(Uuid, Uuid), Turn>) -> Result<Session> {
+        let session_id = self.session_id;
+        let find =
+            |turn_id: Option<Uuid>| turn_id.and_then(|turn_id| turns.get(&(session_id, turn_id)).cloned());
+        let ended = find(self.ended_turn_id).map(|turn| LastTurn {
+            id: turn.id,
+            state: turn.state,
+            yield_reason: turn.yield_reason,
+            result_event_id: turn.result_event_id,
+        });
+        Ok(Session {
+            id: Id::from_uuid(session_id),
+            created: Created {
+                agent_id: self.agent_id.map(Id::from_uuid),
+                credential_id: self.credential_id.map(Id::from_uuid),
+                agent_snapshot: self.agent_snapshot.as_deref().map(from_json).transpose()?,
+                title: self.title,
+                key: self.key,
+                client_id: self.client_id,
+                metadata: from_json(&self.metadata)?,
+                limits: from_json(&self.limits)?,
+                source: from_word(&self.source)?,
+            },
+            status: from_word(&self.status)?,
+            head: self.head,
+            input_cursor: self.input_cursor,
+            input_head: self.input_head,
+            running: find(self.running_turn_id),
+            queued: find(self.queued_turn_id),
+            cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
+            ended,
+            turns: self.turns,
+            usage: Usage {
+                input_tokens: uncount(self.input_tokens),
+                output_tokens: uncount(self.output_tokens),
+                cache_write_tokens: uncount(self.cache_write_tokens),
+                cache_read_tokens: uncount(self.cache_read_tokens),
+                steps: uncount(self.steps),
+                tool_calls: uncount(self.tool_calls),
+            },
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        })
+    }
+}
+
+impl Tx {
+    /// One session.
+    pub async fn session(&mut self, session: SessionId) -> Result<Session> {
+        let tenant = self.tenant;
+        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2"))
+            .bind(tenant.uuid())
+            .bind(session.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        one(self.connection(), tenant, row).await
+    }
+
+    /// One session, locked until the transaction ends: what a command is decided on.
+    pub async fn lock_session(&mut self, session: SessionId) -> Result<Session> {
+        let tenant = self.tenant;
+        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 for update"))
+            .bind(tenant.uuid())
+            .bind(session.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        one(self.connection(), tenant, row).await
+    }
+
+    /// The session that a caller's key made, by the unique index `session_key`.
+    pub async fn session_by_key(&mut self, key: &str) -> Result<Option<Session>> {
+        let tenant = self.tenant;
+        let row: Option<Row> = sqlx::query_as(columns!("where tenant_id = $1 and key = $2"))
+            .bind(tenant.uuid())
+            .bind(key)
+            .fetch_optional(self.connection())
+            .await?;
+        match row {
+            Some(row) => one(self.connection(), tenant, row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A page of sessions, newest first: in the order of the primary key, or of
+    /// the index `session_agent` when an agent is named.
+    pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
+        let tenant = self.tenant;
+        let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
+        let rows: Vec<Row> = sqlx::query_as(columns!(
+            "where tenant_id = $1
+               and ($2::uuid is null or session_id < $2)
+               and ($3::text is null or status = $3)
+               and ($4::uuid is null or agent_id = $4)
+               and ($5::text is null or key = $5)
+               and ($6::timestamptz is null or created_at > $6)
+               and ($7::timestamptz is null or created_at < $7)
+               and not exists (
+                   select from unnest($8::text[], $9::text[]) as wanted (name, value)
+                   where metadata ->> name is distinct from value
+               )
+             order by session_id desc
+             limit $10"
+        ))
+        .bind(tenant.uuid())
+        .bind(filter.below.map(Id::uuid))
+        .bind(filter.status.as_ref().map(word))
+        .bind(filter.agent.map(Id::uuid))
+        .bind(&filter.key)
+        .bind(filter.after)
+        .bind(filter.before)
+        .bind(keys)
+        .bind(values)
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        let turns = turns_of(self.connection(), tenant, &rows).await?;
+        rows.into_iter().map(|row| row.session(&turns)).collect()
+    }
+
+    /// Stores a new session with the turns that its first events made.
+    ///
+    /// # Errors
+    /// `Conflict("session_key")` when another session holds the key.
+    pub async fn insert_session(&mut self, session: &Session) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        let created = &session.created;
+        sqlx::query(
+            "insert into session (
+                tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
+                limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at
+             )
+             values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18)",
+        )
+        .bind(tenant)
+        .bind(session.id.uuid())
+        .bind(created.agent_id.map(Id::uuid))
+        .bind(created.credential_id.map(Id::uuid))
+        .bind(created.agent_snapshot.as_ref().map(json))
+        .bind(&created.title)
+        .bind(&created.key)
+        .bind(&created.client_id)
+        .bind(json(&created.metadata))
+        .bind(json(&created.limits))
+        .bind(word(&created.source))
+        .bind(word(&session.status))
+        .bind(session.head)
+        .bind(session.input_head)
+        .bind(session.input_cursor)
+        .bind(session.queued.as_ref().map(|turn| turn.id.uuid()))
+        .bind(session.created_at)
+        .bind(session.updated_at)
+        .execute(self.connection())
+        .await?;
+        if let Some(turn) = &session.queued {
+            self.put_turn(session.id, turn).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a locked session back as the fold left it; raises the epoch when the
+    /// session was closed, so that its worker's next write is refused.
+    pub async fn update_session(&mut self, session: &Session, ended: &[Turn]) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "update session
+             set title = $3, metadata = $4::json, limits = $5::json, status = $6, head = $7, input_head = $8,
+                 input_cursor = $9, running_turn_id = $10, queued_turn_id = $11, cancel_turn_id = $12,
+                 ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15,
+                 epoch = epoch + case when $6 = 'archived' then 1 else 0 end
+             where tenant_id = $1 and session_id = $2",
+        )
+        .bind(tenant)
+        .bind(session.id.uuid())
+        .bind(&session.created.title)
+        .bind(json(&session.created.metadata))
+        .bind(json(&session.created.limits))
+        .bind(word(&session.status))
+        .bind(session.head)
+        .bind(session.input_head)
+        .bind(session.input_cursor)
+        .bind(session.running.as_ref().map(|turn| turn.id.uuid()))
+        .bind(session.queued.as_ref().map(|turn| turn.id.uuid()))
+        .bind(session.cancel_turn_id.map(Id::uuid))
+        .bind(session.ended.as_ref().map(|turn| turn.id.uuid()))
+        .bind(session.turns)
+        .bind(session.updated_at)
+        .execute(self.connection())
+        .await?;
+        for turn in ended.iter().chain(&session.queued) {
+            self.put_turn(session.id, turn).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// One session, for the service's own work.
+    pub async fn load_session(&self, tenant: TenantId, session: SessionId) -> Result<Session> {
+        let mut connection = self.system.acquire().await.map_err(Error::from)?;
+        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2"))
+            .bind(tenant.uuid())
+            .bind(session.uuid())
+            .fetch_one(&mut *connection)
+            .await?;
+        one(&mut connection, tenant, row).await
+    }
+}
+
+async fn one(connection: &mut PgConnection, tenant: TenantId, row: Row) -> Result<Session> {
+    let turns = turns_of(connection, tenant, std::slice::from_ref(&row)).await?;
+    row.session(&turns)
+}
+
+/// The running, queued and last turns of some sessions, by the turns' primary key.
+async fn turns_of(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    rows: &[Row],
+) -> Result<HashMap<(Uuid, Uuid), Turn>> {
+    let sessions: Vec<_> = rows.iter().flat_map(|row| row.turn_ids().map(|_| row.session_id)).collect();
+    let turns: Vec<_> = rows.iter().flat_map(Row::turn_ids).collect();
+    if turns.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows: Vec<turn::Row> = sqlx::query_as(
+        "select t.*
+         from unnest($2::uuid[], $3::uuid[]) as wanted (session_id, turn_id)
+         join turn t on t.tenant_id = $1 and t.session_id = wanted.session_id and t.turn_id = wanted.turn_id",
+    )
+    .bind(tenant.uuid())
+    .bind(sessions)
+    .bind(turns)
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter().map(|row| Ok(((row.session_id, row.turn_id), row.turn()?))).collect()
+}

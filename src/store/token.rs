@@ -1,0 +1,95 @@
+//! Client tokens: a browser's key to one session.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{Result, Store, Tx, column};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{Level, SessionId, TenantId},
+};
+
+/// A token that may be used now.
+#[derive(Clone, Debug)]
+pub struct LiveToken {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub scopes: Vec<String>,
+    /// The token sees nothing beyond this level.
+    pub level: Level,
+}
+
+/// A token to store.
+#[derive(Debug)]
+pub struct NewToken<'a> {
+    pub session: SessionId,
+    pub secret: &'a str,
+    pub scopes: &'a [String],
+    pub level: Level,
+    pub expires_at: Timestamp,
+}
+
+#[derive(FromRow)]
+struct Row {
+    tenant_id: Uuid,
+    session_id: Uuid,
+    scopes: Vec<String>,
+    level: i16,
+}
+
+impl Tx {
+    /// Stores a token's hash and forgets the session's expired ones.
+    pub async fn create_token(&mut self, hash: &[u8], new: NewToken<'_>) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "with expired as (
+                delete from client_token where tenant_id = $1 and session_id = $3 and expires_at < now()
+             )
+             insert into client_token (tenant_id, hash, session_id, scopes, level, expires_at)
+             values ($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(tenant)
+        .bind(hash)
+        .bind(new.session.uuid())
+        .bind(new.scopes)
+        .bind(column::threshold(new.level))
+        .bind(new.expires_at)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Ends every token of a session.
+    pub async fn delete_tokens(&mut self, session: SessionId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("delete from client_token where tenant_id = $1 and session_id = $2")
+            .bind(tenant)
+            .bind(session.uuid())
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// The live token behind a bearer secret, by the unique index `client_token_hash`.
+    pub async fn find_token(&self, secret: &str) -> Result<Option<LiveToken>> {
+        let row: Option<Row> = sqlx::query_as(
+            "select tenant_id, session_id, scopes, level
+             from client_token
+             where hash = $1 and expires_at > now()",
+        )
+        .bind(self.master.fingerprint(secret).as_slice())
+        .fetch_optional(&self.system)
+        .await?;
+        row.map(|row| {
+            Ok(LiveToken {
+                tenant: Id::from_uuid(row.tenant_id),
+                session: Id::from_uuid(row.session_id),
+                scopes: row.scopes,
+                level: column::level(row.level)?,
+            })
+        })
+        .transpose()
+    }
+}

@@ -1,0 +1,126 @@
+//! Agents on the wire.
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use crate::{
+    base::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX},
+    domain::{AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits},
+};
+
+/// An agent to create. Equal to an existing one of the same name, it is that one.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateAgent {
+    /// Unique within the organization.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub name: String,
+    /// System prompt.
+    #[garde(length(bytes, max = TEXT_BYTES_MAX))]
+    pub prompt: String,
+    /// `provider/model`, as in `anthropic/claude-sonnet-4-5` or `scripted/demo`.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub model: String,
+    #[garde(skip)]
+    #[serde(default)]
+    pub model_options: ModelOptions,
+    /// Recorded as given; every agent runs in the built-in loop.
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub runtime: Option<String>,
+    /// Provider key; stored sealed as a credential of its own. Not with `credential`.
+    #[garde(inner(length(bytes, min = 1, max = 4_096)))]
+    pub key: Option<String>,
+    /// A stored credential. Not with `key`.
+    #[garde(skip)]
+    pub credential: Option<CredentialId>,
+    #[garde(skip)]
+    #[serde(default)]
+    pub limits: Limits,
+    /// Names of the tools it may use; absent for all.
+    #[garde(inner(length(max = 64), inner(length(bytes, min = 1, max = 64))))]
+    pub tools: Option<Vec<String>>,
+}
+
+/// What to change of an agent; absent fields stay.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchAgent {
+    #[garde(inner(length(bytes, max = TEXT_BYTES_MAX)))]
+    pub prompt: Option<String>,
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub model: Option<String>,
+    #[garde(skip)]
+    pub model_options: Option<ModelOptions>,
+    #[garde(inner(length(bytes, min = 1, max = 4_096)))]
+    pub key: Option<String>,
+    /// Null falls back to the organization's default.
+    #[garde(skip)]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<CredentialId>)]
+    pub credential: Option<Option<CredentialId>>,
+    #[garde(skip)]
+    pub limits: Option<Limits>,
+    #[garde(inner(inner(length(max = 64), inner(length(bytes, min = 1, max = 64)))))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub tools: Option<Option<Vec<String>>>,
+}
+
+/// An agent with its active revision.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Agent)]
+pub struct AgentView {
+    pub id: AgentId,
+    pub name: String,
+    pub prompt: String,
+    /// SHA-256 of the prompt, in hexadecimal.
+    pub prompt_hash: String,
+    pub model: String,
+    pub model_options: ModelOptions,
+    pub runtime: String,
+    /// Number of the active revision.
+    pub revision: i32,
+    pub active_revision: RevisionRef,
+    #[schema(required)]
+    pub credential_id: Option<CredentialId>,
+    pub limits: Limits,
+    #[schema(required)]
+    pub tools: Option<Vec<String>>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339")]
+    pub updated_at: OffsetDateTime,
+}
+
+/// Which revision is active.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct RevisionRef {
+    pub id: RevisionId,
+    pub number: i32,
+    pub digest: String,
+}
+
+/// An immutable revision of an agent.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Revision)]
+pub struct RevisionView {
+    pub id: RevisionId,
+    pub agent_id: AgentId,
+    /// From 1 within the agent.
+    pub number: i32,
+    pub prompt: String,
+    pub prompt_hash: String,
+    pub model: String,
+    pub model_options: ModelOptions,
+    pub runtime: String,
+    #[schema(required)]
+    pub tools: Option<Vec<String>>,
+    /// SHA-256 of the configuration, in hexadecimal.
+    pub digest: String,
+    /// Whether new sessions run it.
+    pub active: bool,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}

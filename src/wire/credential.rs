@@ -1,0 +1,74 @@
+//! Provider keys on the wire: they go in and never come out.
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use crate::{base::limit::NAME_BYTES_MAX, domain::CredentialId};
+
+/// A provider key to store.
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateCredential {
+    /// `anthropic` (default), `openai`, or any name together with a `base_url`.
+    #[garde(length(bytes, min = 1, max = 64), custom(provider_name))]
+    #[serde(default = "anthropic")]
+    pub provider: String,
+    #[garde(length(bytes, min = 1, max = 4_096))]
+    pub key: String,
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub name: Option<String>,
+    /// Use it for agents without a credential of their own.
+    #[garde(skip)]
+    #[serde(default)]
+    pub is_default: bool,
+    /// Another endpoint that speaks the provider's protocol.
+    #[garde(inner(length(bytes, min = 1, max = 2_048)))]
+    pub base_url: Option<String>,
+}
+
+/// A new key behind a credential.
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RotateCredential {
+    #[garde(length(bytes, min = 1, max = 4_096))]
+    pub key: String,
+}
+
+/// Which credential becomes the default for its provider.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DefaultCredential {
+    #[garde(skip)]
+    pub credential: CredentialId,
+    /// Must be the credential's own, when given.
+    #[garde(skip)]
+    pub provider: Option<String>,
+}
+
+/// What may be shown of a credential.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Credential)]
+pub struct CredentialView {
+    pub id: CredentialId,
+    pub provider: String,
+    #[schema(required)]
+    pub name: Option<String>,
+    /// The end of the key, to tell keys apart.
+    pub last4: String,
+    pub is_default: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+fn anthropic() -> String {
+    "anthropic".to_owned()
+}
+
+fn provider_name(name: &str, _context: &()) -> garde::Result {
+    let valid = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if valid { Ok(()) } else { Err(garde::Error::new("takes lower-case letters, digits and dashes")) }
+}

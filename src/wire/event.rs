@@ -1,0 +1,94 @@
+//! Events on the wire: the envelope around a body that is passed on unread.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use crate::domain::{Actor, Entry, EventId, Level, SessionId, StepId, TurnId};
+
+/// An event of a session's log.
+///
+/// The body depends on the type; clients must ignore types that they do not know.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Event)]
+pub struct EventView {
+    pub id: EventId,
+    /// Gapless from 1 within the session.
+    pub seq: i64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub ts: OffsetDateTime,
+    pub session: SessionId,
+    #[schema(value_type = Actor)]
+    pub actor: Box<RawValue>,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub level: Level,
+    #[schema(value_type = Object)]
+    pub body: Box<RawValue>,
+    #[schema(value_type = Object)]
+    pub refs: Box<RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<TurnId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_id: Option<StepId>,
+    /// Path of the whole body, when the one here was cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_ref: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_truncated: Option<bool>,
+    /// Bytes of the whole body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_bytes: Option<i32>,
+    /// Input only: when a turn took it; null while it waits.
+    #[serde(skip_serializing_if = "Option::is_none", with = "processed")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub processed_at: Option<Option<OffsetDateTime>>,
+}
+
+impl EventView {
+    /// The event that a row of the log records.
+    ///
+    /// # Errors
+    /// When a column does not hold the JSON that was written to it.
+    pub fn of(entry: &Entry) -> Result<Self, serde_json::Error> {
+        let is_cut = entry.content_ref.is_some();
+        Ok(Self {
+            id: entry.id,
+            seq: entry.seq,
+            ts: entry.ts,
+            session: entry.session,
+            actor: RawValue::from_string(entry.actor.clone())?,
+            kind: entry.kind.clone(),
+            level: entry.level,
+            body: RawValue::from_string(entry.body.clone())?,
+            refs: RawValue::from_string(entry.refs.clone().unwrap_or_else(|| "{}".to_owned()))?,
+            turn_id: entry.turn_id,
+            step_id: entry.step_id,
+            content_ref: is_cut
+                .then(|| format!("/v3/sessions/{}/events/{}/content", entry.session, entry.id)),
+            body_truncated: is_cut.then_some(true),
+            body_bytes: is_cut.then_some(entry.body_bytes),
+            processed_at: None,
+        })
+    }
+}
+
+mod processed {
+    use serde::{Serializer, ser::Error};
+    use time::OffsetDateTime;
+
+    pub fn serialize<S: Serializer>(
+        at: &Option<Option<OffsetDateTime>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match at.flatten() {
+            Some(at) => {
+                let text =
+                    at.format(&time::format_description::well_known::Rfc3339).map_err(S::Error::custom)?;
+                serializer.serialize_str(&text)
+            }
+            None => serializer.serialize_none(),
+        }
+    }
+}

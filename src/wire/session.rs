@@ -1,0 +1,307 @@
+//! Sessions and messages on the wire.
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use super::{
+    small_object,
+    webhook::{CreateDestination, DestinationView},
+};
+use crate::{
+    base::limit::{DESTINATIONS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
+    domain::{
+        AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
+        session::{AgentSnapshot, Limits, Source},
+        turn::LastTurn,
+    },
+};
+
+/// A session to create.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSession {
+    /// Id or name. Without one the session is a log without a reader.
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub agent: Option<String>,
+    /// Text, or an object whose `text` is it. Without input no turn starts.
+    #[garde(custom(text_or_object))]
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Value>,
+    /// One session per key: the same one is returned for the same body.
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub key: Option<String>,
+    /// Overrides the agent's model for this session.
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub model: Option<String>,
+    /// Number or id of a revision of the agent; absent for the active one.
+    #[garde(skip)]
+    pub revision: Option<RevisionChoice>,
+    /// In front of the agent's own.
+    #[garde(skip)]
+    #[serde(default)]
+    pub limits: Limits,
+    /// For routing; returned verbatim, in webhooks too.
+    #[garde(custom(small_object))]
+    #[serde(default)]
+    pub metadata: Map<String, Value>,
+    #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
+    pub title: Option<String>,
+    /// Short form of one destination.
+    #[garde(inner(length(bytes, min = 1, max = 2_048)))]
+    pub webhook: Option<String>,
+    #[garde(length(max = DESTINATIONS_MAX), dive)]
+    #[serde(default)]
+    pub destinations: Vec<CreateDestination>,
+    /// Names the client that made it.
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub client_id: Option<String>,
+}
+
+/// A revision by its number or its id.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum RevisionChoice {
+    Number(i32),
+    Id(String),
+}
+
+/// What may change of a session; absent fields stay.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchSession {
+    /// Null removes it.
+    #[garde(inner(inner(length(bytes, max = NAME_BYTES_MAX))))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<String>)]
+    pub title: Option<Option<String>>,
+    /// Replaces the whole object.
+    #[garde(inner(custom(small_object)))]
+    pub metadata: Option<Map<String, Value>>,
+    /// Only the limits that are named change; they may be raised while a turn runs.
+    #[garde(skip)]
+    pub limits: Option<Limits>,
+}
+
+/// A message to the agent: `text`, or an `envelope` that carries it.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Steer {
+    #[garde(inner(length(bytes, min = 1, max = TEXT_BYTES_MAX)))]
+    pub text: Option<String>,
+    #[garde(dive)]
+    pub envelope: Option<Envelope>,
+    /// The same key again is the same message.
+    #[garde(inner(length(bytes, min = 1, max = 255)))]
+    pub idempotency_key: Option<String>,
+    /// What happens to a turn that runs.
+    #[garde(skip)]
+    #[serde(default)]
+    pub mode: SteerMode,
+}
+
+/// What a message does to a running turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SteerMode {
+    /// Waits for the next turn.
+    #[default]
+    Queue,
+    /// Ends the running turn at its next checkpoint first.
+    Interrupt,
+}
+
+/// A message as another system delivered it.
+#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Envelope {
+    /// The source's own id; with `source`, the same one again is the same message.
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
+    pub text: String,
+    /// What the message refers to, verbatim.
+    #[garde(custom(small_object))]
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub refs: Map<String, Value>,
+    /// The source's own form of it, verbatim.
+    #[garde(custom(small_value))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub raw: Option<Value>,
+}
+
+/// A session.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Session)]
+pub struct SessionView {
+    pub id: SessionId,
+    pub status: Status,
+    /// The finer word while one is true, as in `pending` or `retrying`.
+    #[schema(required)]
+    pub phase: Option<&'static str>,
+    /// `seq` of the newest event.
+    pub head: i64,
+    /// `seq` of the newest input that a turn has taken.
+    pub input_cursor: i64,
+    #[schema(required)]
+    pub agent_id: Option<AgentId>,
+    #[schema(required)]
+    pub credential_id: Option<CredentialId>,
+    #[schema(required)]
+    pub agent_snapshot: Option<AgentSnapshot>,
+    #[schema(required)]
+    pub last_turn: Option<LastTurn>,
+    pub usage: Usage,
+    pub limits: Limits,
+    pub metadata: Map<String, Value>,
+    #[schema(required)]
+    pub key: Option<String>,
+    #[schema(required)]
+    pub title: Option<String>,
+    pub source: Source,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339")]
+    pub updated_at: OffsetDateTime,
+}
+
+impl From<Session> for SessionView {
+    fn from(session: Session) -> Self {
+        let never_ran = session.status == Status::Idle && session.input_head == 0;
+        let last_turn = session.last_turn();
+        let created = session.created;
+        Self {
+            id: session.id,
+            status: session.status,
+            phase: never_ran.then_some("pending"),
+            head: session.head,
+            input_cursor: session.input_cursor,
+            agent_id: created.agent_id,
+            credential_id: created.credential_id,
+            agent_snapshot: created.agent_snapshot,
+            last_turn,
+            usage: session.usage,
+            limits: created.limits,
+            metadata: created.metadata,
+            key: created.key,
+            title: created.title,
+            source: created.source,
+            client_id: created.client_id,
+            created_at: session.created_at,
+            updated_at: session.updated_at,
+        }
+    }
+}
+
+/// A new session and the browser's key to it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CreatedSession {
+    pub session: SessionView,
+    /// Reads and steers this session only; shown once.
+    pub client_token: String,
+    /// The destinations that were made with it; their secrets are shown once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<DestinationView>,
+}
+
+/// What a message became.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Steered {
+    pub event: EventRef,
+    pub session: SessionRef,
+}
+
+/// An event by its id and place.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventRef {
+    pub id: EventId,
+    pub seq: i64,
+}
+
+/// A session by its id, with what a caller needs to follow it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SessionRef {
+    pub id: SessionId,
+    pub status: Status,
+    pub head: i64,
+}
+
+/// A client token to mint.
+#[derive(Debug, Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MintClientToken {
+    /// `read` and `steer`; both when absent.
+    #[garde(inner(length(min = 1, max = 2)))]
+    pub scopes: Option<Vec<ClientScope>>,
+    /// Life in seconds: 60 to 86400, clamped; 3600 when absent.
+    #[garde(skip)]
+    pub ttl: Option<i64>,
+    /// How far it sees: `progress` when absent.
+    #[garde(skip)]
+    pub level: Option<Level>,
+}
+
+/// What a client token may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientScope {
+    Read,
+    Steer,
+}
+
+/// A client token, shown once.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClientTokenView {
+    pub token: String,
+    /// The same, under the name that creation uses.
+    pub client_token: String,
+    pub scopes: Vec<ClientScope>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub expires_at: OffsetDateTime,
+}
+
+fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {
+    let text = match input {
+        None => return Ok(()),
+        Some(Value::String(text)) => text,
+        Some(object @ Value::Object(fields)) => {
+            let bytes = object.to_string().len();
+            if bytes > TEXT_BYTES_MAX {
+                return Err(garde::Error::new(format!(
+                    "is {bytes} bytes; at most {TEXT_BYTES_MAX} are taken"
+                )));
+            }
+            return match fields.get("text") {
+                None | Some(Value::String(_)) => Ok(()),
+                Some(_) => Err(garde::Error::new("has a `text` that is not a string")),
+            };
+        }
+        Some(_) => return Err(garde::Error::new("must be a string or an object")),
+    };
+    match text.len() {
+        0 => Err(garde::Error::new("is empty")),
+        bytes if bytes > TEXT_BYTES_MAX => {
+            Err(garde::Error::new(format!("is {bytes} bytes; at most {TEXT_BYTES_MAX} are taken")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn small_value(value: &Option<Value>, context: &()) -> garde::Result {
+    match value {
+        Some(value) => small_object(&Map::from_iter([("raw".to_owned(), value.clone())]), context),
+        None => Ok(()),
+    }
+}

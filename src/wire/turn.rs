@@ -1,0 +1,88 @@
+//! Turns and steps on the wire.
+
+use serde::Serialize;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use super::event::EventView;
+use crate::domain::{
+    EventId, StepId, Turn, TurnId, Usage,
+    conversation::StopReason,
+    turn::{TurnError, TurnState, YieldReason},
+};
+
+/// One bounded run of the agent.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Turn)]
+pub struct TurnView {
+    pub id: TurnId,
+    pub state: TurnState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub yield_reason: Option<YieldReason>,
+    /// Crashes it has survived, plus one; 0 while queued.
+    pub attempt: i32,
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<OffsetDateTime>,
+    /// From start to end, in seconds.
+    pub active_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_event_id: Option<EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<TurnError>,
+    pub usage: Usage,
+    /// The input that it took: from the first `seq` to the last.
+    pub input_from_seq: i64,
+    pub input_to_seq: i64,
+}
+
+impl From<Turn> for TurnView {
+    fn from(turn: Turn) -> Self {
+        Self {
+            id: turn.id,
+            state: turn.state,
+            yield_reason: turn.yield_reason,
+            attempt: turn.attempt,
+            started_at: turn.started_at,
+            completed_at: turn.completed_at,
+            active_seconds: turn.active_seconds,
+            result_event_id: turn.result_event_id,
+            error: turn.error,
+            usage: turn.usage,
+            input_from_seq: turn.input_from_seq,
+            input_to_seq: turn.input_to_seq,
+        }
+    }
+}
+
+/// What a session has come to.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ResultView {
+    #[schema(required)]
+    pub last_turn: Option<TurnView>,
+    /// The last user-level message of the agent in that turn.
+    #[schema(required)]
+    pub result: Option<EventView>,
+}
+
+/// One answered model call.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Step)]
+pub struct StepView {
+    #[schema(required)]
+    pub id: Option<StepId>,
+    #[schema(required)]
+    pub turn_id: Option<TurnId>,
+    pub seq: i64,
+    /// From 1 within the turn.
+    pub index: u64,
+    pub attempt: i32,
+    pub provider: String,
+    pub model: String,
+    pub stop: StopReason,
+    pub usage: Usage,
+    pub duration_ms: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub completed_at: OffsetDateTime,
+}

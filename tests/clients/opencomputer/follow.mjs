@@ -1,0 +1,41 @@
+// Waiting for what a log will say, by the client's own stream.
+
+const PATIENCE_MS = 30_000;
+
+/**
+ * Reads a session's events until `done(event)` says so; answers all that it read.
+ * Fails, saying what it saw, when that takes longer than the patience.
+ */
+export async function follow(session, done, { after = 0, level = "progress", patienceMs = PATIENCE_MS } = {}) {
+  const seen = [];
+  const abort = new AbortController();
+  const timer = setTimeout(() => abort.abort(), patienceMs);
+  try {
+    for await (const event of session.events({ after, level, signal: abort.signal })) {
+      seen.push(event);
+      if (done(event)) return seen;
+    }
+  } finally {
+    clearTimeout(timer);
+    abort.abort();
+  }
+  const types = seen.map((event) => `${event.seq} ${event.type}`).join(", ");
+  throw new Error(`waited ${patienceMs} ms in vain on ${session.id}; saw: ${types || "nothing"}`);
+}
+
+/** Waits for the end of the first turn after `seq`; answers its `turn.completed`. */
+export async function turnEnded(session, seq = 0) {
+  const events = await follow(session, (event) => event.type === "turn.completed", { after: seq });
+  return events.at(-1);
+}
+
+/** Asks until `read()` answers something that `good` accepts. */
+export async function eventually(what, read, good) {
+  const end = Date.now() + PATIENCE_MS;
+  for (;;) {
+    const value = await read();
+    if (good(value)) return value;
+    if (Date.now() > end) throw new Error(`${what}: still ${JSON.stringify(value)} after ${PATIENCE_MS} ms`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}

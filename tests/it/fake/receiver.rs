@@ -1,0 +1,176 @@
+//! A receiver of webhooks on loopback that does as it is told and records all.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http_body_util::{BodyExt, Empty, StreamBody, combinators::BoxBody};
+use hyper::{
+    Request, Response,
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::{JoinHandle, JoinSet},
+};
+use url::Url;
+
+const RECEIVED_MAX: usize = 1_024;
+
+/// What the receiver does with one request, once it has read all of it.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Status(u16),
+    /// A status with a Retry-After header.
+    RetryAfter(u16, &'static str),
+    /// 307 to another place.
+    Redirect(Url),
+    /// Never answers; keeps the connection open.
+    Hang,
+    /// Closes the connection without an answer.
+    Drop,
+    /// Says 200 and closes the connection in the middle of the body.
+    Cut,
+    /// Says 200 with a body that does not end.
+    Endless,
+}
+
+/// One request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub path: String,
+    pub headers: hyper::HeaderMap,
+    pub body: Bytes,
+}
+
+impl Received {
+    /// A header's value; empty when it is absent.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("printable ASCII"))
+    }
+}
+
+/// The receiver; ends when it is dropped.
+pub struct Receiver {
+    address: SocketAddr,
+    received: mpsc::Receiver<Received>,
+    connections: Arc<AtomicUsize>,
+    task: Option<JoinHandle<()>>,
+}
+
+struct Desk {
+    script: Mutex<VecDeque<Reply>>,
+    received: mpsc::Sender<Received>,
+}
+
+type Answer = Response<BoxBody<Bytes, io::Error>>;
+
+impl Receiver {
+    /// Starts one that replies by the script, and 200 after its end.
+    pub async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound listener");
+        let (sender, received) = mpsc::channel(RECEIVED_MAX);
+        let desk = Desk { script: Mutex::new(script.into_iter().collect()), received: sender };
+        let connections = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(accept(listener, Arc::new(desk), Arc::clone(&connections)));
+        Self { address, received, connections, task: Some(task) }
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> Url {
+        Url::parse(&format!("http://{}/hook", self.address)).expect("a URL")
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The next request; waits for it.
+    pub async fn next(&mut self) -> Received {
+        self.received.recv().await.expect("the receiver runs until it is dropped")
+    }
+
+    /// Connections that were opened so far.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Stops it, and waits until its port refuses connections.
+    pub async fn stop(mut self) {
+        let task = self.task.take().expect("only here is it taken");
+        task.abort();
+        assert!(task.await.is_err(), "it ends only by being stopped");
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, desk: Arc<Desk>, connections: Arc<AtomicUsize>) {
+    // Dropped with this task, and the connections with it.
+    let mut open = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        connections.fetch_add(1, Ordering::SeqCst);
+        open.spawn(serve(stream, Arc::clone(&desk)));
+    }
+}
+
+async fn serve(stream: TcpStream, desk: Arc<Desk>) {
+    let service = service_fn(|request| answer(request, Arc::clone(&desk)));
+    // Most scripts end a connection by an error; there is nobody to tell.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> io::Result<Answer> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let received = Received { path: head.uri.path().to_owned(), headers: head.headers, body };
+    desk.received.send(received).await.map_err(io::Error::other)?;
+    let reply = desk.script.lock().expect("no holder panics").pop_front().unwrap_or(Reply::Status(200));
+    let respond = |status: u16| Response::builder().status(status);
+    let response = match reply {
+        Reply::Status(status) => respond(status).body(empty()),
+        Reply::RetryAfter(status, value) => respond(status).header("retry-after", value).body(empty()),
+        Reply::Redirect(url) => respond(307).header("location", url.as_str()).body(empty()),
+        Reply::Hang => std::future::pending().await,
+        Reply::Drop => return Err(io::Error::other("told to drop the connection")),
+        Reply::Cut => respond(200).header("content-length", "100").body(chunks(2, true)),
+        Reply::Endless => respond(200).body(chunks(usize::MAX, false)),
+    };
+    response.map_err(io::Error::other)
+}
+
+fn empty() -> BoxBody<Bytes, io::Error> {
+    Empty::new().map_err(|never: Infallible| match never {}).boxed()
+}
+
+fn chunks(count: usize, then_break: bool) -> BoxBody<Bytes, io::Error> {
+    let chunks = std::iter::repeat_n(b"0123456789".as_slice(), count);
+    let whole = stream::iter(chunks.map(|chunk| Ok(Frame::data(Bytes::from_static(chunk)))));
+    let broken = stream::iter(then_break.then_some(())).then(async |()| {
+        // What was said so far is flushed only once the body has to wait.
+        tokio::task::yield_now().await;
+        Err(io::Error::other("told to cut the connection"))
+    });
+    BodyExt::boxed(StreamBody::new(whole.chain(broken)))
+}

@@ -1,0 +1,259 @@
+//! A fresh database for each test, copied from a template that was migrated once.
+//!
+//! All tests of a run share one private server. Where it lies is said by
+//! `SOJOURN_TEST_PG`, and then whoever set it stops it (`scripts/test`); without
+//! it the server lies in the build's own directory and stops with its last user.
+//! It keeps nothing: what makes writes durable is off.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process,
+    str::FromStr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use sha2::{Digest, Sha256};
+use sojourn::{
+    base::{Origin, text},
+    store::embedded::Embedded,
+};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, postgres::PgConnectOptions};
+use tokio::{runtime, sync::Mutex};
+
+/// The lock under which templates are made, by all test processes.
+const TEMPLATE_LOCK: i64 = 0x736f_6a6f_7572_6e00;
+
+/// A database of one test, gone when it is dropped.
+pub struct Database {
+    /// Owns the schema.
+    pub owner_url: String,
+    /// Row level security by tenant.
+    pub app_url: String,
+    /// Sees all tenants.
+    pub system_url: String,
+    name: String,
+    // The last one in this process leaves the server.
+    server: Option<Arc<Server>>,
+}
+
+impl Database {
+    /// A database with the schema in it and no rows.
+    pub async fn create() -> Self {
+        let server = Server::shared().await;
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // The process's number tells later tests whose leftovers these are.
+        let name = format!("test_{}_{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let mut admin = server.connect("postgres").await;
+        let template = &server.template;
+        create_database(&mut admin, &name, template).await;
+        admin.close().await.expect("a clean end");
+        Self {
+            owner_url: server.url("sojourn_owner", &name),
+            app_url: server.url("sojourn_app", &name),
+            system_url: server.url("sojourn_system", &name),
+            name,
+            server: Some(server),
+        }
+    }
+
+    /// A connection with every right, to arrange what no role of the service may.
+    pub async fn superuser(&self) -> PgConnection {
+        self.server.as_ref().expect("it is there until the drop").connect(&self.name).await
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let server = self.server.take().expect("dropped once");
+        let name = self.name.clone();
+        // A test's runtime may be the one that runs this: it cannot be blocked on.
+        let dropped = thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let mut admin = server.connect("postgres").await;
+                run(&mut admin, format!("drop database {name} with (force)")).await;
+                admin.close().await.expect("a clean end");
+                Server::leave(server).await;
+            });
+        });
+        let outcome = dropped.join();
+        // While a test fails its own message is the one to read.
+        assert!(outcome.is_ok() || thread::panicking(), "the test's database could not be dropped");
+    }
+}
+
+/// This process's share of the server.
+struct Server {
+    embedded: Embedded,
+    template: String,
+    // Somebody else stops it.
+    kept: bool,
+}
+
+static SERVER: Mutex<Weak<Server>> = Mutex::const_new(Weak::new());
+
+impl Server {
+    async fn shared() -> Arc<Self> {
+        let mut slot = SERVER.lock().await;
+        if let Some(server) = slot.upgrade() {
+            return server;
+        }
+        let kept = std::env::var_os("SOJOURN_TEST_PG").map(PathBuf::from);
+        let dir = kept.clone().unwrap_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("database"));
+        let embedded =
+            Embedded::start(&dir, &Origin::system(), &|_| {}).await.expect("a Postgres for the tests");
+        let template = format!("template_{}", migrations_hash());
+        let server = Arc::new(Self { embedded, template, kept: kept.is_some() });
+        server.prepare().await;
+        *slot = Arc::downgrade(&server);
+        server
+    }
+
+    async fn leave(server: Arc<Self>) {
+        // Nobody joins or leaves meanwhile, so that the last one knows that it is.
+        let _slot = SERVER.lock().await;
+        if let Some(Self { embedded, kept: false, .. }) = Arc::into_inner(server) {
+            embedded.stop().await.expect("the server of the tests stops");
+        }
+    }
+
+    fn url(&self, role: &str, database: &str) -> String {
+        let url = self.embedded.urls().owner;
+        url.replace("sojourn_owner@", &format!("{role}@")).replace("/sojourn?", &format!("/{database}?"))
+    }
+
+    async fn connect(&self, database: &str) -> PgConnection {
+        PgConnection::connect(&self.url("postgres", database)).await.expect("the server takes the superuser")
+    }
+
+    /// Once per server: settings, the template, the leftovers of killed tests.
+    async fn prepare(&self) {
+        let mut admin = self.connect("postgres").await;
+        sqlx::query("select pg_advisory_lock($1)")
+            .bind(TEMPLATE_LOCK)
+            .execute(&mut admin)
+            .await
+            .expect("the lock");
+        for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
+            run(&mut admin, format!("alter system set {setting} = off")).await;
+        }
+        run(&mut admin, "select pg_reload_conf()".to_owned()).await;
+        let databases: Vec<String> = sqlx::query_scalar("select datname from pg_database")
+            .fetch_all(&mut admin)
+            .await
+            .expect("a list");
+        for name in databases.iter().filter(|name| is_leftover(name, &self.template)) {
+            run(&mut admin, format!("drop database if exists {name} with (force)")).await;
+        }
+        if !databases.contains(&self.template) {
+            self.make_template(&mut admin).await;
+        }
+        // The lock goes with the connection.
+        admin.close().await.expect("a clean end");
+    }
+
+    async fn make_template(&self, admin: &mut PgConnection) {
+        let draft = "template_draft";
+        run(admin, format!("drop database if exists {draft} with (force)")).await;
+        create_database(admin, draft, "template1").await;
+        migrate_template(&self.url("sojourn_owner", draft)).await;
+        // Nobody may connect to it, or copying it would be refused.
+        run(admin, format!("alter database {draft} with allow_connections false")).await;
+        run(admin, format!("alter database {draft} rename to {}", self.template)).await;
+    }
+}
+
+/// Brings the schema of an empty database to that of this checkout.
+async fn migrate_template(owner_url: &str) {
+    PgConnectOptions::from_str(owner_url).expect("a URL that sqlx reads");
+}
+
+async fn create_database(admin: &mut PgConnection, name: &str, template: &str) {
+    run(admin, format!("create database {name} owner sojourn_owner template {template}")).await;
+    // Rights on a database are not copied with it.
+    run(admin, format!("revoke all on database {name} from public")).await;
+    run(admin, format!("grant connect on database {name} to sojourn_app, sojourn_system")).await;
+}
+
+async fn run(admin: &mut PgConnection, sql: String) {
+    let done = sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(admin).await;
+    done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+/// A template of other migrations, or a database whose test is no more.
+fn is_leftover(name: &str, template: &str) -> bool {
+    if let Some(rest) = name.strip_prefix("test_") {
+        let pid = rest.split('_').next().unwrap_or_default();
+        return !Path::new("/proc").join(pid).exists();
+    }
+    let ours = name.starts_with("template_") && name != "template_draft";
+    ours && name != template
+}
+
+/// Names the schema: the same files in the same order, the same template.
+fn migrations_hash() -> String {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let mut hash = Sha256::new();
+    for file in files {
+        hash.update(file.file_name().expect("an entry has a name").as_encoded_bytes());
+        hash.update(Sha256::digest(fs::read(&file).expect("a migration can be read")));
+    }
+    text::hex(&hash.finalize()[..8])
+}
+
+mod tests {
+    use super::*;
+
+    async fn text(url: &str, sql: &'static str) -> String {
+        let mut connection = PgConnection::connect(url).await.expect("the role may connect");
+        sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect(sql)
+    }
+
+    #[tokio::test]
+    async fn each_test_has_a_database_of_its_own() {
+        let (one, other) = tokio::join!(Database::create(), Database::create());
+        assert_ne!(one.owner_url, other.owner_url);
+        let mut superuser = one.superuser().await;
+        run(&mut superuser, "create table public.only_here (a int)".to_owned()).await;
+        superuser.close().await.expect("a clean end");
+        let count = "select count(*)::text from pg_tables where tablename = 'only_here'";
+        assert_eq!(text(&one.owner_url, count).await, "1");
+        assert_eq!(text(&other.owner_url, count).await, "0");
+    }
+
+    #[tokio::test]
+    async fn each_url_has_the_role_that_it_says() {
+        let database = Database::create().await;
+        let who = "select current_user::text";
+        assert_eq!(text(&database.owner_url, who).await, "sojourn_owner");
+        assert_eq!(text(&database.app_url, who).await, "sojourn_app");
+        assert_eq!(text(&database.system_url, who).await, "sojourn_system");
+        assert_eq!(text(&database.app_url, "show fsync").await, "off");
+    }
+
+    #[test]
+    fn only_what_nobody_uses_is_a_leftover() {
+        let mine = format!("test_{}_0", process::id());
+        for (name, leftover) in [
+            (mine.as_str(), false),
+            ("test_999999999_3", true),
+            ("template_abc", false),
+            ("template_old", true),
+            ("template_draft", false),
+            ("template0", false),
+            ("template1", false),
+            ("postgres", false),
+            ("sojourn", false),
+        ] {
+            assert_eq!(is_leftover(name, "template_abc"), leftover, "{name}");
+        }
+    }
+}
