@@ -142,8 +142,8 @@ pub const SCRIPT_FAULTS_MAX: usize = 4_096;
 
 /// End of a command's output that an event shows, in bytes.
 pub const EXEC_SUMMARY_BYTES_MAX: usize = 1_000;
-/// Arguments of a call in one line, in bytes.
-pub const TOOL_SUMMARY_BYTES_MAX: usize = 200;
+/// Words of one fault in a call's arguments, in bytes.
+pub const TOOL_FAULT_BYTES_MAX: usize = 200;
 /// How long a search may take; it walks the whole workspace.
 pub const TOOL_SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of a file that one `read` shows when the model names no limit.

@@ -72,7 +72,7 @@ impl Http {
         let response =
             within(self.first_byte, "no first byte", request.header(endpoint.auth.0, secret).send())
                 .await?
-                .map_err(|error| unavailable(&format!("no connection: {}", cause(&error.without_url()))))?;
+                .map_err(|error| no_connection(&error))?;
         let chunks =
             Chunks { response, read: 0, patience: self.first_byte, between_chunks: self.between_chunks };
         if chunks.response.status().is_success() {
@@ -153,7 +153,7 @@ impl Chunks {
     async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
         let chunk = within(self.patience, "the stream stalled", self.response.chunk())
             .await?
-            .map_err(|error| unavailable(&format!("the stream was cut: {}", cause(&error.without_url()))))?;
+            .map_err(|error| unavailable(&format!("the stream was cut: {}", cause(&error))))?;
         self.patience = self.between_chunks;
         self.read += chunk.as_ref().map_or(0, Bytes::len);
         if self.read > limit::MODEL_ANSWER_BYTES_MAX {
@@ -227,6 +227,12 @@ pub(super) fn short(reason: &str) -> String {
 async fn within<T>(time: Duration, stalled: &str, work: impl Future<Output = T>) -> Result<T, Fault> {
     let elapsed = |_| unavailable(&format!("{stalled} within {} s", time.as_secs_f64()));
     tokio::time::timeout(time, work).await.map_err(elapsed)
+}
+
+/// Also what the guard refuses while it resolves a name: it does not tell a name
+/// that is private from one that DNS does not know just now.
+fn no_connection(error: &reqwest::Error) -> Fault {
+    unavailable(&format!("no connection: {}", cause(error)))
 }
 
 // reqwest's own words end before the reason that a reader needs.
