@@ -114,6 +114,9 @@ pub const TOOL_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
 /// How long a provider may take to accept a connection.
 pub const MODEL_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a provider may take to close an answer that is complete. Not waiting
+/// costs the connection; waiting longer costs every step.
+pub const MODEL_DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 /// Longest wait that a provider's Retry-After is believed; it is a stranger's number.
 pub const MODEL_RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 /// Bytes of a provider's refusal that are read.

@@ -153,6 +153,8 @@ async fn a_tool_loop_is_accepted_by_chat_completions() {
     let options = ModelOptions { effort: Some(Effort::Medium), ..ModelOptions::default() };
     let (first, grown) = two_turns(&*connect(&fake, http(), "sk-1"), options).await;
     assert_eq!((fake.calls(), fake.refusals()), (3, Vec::new()));
+    let peers: Vec<_> = fake.requests().iter().map(|request| request.peer).collect();
+    assert!(peers.iter().all(|peer| *peer == peers[0]), "each step made a connection of its own: {peers:?}");
     assert_eq!((first.stop, grown.as_str()), (StopReason::ToolUse, "I look — now."));
     assert!(matches!(&first.blocks[0], Block::Thinking { text } if text == "Where is the bug?hidden"));
     assert_eq!((first.usage.input_tokens, first.usage.cache_read_tokens), (12, 90));

@@ -7,6 +7,7 @@
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -14,7 +15,7 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::State,
+    extract::{ConnectInfo, State},
     http::{HeaderMap, StatusCode},
     response::Response,
     routing::post,
@@ -113,6 +114,8 @@ impl Step {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub call: usize,
+    /// The caller's end of the connection.
+    pub peer: SocketAddr,
     pub headers: HeaderMap,
     pub body: Value,
 }
@@ -189,7 +192,11 @@ impl<D: Dialect> Fake<D> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let base_url = format!("http://{}", listener.local_addr().expect("a bound address"));
         let routes = Router::new().route(D::PATH, post(serve::<D>)).with_state(Arc::clone(&shared));
-        let task = tokio::spawn(async move { axum::serve(listener, routes).await.expect("the fake serves") });
+        let task = tokio::spawn(async move {
+            axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>())
+                .await
+                .expect("the fake serves")
+        });
         Self { base_url, shared, task }
     }
 
@@ -252,13 +259,14 @@ impl Drop for Reader {
 
 async fn serve<D: Dialect>(
     State(shared): State<Arc<Shared<D>>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Response {
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let request = {
         let mut requests = shared.requests.lock().expect("no handler panics");
-        let request = Request { call: requests.len() + 1, headers, body };
+        let request = Request { call: requests.len() + 1, peer, headers, body };
         requests.push(request.clone());
         request
     };
