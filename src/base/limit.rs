@@ -101,6 +101,8 @@ pub const MODEL_MAX_TOKENS_DEFAULT: u64 = 16_384;
 pub const PARALLEL_TOOLS_MAX: usize = 8;
 /// Tool calls that one answer may ask for.
 pub const TOOL_CALLS_PER_STEP_MAX: usize = 64;
+/// One line that says what a call is about, in bytes.
+pub const TOOL_SUMMARY_BYTES_MAX: usize = 200;
 /// Tool output that goes to the model, in bytes; the rest stays in a file.
 pub const TOOL_OUTPUT_BYTES_MAX: usize = 30_000;
 /// Largest file that a tool reads or writes whole, in bytes.
@@ -114,6 +116,9 @@ pub const TOOL_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
 /// How long a provider may take to accept a connection.
 pub const MODEL_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a provider may take to close an answer that is complete. Not waiting
+/// costs the connection; waiting longer costs every step.
+pub const MODEL_DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 /// Longest wait that a provider's Retry-After is believed; it is a stranger's number.
 pub const MODEL_RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 /// Bytes of a provider's refusal that are read.
@@ -142,8 +147,8 @@ pub const SCRIPT_FAULTS_MAX: usize = 4_096;
 
 /// End of a command's output that an event shows, in bytes.
 pub const EXEC_SUMMARY_BYTES_MAX: usize = 1_000;
-/// Arguments of a call in one line, in bytes.
-pub const TOOL_SUMMARY_BYTES_MAX: usize = 200;
+/// Words of one fault in a call's arguments, in bytes.
+pub const TOOL_FAULT_BYTES_MAX: usize = 200;
 /// How long a search may take; it walks the whole workspace.
 pub const TOOL_SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of a file that one `read` shows when the model names no limit.

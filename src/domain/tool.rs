@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::base::{limit::TOOL_SUMMARY_BYTES_MAX, text};
+
 /// The one key of an input that was not a JSON object, as the model wrote it.
 ///
 /// A provider takes a call back only with an object, so the text is wrapped;
@@ -45,6 +47,17 @@ pub struct ToolCall {
     /// Arguments as the model wrote them.
     #[schema(value_type = Object)]
     pub input: Value,
+}
+
+impl ToolCall {
+    /// The call in one line, for a timeline: what it is about, not all of it.
+    pub fn summary(&self) -> String {
+        const TELLING: [&str; 4] = ["command", "path", "pattern", "question"];
+        let telling = TELLING.iter().find_map(|name| self.input.get(name).and_then(Value::as_str));
+        let words = telling.map_or_else(|| self.input.to_string(), str::to_owned);
+        let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        text::truncate(&line, TOOL_SUMMARY_BYTES_MAX).to_owned()
+    }
 }
 
 /// What came of a call, as the model is told.

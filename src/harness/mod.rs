@@ -22,10 +22,7 @@ use crate::domain::{
     tool::{Replay, ToolCall, ToolSpec},
 };
 
-pub use crate::{
-    model::{Delta, Model},
-    tool::Plan,
-};
+pub use crate::model::{Delta, Model};
 pub use turn::{Ports, Turn, run};
 
 /// The log, as a leased turn may write it.
@@ -44,12 +41,9 @@ pub trait Journal: Send + Sync {
 pub trait Tools: Send + Sync {
     /// What the model may call, in catalogue order.
     fn specs(&self) -> &[ToolSpec];
-    /// What is to be done with a call, known without a box.
-    fn plan(&self, call: &ToolCall) -> Plan;
-    /// What a crash in the middle of a call of this tool would mean.
-    fn replay(&self, tool: &str) -> Replay;
-    /// A call in one line, for a timeline.
-    fn summary(&self, call: &ToolCall) -> String;
+    /// Words for the model when a call cannot run as it is: an unknown tool,
+    /// arguments that do not fit. Known without a box.
+    fn refused(&self, call: &ToolCall) -> Option<String>;
     /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a
     /// command running; [`Tools::cancel`] ends it.
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;
@@ -57,6 +51,15 @@ pub trait Tools: Send + Sync {
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault>;
     /// Ends whatever the call started. Returns when nothing of it is left.
     async fn cancel(&self, call: &ToolCall);
+}
+
+impl dyn Tools + '_ {
+    /// What a crash in the middle of a call would mean; a tool that does not exist
+    /// runs nothing.
+    pub fn replay(&self, tool: &str) -> Replay {
+        let spec = self.specs().iter().find(|spec| spec.name == tool);
+        spec.map_or(Replay::ReadOnly, |spec| spec.replay)
+    }
 }
 
 /// What a tool has to say.

@@ -108,7 +108,7 @@ impl Run<'_> {
                     call_id: call.call_id.clone(),
                     tool: call.tool.clone(),
                     input: call.input.clone(),
-                    args_summary: self.ports.tools.summary(call),
+                    args_summary: call.summary(),
                     replay: self.ports.tools.replay(&call.tool),
                 };
                 Some(self.draft(body, Actor::agent()))

@@ -1,16 +1,16 @@
 //! Running the calls of an answer: read-only ones together, all others alone.
 
 use futures::future::join_all;
+use serde_json::Value;
 
-use super::{Done, Halt, Plan, ToolFault, turn::Run};
+use super::{Done, Halt, ToolFault, turn::Run};
 use crate::{
     base::limit,
     domain::{
         Actor, Level,
         event::{Body, Draft, Outcome},
-        tool::{Replay, ToolCall},
+        tool::{ASK, Replay, ToolCall},
     },
-    tool::Question,
 };
 
 impl Run<'_> {
@@ -26,20 +26,21 @@ impl Run<'_> {
             self.record(result).await?;
             return Ok(false);
         }
-        match self.ports.tools.plan(first) {
-            Plan::Ask(question) => {
-                let drafts = self.ask(first, question);
-                self.record(drafts).await?;
-                return Ok(false);
-            }
-            Plan::TellModel(done) => {
-                let result = self.result_events(first, not_run(done.output));
-                self.record(result).await?;
-                return Ok(false);
-            }
-            Plan::Run(_) => {}
+        if let Some(words) = self.ports.tools.refused(first) {
+            let result = self.result_events(first, not_run(words));
+            self.record(result).await?;
+            return Ok(false);
         }
-        let is_parallel = |call: &&ToolCall| self.ports.tools.plan(call) == Plan::Run(Replay::ReadOnly);
+        if first.tool == ASK {
+            let drafts = self.ask(first);
+            self.record(drafts).await?;
+            return Ok(false);
+        }
+        let is_parallel = |call: &&ToolCall| {
+            call.tool != ASK
+                && self.ports.tools.replay(&call.tool) == Replay::ReadOnly
+                && self.ports.tools.refused(call).is_none()
+        };
         // Read-only calls run together; whatever changes something runs alone.
         let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
         let batch = &calls[..together];
@@ -91,14 +92,18 @@ impl Run<'_> {
     }
 
     /// A question: a message for the caller, and a result for the model.
-    fn ask(&self, call: &ToolCall, question: Question) -> Vec<Draft> {
-        let output = question.result().output;
-        let body =
-            Body::AgentMessage { text: question.text, awaiting_input: true, options: question.options };
+    fn ask(&self, call: &ToolCall) -> Vec<Draft> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let options = call.input.get("options").and_then(Value::as_array).into_iter().flatten();
+        let body = Body::AgentMessage {
+            text: call.input.get("question").and_then(text).unwrap_or_default(),
+            awaiting_input: true,
+            options: options.filter_map(text).collect(),
+        };
         let mut message = self.draft(body, Actor::agent());
         message.level = Level::User;
         let done = Done {
-            output,
+            output: "The question was put to the caller. The answer comes as the next message.".to_owned(),
             is_error: false,
             outcome: Outcome::Ran,
             duration: std::time::Duration::ZERO,

@@ -24,7 +24,7 @@ use crate::{
     domain::AgentId,
     journal::Unit,
     store::agent::{Agent, Revision},
-    tool::Catalogue,
+    tool,
     wire::{
         Page,
         agent::{AgentView, CreateAgent, PatchAgent, RevisionRef, RevisionView},
@@ -233,8 +233,7 @@ pub async fn activate(
 /// The model and the tools of an agent exist here.
 fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), ApiError> {
     app.check_model(model)?;
-    let catalogue = Catalogue::builtin();
-    let known: Vec<_> = catalogue.names().collect();
+    let known = tool::names();
     let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(&name.as_str()));
     match unknown {
         None => Ok(()),

@@ -72,7 +72,7 @@ impl Http {
         let response =
             within(self.first_byte, "no first byte", request.header(endpoint.auth.0, secret).send())
                 .await?
-                .map_err(|error| unavailable(&format!("no connection: {}", cause(&error.without_url()))))?;
+                .map_err(|error| unavailable(&format!("no connection: {}", cause(error))))?;
         let chunks =
             Chunks { response, read: 0, patience: self.first_byte, between_chunks: self.between_chunks };
         if chunks.response.status().is_success() {
@@ -153,7 +153,7 @@ impl Chunks {
     async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
         let chunk = within(self.patience, "the stream stalled", self.response.chunk())
             .await?
-            .map_err(|error| unavailable(&format!("the stream was cut: {}", cause(&error.without_url()))))?;
+            .map_err(|error| unavailable(&format!("the stream was cut: {}", cause(error))))?;
         self.patience = self.between_chunks;
         self.read += chunk.as_ref().map_or(0, Bytes::len);
         if self.read > limit::MODEL_ANSWER_BYTES_MAX {
@@ -161,6 +161,13 @@ impl Chunks {
             return Err(Fault::Refused { reason: format!("the answer is longer than {most} bytes") });
         }
         Ok(chunk)
+    }
+
+    // Reads what follows the last frame, normally nothing: only a body that was
+    // read to its end leaves its connection to the next call.
+    async fn drain(&mut self) {
+        let all = async { while let Ok(Some(_)) = self.next().await {} };
+        let _ = tokio::time::timeout(limit::MODEL_DRAIN_TIMEOUT, all).await;
     }
 
     // A refusal is judged by its status alone when its body does not arrive.
@@ -207,6 +214,7 @@ pub(super) async fn read(
     while let Some(chunk) = chunks.next().await? {
         for frame in frames.push(&chunk) {
             if reader.frame(&frame, deltas)? {
+                chunks.drain().await;
                 return reader.finish();
             }
         }
@@ -229,9 +237,12 @@ async fn within<T>(time: Duration, stalled: &str, work: impl Future<Output = T>)
     tokio::time::timeout(time, work).await.map_err(elapsed)
 }
 
-// reqwest's own words end before the reason that a reader needs.
-fn cause(error: &reqwest::Error) -> String {
-    let mut source: &dyn std::error::Error = error;
+/// The innermost reason: reqwest's own words end before it, and name the address,
+/// which may be the operator's affair. It may also be a refusal of the guard: that
+/// does not tell a private name from one that DNS does not know just now.
+fn cause(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut source: &dyn std::error::Error = &error;
     while let Some(inner) = source.source() {
         source = inner;
     }

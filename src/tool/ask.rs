@@ -1,26 +1,19 @@
 //! `ask`: a question to the caller. It ends the turn and needs no sandbox.
 //!
-//! Called by the catalogue. The answer is the caller's next message.
+//! Called by the catalogue for its spec. The harness puts the question itself: it
+//! is an event, and the answer is the caller's next message.
 
-use serde::Deserialize;
 use serde_json::json;
 
-use super::Question;
+use super::Done;
 use crate::{
     base::limit,
-    domain::tool::{Replay, ToolSpec},
+    domain::tool::{ASK, Replay, ToolSpec},
 };
-
-#[derive(Deserialize)]
-pub(super) struct Args {
-    question: String,
-    #[serde(default)]
-    options: Vec<String>,
-}
 
 pub(super) fn spec() -> ToolSpec {
     ToolSpec {
-        name: "ask".to_owned(),
+        name: ASK.to_owned(),
         description:
             "Asks the caller a question and ends the turn until there is an answer. Use it only when you \
             cannot go on without one: a decision that is not yours, or something that only the caller knows."
@@ -42,6 +35,7 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) fn question(args: Args) -> Question {
-    Question { text: args.question, options: args.options }
+/// The result of the call: the answer itself is the caller's next message.
+pub(super) fn put() -> Done {
+    Done::ok("The question was put to the caller. The answer comes as the next message.")
 }

@@ -87,11 +87,20 @@ async fn done(hands: &Hands, id: &str, args: Args, exit: Exit) -> Result<Done, S
         exit_code: exit.code,
         summary,
         bytes: exit.stdout_bytes + exit.stderr_bytes,
-        cause: exit.cause,
+        cause: cause_word(exit.cause),
         duration: exit.duration,
     };
     let is_error = exit.code != 0 || exit.cause != Cause::Exited;
     Ok(Done { output: words, is_error, exec: Some(exec) })
+}
+
+fn cause_word(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Exited => "exited",
+        Cause::Timeout => "timeout",
+        Cause::Oom => "oom",
+        Cause::Killed => "killed",
+    }
 }
 
 /// How it ended, where that is worth a word.

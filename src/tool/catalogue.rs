@@ -1,8 +1,8 @@
 //! Which tools there are, and which of them a call reaches.
 //!
-//! Called by the harness: `plan` before anything is attached, `run` once the call
-//! is in the log, `recover` after a takeover, `cancel` when the turn ends. Calls
-//! the tools. The order of the specs is fixed: it is part of the cached prefix.
+//! Called by the worker for the harness: `refused` before anything is attached,
+//! `run` once the call is in the log, `recover` after a takeover, `cancel` when the
+//! turn ends. Calls the tools. The order of the specs is fixed: it is part of the cached prefix.
 
 use std::sync::Arc;
 
@@ -10,12 +10,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Done, Hands, Plan, Recovered, Stop, ToolFault, ask, bash, edit, exec, glob, grep, read, schema::Schema,
-    write,
+    Done, Hands, Recovered, Stop, ToolFault, ask, bash, edit, exec, glob, grep, read, schema::Schema, write,
 };
 use crate::{
-    base::{limit, text},
-    domain::tool::{Replay, ToolCall, ToolSpec},
+    domain::tool::{ASK, ToolCall, ToolSpec},
     sandbox,
 };
 
@@ -41,6 +39,11 @@ enum Tool {
     Ask,
 }
 
+/// The name of every tool, in the order of the specs.
+pub fn names() -> [&'static str; 7] {
+    ["bash", "read", "write", "edit", "glob", "grep", ASK]
+}
+
 impl Catalogue {
     /// Every tool that is built in.
     pub fn builtin() -> Self {
@@ -60,35 +63,15 @@ impl Catalogue {
         Self(entries.into())
     }
 
-    /// Those that an agent may use, in the order of the catalogue; `None` for all.
-    pub fn only(&self, names: Option<&[String]>) -> Self {
-        let Some(names) = names else { return self.clone() };
-        Self(self.0.iter().filter(|entry| names.contains(&entry.spec.name)).cloned().collect())
-    }
-
     /// The tools as the model sees them, in a fixed order.
     pub fn specs(&self) -> Vec<ToolSpec> {
         self.0.iter().map(|entry| ToolSpec::clone(&entry.spec)).collect()
     }
 
-    /// Every tool's name, in the same order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|entry| entry.spec.name.as_str())
-    }
-
-    /// What a crash in the middle of a call would mean; a name that is unknown
-    /// runs nothing.
-    pub fn replay(&self, tool: &str) -> Replay {
-        self.entry(tool).map_or(Replay::ReadOnly, |entry| entry.spec.replay)
-    }
-
-    /// What is to be done with a call. Checks its arguments; needs no box.
-    pub fn plan(&self, call: &ToolCall) -> Plan {
-        match self.checked(call) {
-            Ok((Tool::Ask, input, _)) => Plan::Ask(ask::question(parsed(input))),
-            Ok((_, _, replay)) => Plan::Run(replay),
-            Err(words) => Plan::TellModel(Done::error(words)),
-        }
+    /// The result of a call that cannot run as it is: an unknown tool, arguments
+    /// that do not fit. Known without a box.
+    pub fn refused(&self, call: &ToolCall) -> Option<Done> {
+        self.checked(call).err().map(Done::error)
     }
 
     /// Runs a call to its end. Dropping the future leaves its command running.
@@ -99,7 +82,7 @@ impl Catalogue {
     /// `Retry` may follow a command that was started: `recover` asks for it. After
     /// `SandboxGone` an unsafe call must not be run again.
     pub async fn run(&self, call: &ToolCall, hands: &Hands) -> Result<Done, ToolFault> {
-        let (tool, input, _) = match self.checked(call) {
+        let (tool, input) = match self.checked(call) {
             Ok(checked) => checked,
             Err(words) => return Ok(Done::error(words)),
         };
@@ -110,7 +93,7 @@ impl Catalogue {
             Tool::Edit => edit::run(call, parsed(input), hands).await,
             Tool::Glob => glob::run(call, parsed(input), hands).await,
             Tool::Grep => grep::run(call, parsed(input), hands).await,
-            Tool::Ask => Ok(ask::question(parsed(input)).result()),
+            Tool::Ask => Ok(ask::put()),
         })
     }
 
@@ -122,7 +105,7 @@ impl Catalogue {
     /// # Errors
     /// As for [`Catalogue::run`].
     pub async fn recover(&self, call: &ToolCall, hands: &Hands) -> Result<Recovered, ToolFault> {
-        let (tool, input, _) = match self.checked(call) {
+        let (tool, input) = match self.checked(call) {
             Ok(checked) => checked,
             Err(words) => return Ok(Recovered::Done(Done::error(words))),
         };
@@ -140,28 +123,19 @@ impl Catalogue {
         }
     }
 
-    /// Ends the command of a call and all its descendants; nothing when there is none.
-    pub async fn cancel(&self, call: &ToolCall, hands: &Hands) -> Result<(), ToolFault> {
+    /// Ends the command of a call and all its descendants; nothing when there is
+    /// none. Returns when none is left, or when the box cannot be asked: then the
+    /// command's own time limit, or the end of the box, ends it.
+    pub async fn cancel(&self, call: &ToolCall, hands: &Hands) {
         match self.entry(&call.tool).map(|entry| entry.tool) {
             Some(Tool::Bash | Tool::Glob | Tool::Grep) => {}
-            Some(Tool::Read | Tool::Write | Tool::Edit | Tool::Ask) | None => return Ok(()),
+            Some(Tool::Read | Tool::Write | Tool::Edit | Tool::Ask) | None => return,
         }
-        match hands.sandbox.kill(hands.grip, &exec::id(call)).await {
-            Ok(()) | Err(sandbox::Fault::Gone | sandbox::Fault::NotFound(_) | sandbox::Fault::Refused(_)) => {
-                Ok(())
-            }
-            Err(sandbox::Fault::Stale) => Err(ToolFault::Stale),
-            Err(sandbox::Fault::Unavailable(reason)) => Err(ToolFault::Retry(reason)),
+        if let Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) =
+            hands.sandbox.kill(hands.grip, &exec::id(call)).await
+        {
+            tracing::warn!(call.id = call.call_id, error = %fault, "a canceled command could not be ended");
         }
-    }
-
-    /// A call in one line, for a timeline: what it is about, not all of it.
-    pub fn summary(&self, call: &ToolCall) -> String {
-        const TELLING: [&str; 4] = ["command", "path", "pattern", "question"];
-        let telling = TELLING.iter().find_map(|name| call.input.get(name).and_then(Value::as_str));
-        let words = telling.map_or_else(|| call.input.to_string(), str::to_owned);
-        let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        text::truncate(&line, limit::TOOL_SUMMARY_BYTES_MAX).to_owned()
     }
 
     fn entry(&self, name: &str) -> Option<&Entry> {
@@ -169,13 +143,12 @@ impl Catalogue {
     }
 
     /// The tool and its valid arguments, or words for the model.
-    fn checked(&self, call: &ToolCall) -> Result<(Tool, Value, Replay), String> {
+    fn checked(&self, call: &ToolCall) -> Result<(Tool, Value), String> {
         let Some(entry) = self.entry(&call.tool) else {
-            let known = self.names().collect::<Vec<_>>().join(", ");
-            return Err(format!("There is no tool `{}`. There are: {known}.", call.tool));
+            return Err(format!("There is no tool `{}`. There are: {}.", call.tool, names().join(", ")));
         };
         let input = entry.schema.check(&call.tool, &call.input)?;
-        Ok((entry.tool, input, entry.spec.replay))
+        Ok((entry.tool, input))
     }
 }
 

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Done, Hands, Recovered, Stop, exec, tell};
+use super::{Done, Hands, Recovered, Stop, at, exec, tell};
 use crate::{
     base::{limit, seal, text::hex},
     domain::tool::{Replay, ToolCall, ToolSpec},
@@ -84,7 +84,7 @@ pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Do
     let note = Note { before: digest(&before), after: digest(&after), words };
     let bytes = serde_json::to_vec(&note).expect("a note is JSON");
     hands.sandbox.write_file(hands.grip, &note_path(call), &bytes).await?;
-    hands.sandbox.write_file(hands.grip, &path, after.as_bytes()).await?;
+    hands.sandbox.write_file(hands.grip, &path, after.as_bytes()).await.map_err(at(&path))?;
     Ok(Done::ok(note.words))
 }
 
@@ -123,7 +123,8 @@ async fn text_file(hands: &Hands, path: &str) -> Result<String, Stop> {
     let most = limit::TOOL_FILE_BYTES_MAX;
     let mut content = Vec::new();
     loop {
-        let part = hands.sandbox.read_file(hands.grip, path, content.len() as u64, most).await?;
+        let part =
+            hands.sandbox.read_file(hands.grip, path, content.len() as u64, most).await.map_err(at(path))?;
         if part.size > most as u64 {
             return tell(format!("{path} has {} bytes, more than {most}. Change it with `bash`.", part.size));
         }

@@ -1,6 +1,6 @@
 //! The catalogue of tools: schemas, replay classes, dispatch into the sandbox.
 //!
-//! Called by the harness with the calls that a model asked for; calls the port
+//! Called by the worker with the calls that a model asked for; calls the port
 //! `Sandbox`, and nothing on the host. Whatever a model can mend is told to the
 //! model; what it cannot is a [`ToolFault`]. No call of an unsafe tool runs twice.
 
@@ -18,12 +18,9 @@ mod write;
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    domain::tool::Replay,
-    sandbox::{self, Cause, Grip, Sandbox},
-};
+use crate::sandbox::{self, Grip, Sandbox};
 
-pub use catalogue::Catalogue;
+pub use catalogue::{Catalogue, names};
 
 /// Where all relative paths begin.
 pub const WORKSPACE: &str = "/workspace";
@@ -37,25 +34,6 @@ pub struct Hands {
     pub env: Vec<(String, String)>,
     /// Absolute; where commands start. `/workspace` when empty.
     pub cwd: String,
-}
-
-/// What is to be done with a call, known without a box.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Plan {
-    /// Run it in the box.
-    Run(Replay),
-    /// Put the question to the caller and end the turn.
-    Ask(Question),
-    /// It cannot run; this is its result.
-    TellModel(Done),
-}
-
-/// A question of the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    pub text: String,
-    /// Answers that the agent suggests; may be empty.
-    pub options: Vec<String>,
 }
 
 /// What came of a call.
@@ -77,7 +55,8 @@ pub struct ExecSummary {
     pub summary: String,
     /// Bytes that it wrote in all.
     pub bytes: u64,
-    pub cause: Cause,
+    /// `exited`, `timeout`, `oom` or `killed`.
+    pub cause: &'static str,
     pub duration: Duration,
 }
 
@@ -122,13 +101,6 @@ impl Hands {
     }
 }
 
-impl Question {
-    /// The result of the call: the answer itself is the caller's next message.
-    pub fn result(&self) -> Done {
-        Done::ok("The question was put to the caller. The answer is the next message.")
-    }
-}
-
 impl Done {
     fn ok(output: impl Into<String>) -> Self {
         Self { output: output.into(), is_error: false, exec: None }
@@ -136,18 +108,6 @@ impl Done {
 
     fn error(output: impl Into<String>) -> Self {
         Self { output: output.into(), is_error: true, exec: None }
-    }
-}
-
-impl ExecSummary {
-    /// `exited`, `timeout`, `oom` or `killed`, as events spell it.
-    pub fn cause_word(&self) -> &'static str {
-        match self.cause {
-            Cause::Exited => "exited",
-            Cause::Timeout => "timeout",
-            Cause::Oom => "oom",
-            Cause::Killed => "killed",
-        }
     }
 }
 
@@ -166,6 +126,14 @@ impl From<sandbox::Fault> for Stop {
             sandbox::Fault::Unavailable(reason) => Self::Fault(ToolFault::Retry(reason)),
             sandbox::Fault::NotFound(words) | sandbox::Fault::Refused(words) => Self::TellModel(words),
         }
+    }
+}
+
+/// Words about a file, which the sandbox's own do not name.
+fn at(path: &str) -> impl FnOnce(sandbox::Fault) -> Stop {
+    move |fault| match Stop::from(fault) {
+        Stop::TellModel(words) => Stop::TellModel(format!("{path}: {words}")),
+        Stop::Fault(fault) => Stop::Fault(fault),
     }
 }
 

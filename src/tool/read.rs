@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    Done, Hands, Stop,
+    Done, Hands, Stop, at,
     output::{self, text_of},
     tell,
 };
@@ -64,7 +64,11 @@ pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
     };
     let (mut offset, mut size) = (0, 0);
     while !page.is_full {
-        let part = hands.sandbox.read_file(hands.grip, &path, offset, limit::TOOL_FILE_BYTES_MAX).await?;
+        let part = hands
+            .sandbox
+            .read_file(hands.grip, &path, offset, limit::TOOL_FILE_BYTES_MAX)
+            .await
+            .map_err(at(&path))?;
         size = part.size;
         if offset == 0 && part.content.iter().take(limit::READ_PROBE_BYTES).any(|&byte| byte == 0) {
             return tell(format!("{path} is a binary file of {size} bytes. Look at it with `bash`."));

@@ -31,7 +31,7 @@ impl Schema {
     /// The arguments, without the nulls that some models send for "not given".
     pub(super) fn check(&self, tool: &str, input: &Value) -> Result<Value, String> {
         if let Some(sent) = input.get(MALFORMED_INPUT).and_then(Value::as_str) {
-            let begin = text::truncate(sent, limit::TOOL_SUMMARY_BYTES_MAX);
+            let begin = text::truncate(sent, limit::TOOL_FAULT_BYTES_MAX);
             return Err(format!(
                 "The arguments of `{tool}` were no complete JSON object. They began with: {begin}\n\
                  Nothing was run. Send the whole call again, shorter if it was cut."
@@ -51,7 +51,7 @@ impl Schema {
             .map(|fault| {
                 let place = fault.instance_path().to_string();
                 let words = fault.to_string();
-                let words = text::truncate(&words, limit::TOOL_SUMMARY_BYTES_MAX);
+                let words = text::truncate(&words, limit::TOOL_FAULT_BYTES_MAX);
                 if place.is_empty() { words.to_owned() } else { format!("{place}: {words}") }
             })
             .collect();

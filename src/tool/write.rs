@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Hands, Stop, tell};
+use super::{Done, Hands, Stop, at, tell};
 use crate::{
     base::limit,
     domain::tool::{Replay, ToolSpec},
@@ -45,6 +45,6 @@ pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
             "The content has {bytes} bytes, more than {most}. Write the file in parts with `bash`."
         ));
     }
-    hands.sandbox.write_file(hands.grip, &path, args.content.as_bytes()).await?;
+    hands.sandbox.write_file(hands.grip, &path, args.content.as_bytes()).await.map_err(at(&path))?;
     Ok(Done::ok(format!("Wrote {path}: {} lines, {bytes} bytes.", args.content.lines().count())))
 }

@@ -75,16 +75,6 @@ impl Hands {
         self.write_off(id, reason).await
     }
 
-    /// Ends the box that does not obey, as far as that can be done.
-    pub(super) async fn discard(&self, reason: &str) {
-        let id = *self.attached.lock().await;
-        if let (Some(id), Ok(sandbox)) = (id, self.provider()) {
-            let destroyed = sandbox.destroy(id).await;
-            let written = self.lost(reason).await;
-            tracing::warn!(sandbox.id = %id, ?destroyed, ?written, reason, "a sandbox was ended");
-        }
-    }
-
     /// How long to wait before asking a box again.
     pub(super) fn delay(&self, backoff: &Backoff, attempt: u32) -> std::time::Duration {
         backoff.delay(attempt, self.worker.journal.origin())

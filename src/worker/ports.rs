@@ -17,7 +17,7 @@ use crate::{
     },
     harness::{self, Done, Executed, Halt, ToolFault},
     journal::{Halted, TurnWriter},
-    tool::{self, Catalogue, Plan, Recovered},
+    tool::{self, Catalogue, Recovered},
 };
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
@@ -60,9 +60,11 @@ enum Open {
 }
 
 impl LeasedTools {
-    /// The tools of `catalogue`, which holds only those that the agent may use.
-    pub(super) fn new(catalogue: Catalogue, hands: Hands) -> Self {
-        Self { specs: catalogue.specs(), catalogue, hands }
+    /// `allowed` names the agent's tools; `None` is all of them.
+    pub(super) fn new(catalogue: Catalogue, hands: Hands, allowed: Option<&[String]>) -> Self {
+        let is_allowed = |spec: &ToolSpec| allowed.is_none_or(|names| names.contains(&spec.name));
+        let specs = catalogue.specs().into_iter().filter(is_allowed).collect();
+        Self { catalogue, specs, hands }
     }
 
     /// Runs a call in the box that is there, asking again while that does not answer.
@@ -104,7 +106,7 @@ impl LeasedTools {
     }
 
     fn is_unsafe(&self, call: &ToolCall) -> bool {
-        self.catalogue.replay(&call.tool) == Replay::Unsafe
+        (self as &dyn harness::Tools).replay(&call.tool) == Replay::Unsafe
     }
 }
 
@@ -114,16 +116,12 @@ impl harness::Tools for LeasedTools {
         &self.specs
     }
 
-    fn plan(&self, call: &ToolCall) -> Plan {
-        self.catalogue.plan(call)
-    }
-
-    fn replay(&self, tool: &str) -> Replay {
-        self.catalogue.replay(tool)
-    }
-
-    fn summary(&self, call: &ToolCall) -> String {
-        self.catalogue.summary(call)
+    fn refused(&self, call: &ToolCall) -> Option<String> {
+        if !self.specs.iter().any(|spec| spec.name == call.tool) {
+            let names: Vec<_> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
+            return Some(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")));
+        }
+        self.catalogue.refused(call).map(|done| done.output)
     }
 
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
@@ -159,11 +157,8 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn cancel(&self, call: &ToolCall) {
-        let Some(hands) = self.hands.if_attached().await else { return };
-        if let Err(fault) = self.catalogue.cancel(call, &hands).await {
-            tracing::warn!(call.id = call.call_id, %fault, "a command could not be ended; its sandbox is replaced");
-            // A box that does not obey is ended, and everything in it with it.
-            self.hands.discard("it did not end a command").await;
+        if let Some(hands) = self.hands.if_attached().await {
+            self.catalogue.cancel(call, &hands).await;
         }
     }
 }
@@ -183,7 +178,7 @@ fn ran(done: tool::Done, started: Instant) -> Done {
         outcome: Outcome::Ran,
         duration: done.exec.as_ref().map_or_else(|| started.elapsed(), |exec| exec.duration),
         exec: done.exec.map(|exec| Executed {
-            cause: exec.cause_word().to_owned(),
+            cause: exec.cause.to_owned(),
             command: exec.command,
             exit_code: exec.exit_code,
             summary: exec.summary,

@@ -102,7 +102,7 @@ async fn run_turn(
     let (turn, tools) = prepared;
     let signals = signals(lease.state(), draining.clone(), writer.turn());
     let hands = Hands::new(worker.clone(), lease.fence(), writer.clone());
-    let tools = LeasedTools::new(worker.catalogue.only(tools.as_deref()), hands);
+    let tools = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
     let journal = LeasedJournal(writer);
     let origin = worker.journal.origin();
     let ports =

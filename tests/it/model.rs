@@ -14,9 +14,12 @@ use sojourn::{
         tool::{Replay, ToolResult, ToolSpec},
     },
     model::{Connection, Delta, Http, Model, Providers, Settings, trusted_client},
+    net,
 };
 
-use crate::fake::{Dialect, Fake, Request, Said, Step, Used, anthropic::Anthropic, openai::OpenAi};
+use crate::fake::{
+    Dialect, Fake, Request, Said, Step, Used, anthropic::Anthropic, openai::OpenAi, resolver::Script,
+};
 
 /// Where a fake listens, as the settings name it.
 pub trait Named: Dialect + Default {
@@ -150,6 +153,8 @@ async fn a_tool_loop_is_accepted_by_chat_completions() {
     let options = ModelOptions { effort: Some(Effort::Medium), ..ModelOptions::default() };
     let (first, grown) = two_turns(&*connect(&fake, http(), "sk-1"), options).await;
     assert_eq!((fake.calls(), fake.refusals()), (3, Vec::new()));
+    let peers: Vec<_> = fake.requests().iter().map(|request| request.peer).collect();
+    assert!(peers.iter().all(|peer| *peer == peers[0]), "each step made a connection of its own: {peers:?}");
     assert_eq!((first.stop, grown.as_str()), (StopReason::ToolUse, "I look — now."));
     assert!(matches!(&first.blocks[0], Block::Thinking { text } if text == "Where is the bug?hidden"));
     assert_eq!((first.usage.input_tokens, first.usage.cache_read_tokens), (12, 90));
@@ -192,6 +197,28 @@ async fn an_address_that_a_tenant_named_is_reached_only_through_the_guard() {
     let vetting = Arc::new(move |url: &url::Url| Ok(client.post(url.clone())));
     let answer = ask(Http::new(trusted_client(), Some(vetting))).await.expect("an answer");
     assert_eq!(answer.blocks, [Block::Text { text: "Hi".to_owned() }]);
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_a_private_address_is_not_connected_to() {
+    let fake = Fake::decide(OpenAi, |_| Step::text("Hello.")).await;
+    let guarded = net::Client::new(net::Policy::default(), Script::new(&["127.0.0.1"]));
+    let guard = Arc::new(move |url: &url::Url| {
+        guarded.request(reqwest::Method::POST, url).map_err(|refused| refused.to_string())
+    });
+    let port = fake.base_url.rsplit(':').next().expect("a port");
+    for (base_url, wanted) in
+        [("https://inner.example:PORT/v1", "no connection: inner.example"), ("http://127.0.0.1:PORT/v1", "")]
+    {
+        let base_url = Some(base_url.replace("PORT", port).parse().expect("an address"));
+        let credential = Connection { provider: "inner".to_owned(), base_url, key: "sk-1".into() };
+        let providers = Providers::new(Http::new(trusted_client(), Some(guard.clone())), Settings::default());
+        let model = providers.model(&"inner/x".parse().expect("a name"), Some(&credential)).expect("a model");
+        let fault =
+            model.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("a private address");
+        assert!(fault.to_string().contains(wanted), "{fault}");
+    }
+    assert_eq!(fake.calls(), 0);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use std::{
 use serde_json::{Value, json};
 use sojourn::base::{seal::mac, text::hex};
 
-use super::{Dialect, Refusal, Request, Said, Step, header, parse_or_text, pieces, refuse, sse};
+use super::provider::{Dialect, Refusal, Request, Said, Step, header, parse_or_text, pieces, refuse, sse};
 
 pub const VERSIONS: [&str; 2] = ["2023-06-01", "2026-10-21"];
 /// A key that the fake does not know.

@@ -4,7 +4,7 @@ mod check;
 
 use serde_json::{Value, json};
 
-use super::{Dialect, Refusal, Request, Said, Step, header, pieces, refuse, sse};
+use super::provider::{Dialect, Refusal, Request, Said, Step, header, pieces, refuse, sse};
 
 /// A key that the fake does not know.
 pub const BAD_KEY: &str = "sk-revoked";

@@ -138,10 +138,10 @@ impl FakeBox {
     }
 }
 
-fn refused(error: &std::io::Error, path: &str) -> Fault {
+fn refused(error: &std::io::Error) -> Fault {
     match error.kind() {
-        std::io::ErrorKind::NotFound => Fault::NotFound(format!("there is no {path}")),
-        _ => Fault::Refused(format!("{path}: {error}")),
+        std::io::ErrorKind::NotFound => Fault::NotFound("no such file".to_owned()),
+        _ => Fault::Refused(error.to_string()),
     }
 }
 
@@ -205,7 +205,7 @@ impl Sandbox for FakeBox {
         bytes_max: usize,
     ) -> Result<FilePart, Fault> {
         self.check(grip)?;
-        let all = fs::read(self.on_host(path)).map_err(|error| refused(&error, path))?;
+        let all = fs::read(self.on_host(path)).map_err(|error| refused(&error))?;
         let start = (offset as usize).min(all.len());
         let end = (start + bytes_max.min(300_000)).min(all.len());
         Ok(FilePart { content: all[start..end].to_vec(), size: all.len() as u64 })
@@ -220,8 +220,8 @@ impl Sandbox for FakeBox {
         self.writes_left.store(left - 1, Ordering::SeqCst);
         let host = self.on_host(path);
         fs::create_dir_all(host.parent().expect("a file has a directory"))
-            .map_err(|error| refused(&error, path))?;
-        fs::write(host, content).map_err(|error| refused(&error, path))
+            .map_err(|error| refused(&error))?;
+        fs::write(host, content).map_err(|error| refused(&error))
     }
 
     async fn destroy(&self, _: SandboxId) -> Result<(), Fault> {

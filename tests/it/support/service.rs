@@ -135,7 +135,8 @@ impl Service {
     /// Stops as on TERM and waits for the end.
     pub async fn stop(self) {
         self.stop.cancel();
-        let joined = tokio::task::spawn_blocking(|| self.served.join()).await.expect("the wait does not panic");
+        let joined =
+            tokio::task::spawn_blocking(|| self.served.join()).await.expect("the wait does not panic");
         joined.expect("no panic").expect("a clean end");
     }
 }

@@ -54,7 +54,7 @@ async fn what_is_no_text_is_named() {
     };
     assert!(told("image").await.0.contains("binary file of 6 bytes"));
     assert_eq!(told("empty").await, ("/workspace/empty is empty.".to_owned(), false));
-    assert_eq!(told("nothing").await, ("there is no /workspace/nothing".to_owned(), true));
+    assert_eq!(told("nothing").await, ("/workspace/nothing: no such file".to_owned(), true));
     assert!(told(".").await.1);
 }
 
@@ -87,7 +87,7 @@ async fn an_edit_that_is_not_clear_changes_nothing_and_says_why() {
     assert!(told("a.py", "return 3", "").await.contains("may have changed"));
     assert!(told("a.py", "if", "if").await.contains("the same"));
     assert!(told("binary", "x", "y").await.contains("not UTF-8"));
-    assert!(told("missing", "x", "y").await.contains("there is no"));
+    assert!(told("missing", "x", "y").await.contains("missing: no such file"));
     assert_eq!(fake.text("a.py"), before);
     let all = json!({"path": "a.py", "old": "return 1", "new": "return 2", "replace_all": true});
     assert!(run(&hands, "edit", all).await.output.contains("in 2 places"));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{
-    super::{Refusal, check_schema, is_tool_name, only, refuse},
+    super::provider::{Refusal, check_schema, is_tool_name, only, refuse},
     is_genuine,
 };
 

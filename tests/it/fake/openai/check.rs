@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::{Refusal, check_schema, is_tool_name, only, refuse};
+use super::super::provider::{Refusal, check_schema, is_tool_name, only, refuse};
 
 const FIELDS: [&str; 8] = [
     "model",
