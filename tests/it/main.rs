@@ -6,6 +6,7 @@ mod fake;
 mod model;
 mod net;
 mod sandbox;
+mod startup;
 mod support;
 mod tool;
 mod turns;

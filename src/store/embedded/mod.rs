@@ -135,6 +135,7 @@ async fn ensure_running(
     origin: &Origin,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
+    place.keep_sockets(account)?;
     // Also under a server that runs already: a newer service may bring other
     // rules, and whoever starts it now may be another user than last time.
     cluster::write_settings(place, account)?;

@@ -107,6 +107,12 @@ impl Place {
         &self.sockets
     }
 
+    /// Makes the directory of the sockets again. Call it with the transition locked:
+    /// whoever stopped the server between our first look and the lock took it away.
+    pub fn keep_sockets(&self, account: &Account) -> Result<(), Error> {
+        make_sockets(&self.home, account).map(drop)
+    }
+
     /// Takes the empty directory away; what is left in it by a crash stays.
     pub fn remove_sockets(&self) {
         let _left_to_the_next_start = fs::remove_dir(&self.sockets);

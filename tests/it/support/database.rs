@@ -60,6 +60,11 @@ impl Database {
         }
     }
 
+    /// Where that connection goes; the service must refuse to use it.
+    pub fn superuser_url(&self) -> String {
+        self.server.as_ref().expect("it is there until the drop").url("postgres", &self.name)
+    }
+
     /// A connection with every right, to arrange what no role of the service may.
     pub async fn superuser(&self) -> PgConnection {
         self.server.as_ref().expect("it is there until the drop").connect(&self.name).await

@@ -48,6 +48,15 @@ impl Ground {
         Service::start(settings(&self.database, self.data_dir.path(), more)).await
     }
 
+    /// A service whose every connection has the owner's role.
+    pub async fn serve_as_one_role(&self) -> Service {
+        let owner = &self.database.owner_url;
+        let urls = ["database-url", "owner-database-url", "system-database-url"];
+        let words: Vec<_> = urls.iter().map(|name| format!("--{name}={owner}")).collect();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        Service::start(settings(&self.database, self.data_dir.path(), &words)).await
+    }
+
     /// Another organization, and its key.
     pub async fn organization(&self, name: &str) -> String {
         let settings = settings(&self.database, self.data_dir.path(), &[]);
@@ -76,6 +85,7 @@ pub struct Answer {
 }
 
 #[derive(Parser)]
+#[command(args_override_self = true)]
 struct CommandLine {
     #[command(flatten)]
     settings: Settings,

@@ -1,0 +1,204 @@
+//! What the operator sees: settings that cannot work end in one clear line.
+
+use std::{
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use sqlx::AssertSqlSafe;
+
+use crate::support::{database::Database, service::Ground};
+
+/// Runs the binary with these variables and nothing else of ours.
+fn sojourn(words: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+    for (name, _) in
+        std::env::vars().filter(|(name, _)| name.starts_with("SOJOURN_") || name == "DATABASE_URL")
+    {
+        command.env_remove(name);
+    }
+    command
+        .args(words)
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs")
+}
+
+/// The one line that a failed start prints, besides progress.
+#[track_caller]
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    lines[0].to_owned()
+}
+
+fn data_dir() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory")
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[tokio::test]
+async fn a_superuser_is_refused() {
+    let (database, data) = (Database::create().await, data_dir());
+    let url = database.superuser_url();
+    let output = sojourn(&["serve"], &[("DATABASE_URL", &url), ("SOJOURN_DATA_DIR", path(data.path()))]);
+    assert!(refusal(&output).contains("is a superuser or bypasses row level security"));
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_reached_is_said() {
+    let data = data_dir();
+    // A port that was free a moment ago and has no listener now.
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+    let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
+    let output = sojourn(&["serve"], &[("DATABASE_URL", &url), ("SOJOURN_DATA_DIR", path(data.path()))]);
+    assert!(refusal(&output).contains("the database cannot be reached"));
+    let output = sojourn(&["serve"], &[("DATABASE_URL", "mysql://x/y"), ("SOJOURN_WORKERS", "0")]);
+    assert!(refusal(&output).contains("DATABASE_URL must look like postgres://"));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("SOJOURN_WORKERS must be 1 to 1024"), "all problems at once: {text}");
+}
+
+#[tokio::test]
+async fn a_busy_port_is_said() {
+    let (database, data) = (Database::create().await, data_dir());
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let output = sojourn(
+        &["serve"],
+        &[
+            ("DATABASE_URL", &database.owner_url),
+            ("SOJOURN_DATA_DIR", path(data.path())),
+            ("SOJOURN_LISTEN", &address),
+        ],
+    );
+    let line = refusal(&output);
+    assert!(line.contains(&address) && line.contains("cannot be listened on"), "{line}");
+}
+
+#[tokio::test]
+async fn an_unusable_data_directory_is_said() {
+    let data = data_dir();
+    let file = data.path().join("file");
+    std::fs::write(&file, "not a directory").expect("a file");
+    let output = sojourn(&["serve"], &[("SOJOURN_DATA_DIR", path(&file.join("data")))]);
+    assert!(refusal(&output).contains("SOJOURN_DATA_DIR"));
+}
+
+#[tokio::test]
+async fn another_master_key_than_the_databases_is_refused() {
+    let ground = Ground::new().await;
+    ground.serve(&[]).await.stop().await;
+    let output = sojourn(
+        &["serve"],
+        &[
+            ("DATABASE_URL", &ground.database.app_url),
+            ("SOJOURN_OWNER_DATABASE_URL", &ground.database.owner_url),
+            ("SOJOURN_SYSTEM_DATABASE_URL", &ground.database.system_url),
+            ("SOJOURN_DATA_DIR", path(ground.data_dir.path())),
+            ("SOJOURN_MASTER_KEY", "another passphrase that is long enough"),
+        ],
+    );
+    assert!(refusal(&output).contains("another SOJOURN_MASTER_KEY"));
+    let output = sojourn(
+        &["serve"],
+        &[("SOJOURN_MASTER_KEY", "short"), ("SOJOURN_DATA_DIR", path(data_dir().path()))],
+    );
+    assert!(refusal(&output).contains("SOJOURN_MASTER_KEY must be"));
+}
+
+#[tokio::test]
+async fn a_missing_sandbox_runtime_is_said_by_the_turn_that_needs_it() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--sandbox-runtime=no-such-runtime"]).await;
+    let owner = service.owner();
+    let script = serde_json::json!([{ "tools": [{ "tool": "bash", "input": { "command": "true" } }] }]);
+    let session = owner.play(script).await;
+    let log = owner.settled(&session, 1).await;
+    let end = &log.last().expect("an end")["body"];
+    assert_eq!(end["yield_reason"], "error");
+    assert_eq!(end["error"]["code"], "sandbox_unavailable");
+    assert!(end["error"]["message"].as_str().expect("words").contains("run scripts/setup"), "{end}");
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn one_role_for_everything_keeps_tenants_apart_too() {
+    let ground = Ground::new().await;
+    let service = ground.serve_as_one_role().await;
+    let owner = service.owner();
+    let session = owner.play(serde_json::json!([{ "text": "Alone." }])).await;
+    owner.settled(&session, 1).await;
+    // The same role, speaking for nobody, sees no row of any tenant.
+    let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&ground.database.owner_url)
+        .await
+        .expect("a connection");
+    let (seen,): (i64,) =
+        sqlx::query_as("select count(*) from session").fetch_one(&mut connection).await.expect("a count");
+    assert_eq!(seen, 0);
+    let change = sqlx::raw_sql(AssertSqlSafe("update event set type = 'x'")).execute(&mut connection).await;
+    assert!(change.expect_err("history cannot be changed").to_string().contains("permission denied"));
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_organization_gets_a_key_of_its_own() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let session = owner.play(serde_json::json!([{ "text": "Mine." }])).await;
+    let key = ground.organization("strangers").await;
+    let stranger = service.caller(&key);
+    assert_eq!(stranger.get("/sessions").await.ok()["data"].as_array().map(Vec::len), Some(0));
+    stranger.get(&format!("/sessions/{session}")).await.error(404);
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn the_key_of_the_first_organization_is_kept_for_its_owner_only() {
+    let (database, data) = (Database::create().await, data_dir());
+    // Everything is checked before the port, so a taken one ends the start early
+    // and yet late enough.
+    let output = sojourn(
+        &["admin", "create-org", "first"],
+        &[("DATABASE_URL", &database.owner_url), ("SOJOURN_DATA_DIR", path(data.path()))],
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let key = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(sojourn::base::key::verify_check(key.trim()), Some(true));
+    let mode = std::fs::metadata(data.path().join("master-key")).expect("a key file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn help_explains_every_setting() {
+    let output = sojourn(&["serve", "--help"], &[]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    for name in [
+        "DATABASE_URL",
+        "SOJOURN_OWNER_DATABASE_URL",
+        "SOJOURN_LISTEN",
+        "SOJOURN_DATA_DIR",
+        "SOJOURN_BOOTSTRAP_API_KEY",
+        "SOJOURN_MASTER_KEY",
+        "SOJOURN_WORKERS",
+        "SOJOURN_LEASE_MS",
+        "SOJOURN_ANTHROPIC_BASE_URL",
+        "SOJOURN_OPENAI_BASE_URL",
+        "SOJOURN_ALLOW_PRIVATE_WEBHOOKS",
+        "SOJOURN_ALLOW_PRIVATE_MODELS",
+        "SOJOURN_SCRIPTED",
+        "SOJOURN_LOG",
+    ] {
+        assert!(text.contains(name), "{name} is not explained");
+    }
+}
