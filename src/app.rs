@@ -147,46 +147,53 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     net::install_tls();
     let has_api = settings.role != Role::Worker;
-    let has_worker = settings.role != Role::Api;
     let listener = if has_api { Some(listen(settings.listen).await?) } else { None };
-    let slots = if has_worker { settings.workers } else { 0 };
+    let slots = if settings.role == Role::Api { 0 } else { settings.workers };
     let pools = PoolSizes { app: if has_api { 24 } else { 2 }, system: 8 + (slots as u32 / 2).min(24) };
     let record = Record::open(&settings.database, pools, says).await?;
-    let api_key = if has_api { record.bootstrap(&settings).await? } else { None };
+    let served = serve_record(&settings, &record, listener, stop, started).await;
+    let closed = record.close().await;
+    served.and(closed)
+}
+
+async fn serve_record(
+    settings: &Settings,
+    record: &Record,
+    listener: Option<TcpListener>,
+    stop: CancellationToken,
+    started: impl FnOnce(Started),
+) -> anyhow::Result<()> {
+    let has_api = listener.is_some();
+    let api_key = if has_api { record.bootstrap(settings).await? } else { None };
     let is_empty = !record.store.has_sessions().await?;
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
 
-    let parts = Parts::new(&settings, &record)?;
-    let mut tasks = JoinSet::new();
+    let parts = Parts::new(settings, record)?;
+    let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
+    let (mut front, mut back) = (JoinSet::new(), JoinSet::new());
     let late = CancellationToken::new();
-    parts.start_hints(&mut tasks, &late);
-    if has_api {
-        tasks.spawn(parts.courier(&settings).run(late.clone()));
-    }
-    let worker = has_worker.then(|| parts.worker(&settings)).transpose()?;
-    let streams_stop = CancellationToken::new();
-    let streams = Streams::new(record.store.clone(), parts.hints.clone(), streams_stop.clone());
-    let app = parts.http(&settings, streams.clone());
-    let mut front = JoinSet::new();
+    parts.start_hints(&mut back, &late);
+    // Streams end with the first word of the end, or open ones would hold up HTTP.
+    let streams = Streams::new(record.store.clone(), parts.hints.clone(), stop.clone());
     if let Some(listener) = listener {
-        front.spawn(serve_http(listener, app, stop.clone()));
+        back.spawn(parts.courier(settings).run(late.clone()));
+        front.spawn(serve_http(listener, parts.http(settings, streams.clone()), stop.clone()));
     }
     if let Some(worker) = worker {
         front.spawn(async move {
-            worker.run(stop.clone()).await;
+            worker.run(stop).await;
             Ok(())
         });
     }
     started(Started { address, api_key, is_empty });
+    let mut outcome = Ok(());
     while let Some(ended) = front.join_next().await {
-        // Whatever ends first, all are ending.
-        streams_stop.cancel();
-        ended??;
+        outcome = outcome.and(ended.map_err(anyhow::Error::from).flatten());
     }
     streams.drained().await;
     late.cancel();
-    while tasks.join_next().await.is_some() {}
-    record.close().await
+    while back.join_next().await.is_some() {}
+    outcome
 }
 
 struct Parts {
