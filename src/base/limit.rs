@@ -70,6 +70,10 @@ pub const STREAMS_MAX: usize = 10_000;
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
 /// Jobs that one claim takes at most (measured: ten rows cost three times one).
 pub const CLAIM_JOBS_MAX: i64 = 10;
+/// Tenants that one claim visits; the next one goes on after the last of them.
+pub const CLAIM_TENANTS_MAX: i32 = 64;
+/// Jobs of one tenant that may be held at the same time, unless it has its own number.
+pub const TENANT_JOBS_MAX: i32 = 100;
 /// How often held leases are renewed and cancels are looked for without a hint.
 pub const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a worker that was asked to stop waits for a checkpoint.

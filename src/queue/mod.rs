@@ -19,7 +19,10 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    base::limit::{CONTROL_INTERVAL, STATEMENT_TIMEOUT},
+    base::{
+        Id,
+        limit::{CONTROL_INTERVAL, STATEMENT_TIMEOUT},
+    },
     domain::{SessionId, TenantId, TurnId},
     store::{
         Result, Store,
@@ -38,6 +41,8 @@ struct Inner {
     hints: Hints,
     claimant: Claimant,
     held: Mutex<HashMap<Key, Holding>>,
+    /// The tenant that was served last: the next claim begins after it.
+    served: Mutex<TenantId>,
 }
 
 type Key = (TenantId, SessionId, Kind);
@@ -68,15 +73,24 @@ pub struct Lease {
 impl Queue {
     /// A queue for the worker process that `claimant` names.
     pub fn new(store: Store, hints: Hints, claimant: Claimant) -> Self {
-        Self(Arc::new(Inner { store, hints, claimant, held: Mutex::default() }))
+        let served = Mutex::new(Id::from_uuid(Uuid::nil()));
+        Self(Arc::new(Inner { store, hints, claimant, held: Mutex::default(), served }))
     }
 
-    /// Takes up to `jobs_max` ready jobs.
+    /// Takes up to `jobs_max` ready jobs, of the tenants in turn.
     pub async fn claim(&self, jobs_max: i64) -> Result<Vec<Lease>> {
         // Counted from before the question: the lease cannot end earlier for us
         // than the database thinks.
         let ends = Instant::now() + self.0.claimant.lease;
-        let claimed = self.0.store.claim(self.0.claimant, jobs_max).await?;
+        let after = *self.served();
+        let claimed = self.0.store.claim(self.0.claimant, after, jobs_max).await?;
+        let next = match claimed.last() {
+            Some(last) => Some(last.tenant),
+            None => self.0.store.skip_tenants(after).await?,
+        };
+        if let Some(next) = next {
+            *self.served() = next;
+        }
         Ok(claimed.into_iter().map(|claimed| self.hold(claimed, ends)).collect())
     }
 
@@ -160,6 +174,10 @@ impl Queue {
     fn lose_expired(&self) {
         let now = Instant::now();
         self.lock().values().filter(|holding| holding.ends <= now).for_each(lose);
+    }
+
+    fn served(&self) -> std::sync::MutexGuard<'_, TenantId> {
+        self.0.served.lock().expect("no holder of the round's place panics")
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Holding>> {

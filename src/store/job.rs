@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{Result, Store, Tx};
 use crate::{
-    base::Id,
+    base::{Id, limit},
     domain::{SessionId, TenantId, TurnId},
 };
 
@@ -105,6 +105,28 @@ impl Held {
 }
 
 impl Tx {
+    /// How many jobs of the tenant come before the session's, from 1; `None` when its
+    /// job does not wait. By the index `job_tenant`.
+    pub async fn queue_position(&mut self, session: SessionId) -> Result<Option<i64>> {
+        let tenant = self.tenant.uuid();
+        let row: Option<(i64,)> = sqlx::query_as(
+            "select (
+                 select count(*) + 1
+                 from job o
+                 where o.tenant_id = $1
+                   and o.worker_id is null
+                   and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
+             )
+             from job j
+             where j.tenant_id = $1 and j.session_id = $2 and j.kind = 'turn' and j.worker_id is null",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .fetch_optional(self.connection())
+        .await?;
+        Ok(row.map(|(position,)| position))
+    }
+
     /// Wakes a session: its turn job becomes ready unless a worker holds it, which
     /// then finds the input itself.
     pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<()> {
@@ -150,49 +172,27 @@ impl Tx {
 }
 
 impl Store {
-    /// Takes up to `jobs_max` ready jobs, the longest waiting first.
+    /// Takes up to `jobs_max` ready jobs: of each tenant in turn, beginning after the
+    /// tenant `after`, the longest waiting first.
     ///
-    /// Found by the index `job_ready`. Job and session are locked together and
-    /// skipped together: a command that holds the session is never waited for, so
-    /// the two cannot deadlock. A lease that ran out while the server was down is
-    /// honoured for one more lease: its holder could not renew it.
-    pub async fn claim(&self, claimant: Claimant, jobs_max: i64) -> Result<Vec<Claimed>> {
-        let rows: Vec<ClaimRow> = sqlx::query_as(
-            "with due as (
-                select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over
-                from job j
-                join session s using (tenant_id, session_id)
-                where j.ready_at <= now()
-                  and (j.worker_id is null or pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now())
-                  and (j.node_id is null or j.node_id = $2 or not exists (
-                      select from node n
-                      where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
-                  ))
-                order by j.ready_at
-                limit $5
-                for update of j, s skip locked
-             ), held as (
-                update job j
-                set worker_id = $1,
-                    ready_at = now() + $3 * interval '1 millisecond',
-                    takeovers = j.takeovers + due.taken_over::integer
-                from due
-                where j.tenant_id = due.tenant_id and j.session_id = due.session_id and j.kind = due.kind
-                returning j.tenant_id, j.session_id, j.kind, due.taken_over
-             )
-             update session s
-             set epoch = s.epoch + 1
-             from held
-             where s.tenant_id = held.tenant_id and s.session_id = held.session_id
-             returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over",
-        )
-        .bind(claimant.worker)
-        .bind(claimant.node)
-        .bind(millis(claimant.lease))
-        .bind(millis(claimant.node_silence))
-        .bind(jobs_max)
-        .fetch_all(&self.system)
-        .await?;
+    /// One visit takes `weight` jobs of a tenant, and never more than its concurrency
+    /// leaves; tenants and their jobs are found by the index `job_tenant`, what is held
+    /// by `job_held`. Job and session are locked together and skipped together: a
+    /// command that holds the session is never waited for, so the two cannot deadlock.
+    /// A lease that ran out while the server was down is honoured for one more lease:
+    /// its holder could not renew it.
+    pub async fn claim(&self, claimant: Claimant, after: TenantId, jobs_max: i64) -> Result<Vec<Claimed>> {
+        let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
+            .bind(claimant.worker)
+            .bind(claimant.node)
+            .bind(millis(claimant.lease))
+            .bind(millis(claimant.node_silence))
+            .bind(jobs_max)
+            .bind(after.uuid())
+            .bind(limit::CLAIM_TENANTS_MAX)
+            .bind(limit::TENANT_JOBS_MAX)
+            .fetch_all(&self.system)
+            .await?;
         let claimed = |row: ClaimRow| Claimed {
             tenant: Id::from_uuid(row.tenant_id),
             session: Id::from_uuid(row.session_id),
@@ -201,6 +201,27 @@ impl Store {
             taken_over: row.taken_over,
         };
         Ok(rows.into_iter().map(claimed).collect())
+    }
+
+    /// The tenant after which a claim should go on that found nothing to take of the
+    /// first `CLAIM_TENANTS_MAX`; `None` when there are no more than those.
+    pub async fn skip_tenants(&self, after: TenantId) -> Result<Option<TenantId>> {
+        let row: Option<(Option<Uuid>,)> = sqlx::query_as(
+            "with recursive visited as (
+                (select tenant_id, 1 as place from job where tenant_id > $1 order by tenant_id limit 1)
+                union all
+                select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1),
+                       v.place + 1
+                from visited v
+                where v.tenant_id is not null and v.place < $2
+             )
+             select tenant_id from visited where place = $2",
+        )
+        .bind(after.uuid())
+        .bind(limit::CLAIM_TENANTS_MAX)
+        .fetch_optional(&self.system)
+        .await?;
+        Ok(row.and_then(|(tenant,)| tenant).map(Id::from_uuid))
     }
 
     /// Prolongs leases. A job that is not in the answer is held no more.
@@ -306,6 +327,70 @@ impl Store {
         Ok(row)
     }
 }
+
+/// $1 worker, $2 node, $3 lease and $4 silence of a node in ms, $5 jobs, $6 the
+/// tenant served last, $7 tenants of one visit, $8 concurrency by default.
+const CLAIM: &str = "
+with recursive visited as (
+    (select tenant_id, 1 as place from job where tenant_id > $6 order by tenant_id limit 1)
+    union all
+    select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1), v.place + 1
+    from visited v
+    where v.tenant_id is not null and v.place < $7
+), again as (
+    -- Round the corner: those up to and including the one that was served last.
+    (select tenant_id, 1000 + 1 as place from job where tenant_id <= $6 order by tenant_id limit 1)
+    union all
+    select (
+        select j.tenant_id from job j
+        where j.tenant_id > v.tenant_id and j.tenant_id <= $6
+        order by j.tenant_id
+        limit 1
+    ), v.place + 1
+    from again v
+    where v.tenant_id is not null and v.place < 1000 + $7
+), round as (
+    select tenant_id, place from visited where tenant_id is not null
+    union all
+    select tenant_id, place from again where tenant_id is not null
+), due as (
+    select d.tenant_id, d.session_id, d.kind, d.taken_over
+    from round r
+    join tenant t using (tenant_id)
+    cross join lateral (
+        select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
+        from job j
+        join session s using (tenant_id, session_id)
+        where j.tenant_id = r.tenant_id
+          and j.ready_at <= now()
+          and (j.worker_id is null or pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now())
+          and (j.node_id is null or j.node_id = $2 or not exists (
+              select from node n
+              where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
+          ))
+        order by j.ready_at
+        limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
+            select count(*) from job h
+            where h.tenant_id = r.tenant_id and h.worker_id is not null and h.ready_at > now()
+        )))
+        for update of j, s skip locked
+    ) d
+    order by ceil(row_number() over (partition by d.tenant_id order by d.ready_at)::float8 / t.weight), r.place
+    limit $5
+), held as (
+    update job j
+    set worker_id = $1,
+        ready_at = now() + $3 * interval '1 millisecond',
+        takeovers = j.takeovers + due.taken_over::integer
+    from due
+    where j.tenant_id = due.tenant_id and j.session_id = due.session_id and j.kind = due.kind
+    returning j.tenant_id, j.session_id, j.kind, due.taken_over
+)
+update session s
+set epoch = s.epoch + 1
+from held
+where s.tenant_id = held.tenant_id and s.session_id = held.session_id
+returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over";
 
 fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
     let watched = |row: WatchRow| Watched {

@@ -149,6 +149,10 @@ pub struct SessionView {
     /// The finer word while one is true, as in `pending` or `retrying`.
     #[schema(required)]
     pub phase: Option<&'static str>,
+    /// Place among the organization's sessions that wait for a worker, from 1; only
+    /// while this one is queued, and only when it is read by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_position: Option<i64>,
     /// `seq` of the newest event.
     pub head: i64,
     /// `seq` of the newest input that a turn has taken.
@@ -186,6 +190,7 @@ impl From<Session> for SessionView {
             id: session.id,
             status: session.status,
             phase: never_ran.then_some("pending"),
+            queue_position: None,
             head: session.head,
             input_cursor: session.input_cursor,
             agent_id: created.agent_id,

@@ -2,6 +2,7 @@
 //! database per test, so they share nothing.
 
 mod embedded;
+mod fairness;
 mod fake;
 mod model;
 mod net;

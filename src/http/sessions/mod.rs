@@ -20,7 +20,7 @@ use super::{
     write::{Answer, Once, json},
 };
 use crate::{
-    domain::{SessionId, decide::Command},
+    domain::{SessionId, Status, decide::Command},
     journal::Unit,
     wire::session::{PatchSession, SessionView},
 };
@@ -35,7 +35,11 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&SessionView::from(tx.session(id).await?)))
+    let mut view = SessionView::from(tx.session(id).await?);
+    if view.status == Status::Queued {
+        view.queue_position = tx.queue_position(id).await?;
+    }
+    Ok(json(&view))
 }
 
 /// Change title, metadata or limits. Limits may be raised while a turn runs.

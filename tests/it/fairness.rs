@@ -1,0 +1,76 @@
+//! One tenant's flood and another's single message.
+
+use serde_json::{Value, json};
+
+use crate::support::service::{Caller, Ground};
+
+async fn sessions(caller: &Caller, count: usize) -> Vec<String> {
+    let mut sessions = Vec::new();
+    for number in 0..count {
+        sessions.push(caller.play(json!([{ "text": format!("Turn {number}.") }])).await);
+    }
+    sessions
+}
+
+/// When the only turn of a session started and ended.
+async fn span(caller: &Caller, session: &str) -> (String, String) {
+    let log = caller.settled(session, 1).await;
+    let at = |kind: &str| -> String {
+        let event: Option<&Value> = log.iter().find(|event| event["type"] == kind);
+        event.and_then(|event| event["ts"].as_str()).expect("a time").to_owned()
+    };
+    (at("turn.started"), at("turn.completed"))
+}
+
+#[tokio::test]
+async fn a_flood_does_not_delay_another_tenants_turn() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let flood = api.owner();
+    let single = api.caller(&ground.organization("single").await);
+    let many = sessions(&flood, 12).await;
+    let one = sessions(&single, 1).await;
+    let worker = ground.serve(&["--role=worker", "--workers=1"]).await;
+    let (_, ended) = span(&single, &one[0]).await;
+    let mut before = 0;
+    for session in &many {
+        before += usize::from(span(&flood, session).await.1 < ended);
+    }
+    assert!(before <= 2, "{before} turns of the flood came before the other tenant's only one");
+    worker.stop().await;
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn a_tenant_runs_no_more_turns_at_once_than_it_may() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let mut superuser = ground.database.superuser().await;
+    sqlx::query("update tenant set concurrency = 1").execute(&mut superuser).await.expect("a cap");
+    let owner = api.owner();
+    let waiting = sessions(&owner, 4).await;
+    let worker = ground.serve(&["--role=worker", "--workers=4"]).await;
+    let mut spans = Vec::new();
+    for session in &waiting {
+        spans.push(span(&owner, session).await);
+    }
+    spans.sort();
+    for pair in spans.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "two turns ran at once: {spans:?}");
+    }
+    worker.stop().await;
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn a_queued_session_says_its_place() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let owner = api.owner();
+    for (place, session) in (1..).zip(sessions(&owner, 3).await) {
+        let session = owner.get(&format!("/sessions/{session}")).await.ok();
+        assert_eq!(session["status"], "queued");
+        assert_eq!(session["queue_position"], place);
+    }
+    api.stop().await;
+}
