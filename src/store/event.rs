@@ -139,6 +139,28 @@ macro_rules! range {
     };
 }
 
+/// Puts what a statement `appended` ($1 tenant, $2 session) into the outbox of every
+/// destination that wants it: in the statement that writes the event, or not at all.
+macro_rules! outbox {
+    () => {
+        "insert into delivery (
+            tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
+         )
+         select $1, gen_random_uuid(), $2, d.destination_id, a.event_id, a.seq, 'pending', now()
+         from appended a
+         join destination d on d.tenant_id = $1 and d.session_id = $2
+         where d.enabled
+           and d.deleted_at is null
+           and a.level <= d.level
+           and a.seq > d.created_after_seq
+           and (d.types is null or exists (
+               select from unnest(d.types) wanted
+               where wanted = a.type or (right(wanted, 2) = '.*' and starts_with(a.type, left(wanted, -1)))
+           ))"
+    };
+}
+pub(super) use outbox;
+
 impl Tx {
     /// Appends events after `head` and puts them into the outbox of every matching
     /// destination. The caller holds the session's row.
@@ -151,7 +173,7 @@ impl Tx {
     ) -> Result<()> {
         let tenant = self.tenant.uuid();
         let columns = Columns::of(events);
-        sqlx::query(
+        sqlx::query(concat!(
             "with appended as (
                 insert into event (
                     tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body,
@@ -164,21 +186,9 @@ impl Tx {
                     as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
                 returning seq, event_id, type, level
              )
-             insert into delivery (
-                tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
-             )
-             select $1, gen_random_uuid(), $2, d.destination_id, a.event_id, a.seq, 'pending', now()
-             from appended a
-             join destination d on d.tenant_id = $1 and d.session_id = $2
-             where d.enabled
-               and d.deleted_at is null
-               and a.level <= d.level
-               and a.seq > d.created_after_seq
-               and (d.types is null or exists (
-                   select from unnest(d.types) wanted
-                   where wanted = a.type or (right(wanted, 2) = '.*' and starts_with(a.type, left(wanted, -1)))
-               ))",
-        )
+             ",
+            outbox!()
+        ))
         .bind(tenant)
         .bind(session.uuid())
         .bind(head)

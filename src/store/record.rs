@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{
     Error, Result, Store,
     column::{count, word},
-    event::{Columns, Packed},
+    event::{Columns, Packed, outbox},
 };
 use crate::{
     base::{Id, Timestamp},
@@ -105,7 +105,8 @@ impl Store {
 
 /// $1 tenant, $2 session, $3 epoch, $4 worker, $5 turn, $6 time, $7-$16 events,
 /// $17 attempt and $18 window of a start, $19-$25 an end, $26-$31 usage.
-const RECORD: &str = "
+const RECORD: &str = concat!(
+    "
 with s as (
     update session
     set head = head + cardinality($7::uuid[]),
@@ -161,20 +162,9 @@ with s as (
         as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
     returning seq, event_id, type, level
 ), outbox as (
-    insert into delivery (
-        tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
-    )
-    select $1, gen_random_uuid(), $2, d.destination_id, a.event_id, a.seq, 'pending', now()
-    from appended a
-    join destination d on d.tenant_id = $1 and d.session_id = $2
-    where d.enabled
-      and d.deleted_at is null
-      and a.level <= d.level
-      and a.seq > d.created_after_seq
-      and (d.types is null or exists (
-          select from unnest(d.types) wanted
-          where wanted = a.type or (right(wanted, 2) = '.*' and starts_with(a.type, left(wanted, -1)))
-      ))
+    ",
+    outbox!(),
+    "
 ), folded as (
     update turn t
     set state = case when $17 is not null then 'running' else coalesce($20, t.state) end,
@@ -219,4 +209,5 @@ with s as (
 )
 select (select base from s) as base,
        exists (select from session where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived')
-           as held";
+           as held"
+);
