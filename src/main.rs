@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         }
     };
     match runtime.block_on(sojourn::cli::run(cli)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -3,8 +3,11 @@
 //! `serve` and `admin` are the process itself; everything that concerns a session
 //! talks HTTP, like any other client.
 
+mod client;
 mod first_session;
+mod print;
 mod serve;
+mod session;
 
 use clap::{Parser, Subcommand};
 
@@ -12,7 +15,7 @@ use crate::{
     app::Record,
     base::ExposeSecret,
     config::{Database, Settings},
-    http,
+    http, net,
     store::pool::PoolSizes,
 };
 
@@ -32,6 +35,13 @@ pub struct Cli {
 enum Command {
     /// Run the service, or one of its parts
     Serve(Box<Settings>),
+    /// Create, follow, steer and end sessions
+    Session {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(subcommand)]
+        command: session::Session,
+    },
     /// Look after organizations
     #[command(subcommand)]
     Admin(Admin),
@@ -50,16 +60,18 @@ enum Admin {
     },
 }
 
-/// Does what the command line says.
-pub async fn run(cli: Cli) -> anyhow::Result<()> {
+/// Does what the command line says; the exit code is the command's.
+pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
-        Command::Serve(settings) => serve::run(*settings).await,
-        Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await,
-        Command::Openapi => {
-            print!("{}", http::document());
-            Ok(())
+        Command::Serve(settings) => serve::run(*settings).await?,
+        Command::Session { connection, command } => {
+            net::install_tls();
+            return session::run(command, &connection).await;
         }
+        Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await?,
+        Command::Openapi => print!("{}", http::document()),
     }
+    Ok(0)
 }
 
 async fn create_org(name: &str, database: &Database) -> anyhow::Result<()> {

@@ -1,0 +1,67 @@
+//! What a person sees: events as lines, lists as tables.
+
+use std::io::{Write, stdout};
+
+use serde_json::Value;
+
+use crate::base::text;
+
+/// Longest line that is printed of one event, in bytes.
+const LINE_BYTES: usize = 160;
+
+/// A line to standard output; a reader that has gone away ends the program quietly.
+pub fn line(line: &str) {
+    if writeln!(stdout(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// A whole answer as indented JSON.
+pub fn document(value: &Value) {
+    line(&serde_json::to_string_pretty(value).unwrap_or_default());
+}
+
+/// One event in one line, as a dashboard would show it.
+pub fn event(event: &Value) -> String {
+    let body = &event["body"];
+    let word = |name: &str| body[name].as_str().unwrap_or_default();
+    let said = match event["type"].as_str().unwrap_or_default() {
+        "user.message" | "agent.message" | "agent.thinking" => word("text").to_owned(),
+        "tool.call" => format!("{} {}", word("tool"), word("args_summary")),
+        "exec.completed" => format!("exit {} in {} ms", body["exit_code"], body["duration_ms"]),
+        "tool.result" if body["is_error"] == true => format!("failed: {}", word("output")),
+        "turn.completed" => match body["error"]["message"].as_str() {
+            Some(message) => format!("{}: {message}", word("yield_reason")),
+            None => word("yield_reason").to_owned(),
+        },
+        "sandbox.created" => format!("in {} ms", body["duration_ms"]),
+        "limit.exceeded" => format!("{}: {} of {}", word("limit"), body["used"], body["allowed"]),
+        _ => String::new(),
+    };
+    let said = said.replace('\n', " ");
+    let kind = event["type"].as_str().unwrap_or_default();
+    format!("{:>4}  {kind:<18} {}", event["seq"].to_string(), text::truncate(&said, LINE_BYTES))
+        .trim_end()
+        .to_owned()
+}
+
+/// Rows under a heading, each column as wide as its widest cell.
+pub fn table(heading: &[&str], rows: &[Vec<String>]) {
+    let widths: Vec<usize> = (0..heading.len())
+        .map(|column| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .chain([heading[column].len()])
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let print = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<_> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        line(padded.join("  ").trim_end());
+    };
+    print(&mut heading.iter().copied());
+    for row in rows {
+        print(&mut row.iter().map(String::as_str));
+    }
+}

@@ -1,0 +1,191 @@
+//! `sojourn session ...`: create, follow, steer and end sessions.
+
+mod watch;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::{
+    client::{Client, Connection},
+    print,
+};
+
+/// What can be done with sessions.
+#[derive(Debug, Subcommand)]
+pub enum Session {
+    /// Create a session; with --watch, follow it until its turn is over
+    Create {
+        /// Id or name of the agent
+        #[arg(long)]
+        agent: String,
+        /// What the agent is to do; absent, no turn starts
+        #[arg(long)]
+        input: Option<String>,
+        #[arg(long)]
+        title: Option<String>,
+        /// One session per key
+        #[arg(long)]
+        key: Option<String>,
+        /// Follow it until its turn is over; the exit code says how it ended
+        #[arg(long)]
+        watch: bool,
+    },
+    /// List sessions, newest first
+    List {
+        /// queued, running, awaiting_input, idle, failed or archived
+        #[arg(long)]
+        status: Option<String>,
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+    },
+    /// Show a session; with --watch, follow it until it is settled
+    Get {
+        session: String,
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Send a message
+    Steer {
+        session: String,
+        text: String,
+        /// End the running turn first
+        #[arg(long)]
+        interrupt: bool,
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Ask the running turn to end, and end the queued one
+    Cancel { session: String },
+    /// Close a session for good
+    Archive { session: String },
+    /// Show the last turn and its result
+    Result { session: String },
+    /// List turns, newest first
+    Turns { session: String },
+    /// Print events; with --follow, go on until interrupted
+    Events {
+        session: String,
+        #[arg(long)]
+        follow: bool,
+        /// Events beyond this seq
+        #[arg(long, default_value_t = 0)]
+        after: i64,
+        /// user, progress or internal
+        #[arg(long, default_value = "progress")]
+        level: String,
+        /// An exact type, or prefix.*
+        #[arg(long = "type")]
+        kind: Option<String>,
+    },
+}
+
+/// Does it. Returns the exit code: 0 unless a watched turn ended otherwise.
+pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8> {
+    let client = connection.client()?;
+    let json = connection.json;
+    match command {
+        Session::Create { agent, input, title, key, watch } => {
+            let mut body = json!({ "agent": agent });
+            for (name, value) in [("input", input), ("title", title), ("key", key)] {
+                if let Some(value) = value {
+                    body[name] = value.into();
+                }
+            }
+            let created = client.post("/sessions", &body).await?;
+            let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
+            if watch {
+                eprintln!("session {id}");
+                return watch::until_settled(&client, &id, 0, json).await;
+            }
+            show(&created["session"], json, &id);
+        }
+        Session::List { status, limit } => {
+            let status = status.map(|status| format!("&status={status}")).unwrap_or_default();
+            list(&client.get(&format!("/sessions?limit={limit}{status}")).await?, json);
+        }
+        Session::Get { session, watch: true } => {
+            return watch::until_settled(&client, &session, 0, json).await;
+        }
+        Session::Get { session, watch: false } => {
+            print::document(&client.get(&format!("/sessions/{session}")).await?)
+        }
+        Session::Steer { session, text, interrupt, watch } => {
+            let mode = if interrupt { "interrupt" } else { "queue" };
+            let body = json!({ "text": text, "mode": mode });
+            let steered = client.post(&format!("/sessions/{session}/messages"), &body).await?;
+            if watch {
+                let seq = steered["event"]["seq"].as_i64().unwrap_or_default();
+                return watch::until_settled(&client, &session, seq - 1, json).await;
+            }
+            show(&steered, json, steered["event"]["id"].as_str().unwrap_or_default());
+        }
+        Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
+        Session::Archive { session } => act(&client, &session, "archive", json).await?,
+        Session::Result { session } => result(&client, &session, json).await?,
+        Session::Turns { session } => turns(&client.get(&format!("/sessions/{session}/turns")).await?, json),
+        Session::Events { session, follow, after, level, kind } => {
+            let wanted = watch::Wanted { after, level: &level, kind: kind.as_deref(), json };
+            watch::events(&client, &session, wanted, follow).await?;
+        }
+    }
+    Ok(0)
+}
+
+async fn act(client: &Client, session: &str, verb: &str, json: bool) -> anyhow::Result<()> {
+    let answer = client.post(&format!("/sessions/{session}/{verb}"), &json!({})).await?;
+    show(&answer, json, answer["status"].as_str().unwrap_or_default());
+    Ok(())
+}
+
+async fn result(client: &Client, session: &str, json: bool) -> anyhow::Result<()> {
+    let answer = client.get(&format!("/sessions/{session}/result")).await?;
+    let text = answer["result"]["body"]["text"].as_str();
+    show(&answer, json, text.unwrap_or("(no result yet)"));
+    Ok(())
+}
+
+fn show(answer: &Value, json: bool, short: &str) {
+    if json { print::document(answer) } else { print::line(short) }
+}
+
+fn list(page: &Value, json: bool) {
+    if json {
+        return print::document(page);
+    }
+    let word = |session: &Value, name: &str| session[name].as_str().unwrap_or_default().to_owned();
+    let rows: Vec<_> = page["data"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|session| {
+            let reason = word(&session["last_turn"], "yield_reason");
+            vec![
+                word(session, "id"),
+                word(session, "status"),
+                reason,
+                word(session, "created_at"),
+                word(session, "title"),
+            ]
+        })
+        .collect();
+    print::table(&["SESSION", "STATUS", "LAST TURN", "CREATED", "TITLE"], &rows);
+}
+
+fn turns(page: &Value, json: bool) {
+    if json {
+        return print::document(page);
+    }
+    let word = |turn: &Value, name: &str| turn[name].as_str().unwrap_or_default().to_owned();
+    let rows: Vec<_> = page["data"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|turn| {
+            let seconds = turn["active_seconds"].to_string();
+            let tokens = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"];
+            let used: u64 = tokens.iter().filter_map(|name| turn["usage"][*name].as_u64()).sum();
+            vec![word(turn, "id"), word(turn, "state"), word(turn, "yield_reason"), seconds, used.to_string()]
+        })
+        .collect();
+    print::table(&["TURN", "STATE", "REASON", "SECONDS", "TOKENS"], &rows);
+}

@@ -1,0 +1,109 @@
+//! Following a session: until it is settled, or for as long as one likes.
+
+use std::pin::pin;
+
+use futures::StreamExt;
+use serde_json::Value;
+
+use crate::cli::{client::Client, print};
+
+/// Which events are printed.
+pub(super) struct Wanted<'a> {
+    pub after: i64,
+    pub level: &'a str,
+    /// An exact type, or `prefix.*`.
+    pub kind: Option<&'a str>,
+    pub json: bool,
+}
+
+/// Follows a session until no turn runs or waits, and prints its result.
+///
+/// The exit code tells the last turn's reason: 0 completed, 3 it asks, 4 a limit
+/// ended it, 5 canceled, 6 an error.
+pub(super) async fn until_settled(
+    client: &Client,
+    session: &str,
+    after: i64,
+    json: bool,
+) -> anyhow::Result<u8> {
+    let wanted = Wanted { after, level: "progress", kind: None, json };
+    let mut events = pin!(client.follow(session, wanted.level, past(client, session, &wanted).await?));
+    // The state is read after the past was printed: what settles it is still to come.
+    while !is_settled(&client.get(&format!("/sessions/{session}")).await?) {
+        while let Some(event) = events.next().await {
+            let event = event?;
+            show(&event, json);
+            if event["type"] == "turn.completed" {
+                break;
+            }
+        }
+    }
+    let result = client.get(&format!("/sessions/{session}/result")).await?;
+    if json {
+        print::line(&result.to_string());
+    } else if let Some(text) = result["result"]["body"]["text"].as_str() {
+        print::line(&format!("\n{text}"));
+    }
+    let reason = result["last_turn"]["yield_reason"].as_str();
+    Ok(exit_code(reason.unwrap_or("completed")))
+}
+
+/// Prints events: those that are there, or also those that come.
+pub(super) async fn events(
+    client: &Client,
+    session: &str,
+    wanted: Wanted<'_>,
+    follow: bool,
+) -> anyhow::Result<()> {
+    let after = past(client, session, &wanted).await?;
+    if !follow {
+        return Ok(());
+    }
+    let mut events = pin!(client.follow(session, wanted.level, after));
+    while let Some(event) = events.next().await {
+        let event = event?;
+        if wanted.kind.is_none_or(|kind| matches(&event, kind)) {
+            show(&event, wanted.json);
+        }
+    }
+    Ok(())
+}
+
+/// Prints the events that are there, page by page; returns the `seq` of the last.
+async fn past(client: &Client, session: &str, wanted: &Wanted<'_>) -> anyhow::Result<i64> {
+    let mut after = wanted.after;
+    let kind = wanted.kind.map(|kind| format!("&type={kind}")).unwrap_or_default();
+    loop {
+        let path = format!("/sessions/{session}/events?after={after}&level={}&limit=500{kind}", wanted.level);
+        let page = client.get(&path).await?;
+        let events = page["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+        events.iter().for_each(|event| show(event, wanted.json));
+        after = events.last().and_then(|event| event["seq"].as_i64()).unwrap_or(after);
+        if page["next_cursor"].is_null() {
+            return Ok(after);
+        }
+    }
+}
+
+fn matches(event: &Value, kind: &str) -> bool {
+    let name = event["type"].as_str().unwrap_or_default();
+    kind.strip_suffix(".*").map_or(name == kind, |prefix| name.starts_with(&format!("{prefix}.")))
+}
+
+fn show(event: &Value, json: bool) {
+    if json { print::line(&event.to_string()) } else { print::line(&print::event(event)) }
+}
+
+fn is_settled(session: &Value) -> bool {
+    !matches!(session["status"].as_str(), Some("queued" | "running"))
+}
+
+fn exit_code(reason: &str) -> u8 {
+    match reason {
+        "completed" => 0,
+        "needs_input" | "requires_action" => 3,
+        "budget_exceeded" | "deadline_exceeded" | "max_turns" => 4,
+        "canceled" => 5,
+        _ => 6,
+    }
+}
