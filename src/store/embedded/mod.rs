@@ -103,7 +103,10 @@ impl Embedded {
         let transition = lock_transition(&place, origin, progress).await?;
         let users = open_lock(&place.users_lock())?;
         users.lock_shared().map_err(Error::io("could not lock the cluster of the database"))?;
-        ensure_running(&place, &account, origin, progress).await?;
+        if let Err(error) = ensure_running(&place, &account, origin, progress).await {
+            place.remove_sockets();
+            return Err(error);
+        }
         roles::ensure(&place).await?;
         drop(transition);
         Ok(Self { place, users, origin: origin.clone() })

@@ -107,7 +107,7 @@ impl Place {
         &self.sockets
     }
 
-    /// Takes the empty directory away; what is left in it by a crash stays.
+    /// Takes the directory of the socket away, unless a socket is in it.
     pub fn remove_sockets(&self) {
         let _left_to_the_next_start = fs::remove_dir(&self.sockets);
     }
