@@ -67,10 +67,11 @@ CMD ["serve", "--role", "api"]
 # container runtime needs, and not --privileged. It runs as root of its container
 # (every sandbox in a user namespace of its own) with exactly:
 #
-#   capabilities  CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD SETFCAP SETGID
-#                 SETPCAP SETUID SYS_ADMIN SYS_CHROOT, all others dropped
-#                 (SYS_ADMIN: mounts, namespaces, pivot_root; SETFCAP: the kernel
-#                 asks for it where root is mapped into a user namespace)
+#   capabilities  CHOWN DAC_OVERRIDE FOWNER KILL SETGID SETPCAP SETUID SYS_ADMIN
+#                 SYS_CHROOT SYS_PTRACE, all others dropped (SYS_ADMIN: mounts,
+#                 namespaces, pivot_root; SYS_PTRACE: runc opens the namespaces
+#                 of a sandbox through /proc; the rest: files and processes that
+#                 belong to the users of a sandbox)
 #   seccomp       unconfined: the default profile refuses pivot_root and keyctl;
 #                 each sandbox gets the stricter profile of the service
 #   apparmor      unconfined: the default profile refuses mounts

@@ -261,6 +261,8 @@ pub const DESTINATIONS_MAX: usize = 16;
 /// How long the embedded Postgres may take to be made, to recover and to answer;
 /// at most 1 GB of its log is replayed after a crash.
 pub const EMBEDDED_START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Launches within one start, while processes of a killed server still end.
+pub const EMBEDDED_LAUNCHES_MAX: u32 = 8;
 /// How long one attempt to connect may take while it starts.
 pub const EMBEDDED_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to stop, before and after it is asked harder.

@@ -38,7 +38,7 @@ impl Binaries {
             others.push(major.to_string());
         }
         others.dedup();
-        Err(Error::Refused(why_none(&others.join(" and "), made_by, place)))
+        Err(Error::Refused(why_none(&others.join(" and "), made_by, place.home())))
     }
 
     /// The name of the major version, to be said to people.
@@ -55,7 +55,7 @@ impl Binaries {
     }
 }
 
-fn why_none(others: &str, made_by: Option<u32>, place: &Place) -> String {
+fn why_none(others: &str, made_by: Option<u32>, home: &Path) -> String {
     let found = if others.is_empty() { "none" } else { others };
     match made_by {
         None if others.is_empty() => {
@@ -67,7 +67,7 @@ fn why_none(others: &str, made_by: Option<u32>, place: &Place) -> String {
         Some(major) => format!(
             "the database in {} was made by Postgres {major}, found {found}: install Postgres {major} again \
              (and move to another version by pg_dumpall and psql, if you want to)",
-            place.home().display(),
+            home.display(),
         ),
     }
 }
@@ -128,7 +128,7 @@ fn leading_number(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_version;
+    use super::*;
 
     #[test]
     fn the_major_version_is_read_from_every_form_of_release() {
@@ -140,6 +140,23 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(parse_version(text), major, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_wrong_postgres_is_one_line_that_says_what_to_do() {
+        let home = Path::new("/d/postgres");
+        for (others, made_by, line) in [
+            ("", None, "initdb was not found: run scripts/setup, or set DATABASE_URL"),
+            ("13", None, "Postgres 15 or newer is needed, found 13: run scripts/setup, or set DATABASE_URL"),
+            (
+                "17",
+                Some(15),
+                "the database in /d/postgres was made by Postgres 15, found 17: install Postgres 15 again \
+                 (and move to another version by pg_dumpall and psql, if you want to)",
+            ),
+        ] {
+            assert_eq!(why_none(others, made_by, home), line);
         }
     }
 }

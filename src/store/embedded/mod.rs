@@ -20,7 +20,7 @@ mod postmaster;
 mod roles;
 
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -93,7 +93,10 @@ impl Embedded {
         let transition = lock_transition(&place, origin, progress).await?;
         let users = open_lock(&place.users_lock())?;
         users.lock_shared().map_err(Error::io("could not lock the cluster of the database"))?;
-        ensure_running(&place, &account, origin, progress).await?;
+        if let Err(error) = ensure_running(&place, &account, origin, progress).await {
+            place.remove_sockets();
+            return Err(error);
+        }
         roles::ensure(&place).await?;
         drop(transition);
         Ok(Self { place, users, origin: origin.clone() })
@@ -150,11 +153,19 @@ async fn ensure_running(
     let binaries = Binaries::find(place, account).await?;
     cluster::ensure(place, account, &binaries, progress).await?;
     progress("starting the embedded database");
-    let postmaster = Postmaster::launch(place, account, &binaries)?;
-    if postmaster.ready(place, origin, progress).await? {
-        return Ok(());
+    let backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
+    for attempt in 1.. {
+        let postmaster = Postmaster::launch(place, account, &binaries)?;
+        if postmaster.ready(place, origin, progress).await? {
+            break;
+        }
+        let ended = postmaster::why_it_ended(place);
+        if attempt == limit::EMBEDDED_LAUNCHES_MAX || !ended.is_passing() {
+            return Err(Error::Refused(ended.to_string()));
+        }
+        tokio::time::sleep(backoff.delay(attempt, origin)).await;
     }
-    Err(Error::Refused(postmaster::why_it_ended(place)))
+    Ok(())
 }
 
 /// Nobody else starts or stops this cluster while the lock is held.
@@ -163,17 +174,20 @@ async fn lock_transition(place: &Place, origin: &Origin, progress: Progress<'_>)
     let backoff = Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
     let wait = async {
         for attempt in 1.. {
-            if lock.try_lock().is_ok() {
-                break;
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(error),
             }
             if attempt == 1 {
                 progress("another process starts or stops the embedded database: waiting for it");
             }
             tokio::time::sleep(backoff.delay(attempt, origin)).await;
         }
+        Ok(())
     };
     match tokio::time::timeout(limit::EMBEDDED_START_TIMEOUT, wait).await {
-        Ok(()) => Ok(lock),
+        Ok(locked) => locked.map(|()| lock).map_err(Error::io("could not lock the cluster of the database")),
         Err(_) => Err(Error::Refused(format!(
             "another process has been starting or stopping the database in {} for {} s: end it, then try again",
             place.home().display(),

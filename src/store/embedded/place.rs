@@ -113,7 +113,7 @@ impl Place {
         make_sockets(&self.home, account).map(drop)
     }
 
-    /// Takes the empty directory away; what is left in it by a crash stays.
+    /// Takes the directory of the socket away, unless a socket is in it.
     pub fn remove_sockets(&self) {
         let _left_to_the_next_start = fs::remove_dir(&self.sockets);
     }
@@ -167,7 +167,13 @@ fn make_home(data_dir: &Path, link: &Path, account: &Account, origin: &Origin) -
     let home = Path::new(CLUSTERS_OF_ROOT).join(text::hex(&origin.bytes::<8>()));
     make_dir(Path::new(CLUSTERS_OF_ROOT), 0o755)?;
     make_dir(&home, 0o755)?;
-    symlink(&home, link).map_err(Error::io(format!("could not make the link {}", link.display())))
+    match symlink(&home, link) {
+        // Another process was first: its home is the one.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_dir(&home).map_err(Error::io(format!("could not remove {}", home.display())))
+        }
+        made => made.map_err(Error::io(format!("could not make the link {}", link.display()))),
+    }
 }
 
 /// A short directory for the socket, closed to everyone else.

@@ -4,10 +4,11 @@
 //! they never reach a process which got the number later.
 
 use std::{
+    fmt,
     fs::{self, File},
     io,
     os::{fd::OwnedFd, unix::fs::PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -76,7 +77,7 @@ impl Postmaster {
         // the server by its pid file, whether it is our child or was adopted.
         let pid = child.id().expect("a child that was never waited for has an id");
         let launched = Self::open(pid as i32)?;
-        launched.ok_or_else(|| Error::Refused(why_it_ended(place)))
+        launched.ok_or_else(|| Error::Refused(why_it_ended(place).to_string()))
     }
 
     /// Waits until the server takes connections; `false` when it ended instead.
@@ -171,22 +172,44 @@ impl Postmaster {
     }
 }
 
-/// One line of what the server said last.
-pub fn why_it_ended(place: &Place) -> String {
-    let mut logs: Vec<_> = fs::read_dir(place.log_dir())
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .collect();
-    logs.sort();
-    let newest = logs.pop().map(|(_, path)| path);
-    let startup = place.startup_log();
-    let said = [Some(startup.clone()), newest].into_iter().flatten().find_map(|path| last_complaint(&path));
-    match said {
-        Some(line) => format!("the embedded database did not start: {line}"),
-        None => format!("the embedded database did not start: see {}", startup.display()),
+/// Why a server ended before it was ready, in one line.
+#[derive(Debug)]
+pub enum Ended {
+    /// What it said.
+    Said(String),
+    /// It said nothing; here is the file in which it should have.
+    Silent(PathBuf),
+}
+
+impl Ended {
+    /// The processes of a server whose first one was killed end within moments
+    /// by themselves, and no new server starts before (`LC_ALL=C`, so English).
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Said(line) => line.contains("pre-existing shared memory block"),
+            Self::Silent(_) => false,
+        }
     }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Said(line) => write!(f, "the embedded database did not start: {line}"),
+            Self::Silent(log) => write!(f, "the embedded database did not start: see {}", log.display()),
+        }
+    }
+}
+
+/// Reads what the server said last.
+pub fn why_it_ended(place: &Place) -> Ended {
+    let logs = fs::read_dir(place.log_dir()).into_iter().flatten().flatten();
+    let newest = logs.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).max();
+    let startup = place.startup_log();
+    // The start-up log first: it is empty once the other one is open.
+    last_complaint(&startup)
+        .or_else(|| last_complaint(&newest?.1))
+        .map_or(Ended::Silent(startup), Ended::Said)
 }
 
 fn last_complaint(log: &Path) -> Option<String> {
