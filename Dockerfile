@@ -23,11 +23,11 @@ COPY Cargo.toml Cargo.lock ./
 COPY init/Cargo.toml init/
 RUN mkdir -p src init/src \
  && echo 'fn main() {}' | tee build.rs src/main.rs init/src/main.rs \
- && touch src/lib.rs \
+ && touch src/lib.rs init/src/lib.rs \
  && cargo build --release --locked
 COPY . .
 # Newer than the stand-ins above, or cargo would keep what it built from them.
-RUN touch build.rs src/main.rs src/lib.rs init/src/main.rs \
+RUN touch build.rs src/main.rs src/lib.rs init/src/main.rs init/src/lib.rs \
  && cargo build --release --locked \
  && cp target/release/sojourn /usr/local/bin/sojourn
 
