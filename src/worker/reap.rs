@@ -23,7 +23,7 @@ impl Worker {
             if let Err(error) = self.store.beat(self.node).await {
                 tracing::warn!(%error, "the node could not say that it is alive");
             }
-            if count % REAP_EVERY_BEATS == 0 {
+            if count.is_multiple_of(REAP_EVERY_BEATS) {
                 self.tidy_up().await;
             }
             count = count.wrapping_add(1);
