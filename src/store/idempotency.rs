@@ -12,7 +12,7 @@ use crate::base::{limit, seal::DataKey};
 /// Which request this is.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// `header`, or `steer/<session>` for a message's own key.
+    /// `header`, `session` for a session's own key, `steer/<session>` for a message's.
     pub scope: String,
     pub key: String,
     /// SHA-256 over whatever makes two requests the same.
@@ -102,7 +102,8 @@ impl Tx {
 }
 
 impl Store {
-    /// Forgets answers that are older than a day, a batch at a time.
+    /// Forgets answers that are older than a day, a batch at a time. A session's own
+    /// `key` is kept as long as the session: the same body must find it for good.
     ///
     /// Found by the index `idempotency_age`.
     pub async fn forget_answers(&self, batch: i64) -> Result<u64> {
@@ -111,7 +112,7 @@ impl Store {
              where (tenant_id, scope, key) in (
                  select tenant_id, scope, key
                  from idempotency
-                 where created_at < now() - make_interval(hours => $1)
+                 where created_at < now() - make_interval(hours => $1) and scope <> 'session'
                  order by created_at
                  limit $2
                  for update skip locked

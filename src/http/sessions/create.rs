@@ -86,7 +86,7 @@ async fn create_by_key(
     };
     match unit.tx().begin_once(&slot, &data_key).await? {
         Begun::Fresh => {
-            // The slot is forgotten after a day, the session is not.
+            // The slot lives as long as the session; this is a net under it.
             if unit.tx().session_by_key(&key).await?.is_some() {
                 return Err(conflict());
             }
