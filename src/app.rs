@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -313,6 +314,7 @@ fn tenant_client(allow_private: bool) -> net::Client {
 fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
     let config = sandbox::local::Config {
         runtime: settings.sandbox_runtime.clone(),
+        orphan_after: Some(Duration::from_secs(settings.box_orphan_seconds)),
         ..sandbox::local::Config::new(&settings.database.data_dir)
     };
     let local = sandbox::local::Local::new(config).map_err(|fault| fault.to_string())?;

@@ -86,6 +86,10 @@ pub struct Settings {
     #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
     pub sandbox_runtime: String,
 
+    /// A sandbox ends itself when no worker called it for this long, in seconds; its files stay
+    #[arg(long, default_value_t = 3_600, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
+    pub box_orphan_seconds: u64,
+
     /// Play a first session when the database is empty: on or off
     #[arg(long, default_value = "on", env = "SOJOURN_FIRST_SESSION", value_name = "ON|OFF", value_parser = on_or_off,
         action = clap::ArgAction::Set)]
