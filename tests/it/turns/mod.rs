@@ -1,5 +1,8 @@
 //! What happens between a message and a result, over HTTP and in real sandboxes.
 
+mod cancel;
+mod faults;
+mod limits;
 mod steering;
 mod task;
 mod tools;
