@@ -2,6 +2,7 @@
 
 mod cancel;
 mod faults;
+mod handover;
 mod limits;
 mod steering;
 mod task;
