@@ -1,5 +1,6 @@
 //! What happens between a message and a result, over HTTP and in real sandboxes.
 
+mod archive;
 mod cancel;
 mod faults;
 mod handover;
