@@ -8,6 +8,7 @@ mod limits;
 mod steering;
 mod task;
 mod tools;
+mod webhooks;
 
 use std::{
     fs,
