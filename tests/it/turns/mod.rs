@@ -3,6 +3,7 @@
 mod archive;
 mod cancel;
 mod faults;
+mod fold;
 mod handover;
 mod limits;
 mod steering;
