@@ -78,6 +78,11 @@ pub const TENANT_JOBS_MAX: i32 = 100;
 pub const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a worker that was asked to stop waits for a checkpoint.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a drain lets a tool finish: a short command, a box that is starting.
+/// A longer command goes on in its box without us.
+pub const DRAIN_TOOL_GRACE: Duration = Duration::from_secs(1);
+/// How long a drain lets a model call finish, which is paid for; within `DRAIN_TIMEOUT`.
+pub const DRAIN_MODEL_GRACE: Duration = Duration::from_secs(8);
 /// Crashes that one turn survives before it ends `recovery_exhausted`.
 pub const TURN_ATTEMPTS_MAX: i32 = 5;
 /// How long one statement may run before the database gives it up.
@@ -208,8 +213,9 @@ pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// How long `sojourn-init` may take to answer a call that does not run anything.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between TERM and KILL when a command is ended.
-pub const KILL_GRACE: Duration = Duration::from_secs(2);
+/// Between TERM and KILL when a command is ended; within the two seconds by which
+/// a turn may outlast its deadline.
+pub const KILL_GRACE: Duration = Duration::from_secs(1);
 
 // ---- connections to addresses that tenants name ----
 

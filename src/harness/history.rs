@@ -51,6 +51,8 @@ struct Builder {
     waiting: HashMap<TurnId, Vec<String>>,
     /// Calls of the last answer and what came of them, in its order.
     calls: Vec<(String, Option<ToolResult>)>,
+    /// Input that was taken while those calls were open; said after their results.
+    said: Vec<String>,
 }
 
 impl Builder {
@@ -112,19 +114,18 @@ impl Builder {
     fn take_input(&mut self, turn: TurnId) {
         // A turn that is taken up again has its input in the history already.
         let Some(texts) = self.waiting.remove(&turn) else { return };
-        self.settle();
-        self.messages.extend(texts.into_iter().map(|text| Message::User { text }));
+        self.said.extend(texts);
     }
 
-    /// Answers the calls of the last answer, before anything else is said.
+    /// Answers the calls of the last answer, then says what was said meanwhile.
     fn settle(&mut self) {
-        if self.calls.is_empty() {
-            return;
+        if !self.calls.is_empty() {
+            let results = self.calls.drain(..).map(|(call_id, result)| {
+                result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
+            });
+            self.messages.push(Message::Results { results: results.collect() });
         }
-        let results = self.calls.drain(..).map(|(call_id, result)| {
-            result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
-        });
-        self.messages.push(Message::Results { results: results.collect() });
+        self.messages.extend(self.said.drain(..).map(|text| Message::User { text }));
     }
 }
 

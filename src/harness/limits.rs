@@ -1,7 +1,7 @@
 //! The session's limits, as the turn loop checks them.
 //!
 //! A tripped limit ends the turn, never the session. Limits may be raised while a
-//! turn runs, so a trip is only believed after the session was read again.
+//! turn runs, so a trip is only believed by limits that were read just before.
 
 use crate::{
     base::limit,
@@ -43,7 +43,8 @@ pub(super) fn tokens_left(limits: Limits, used: Usage) -> Option<u64> {
     limits.tokens.map(|allowed| allowed.saturating_sub(used.tokens()))
 }
 
-fn tokens(limits: Limits, usage: Usage) -> Option<Trip> {
+/// The limit `tokens`, when it is used up.
+pub(super) fn tokens(limits: Limits, usage: Usage) -> Option<Trip> {
     let (used, allowed) = (usage.tokens(), limits.tokens?);
     (used >= allowed).then_some(Trip { limit: "tokens", used, allowed, reason: YieldReason::BudgetExceeded })
 }

@@ -6,6 +6,7 @@
 //! where its log ends.
 
 pub mod history;
+mod interrupt;
 mod limits;
 mod next;
 mod step;

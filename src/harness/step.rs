@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Halt, history, limits, turn::Run};
+use super::{Halt, history, limits, tools::not_run, turn::Run};
 use crate::{
     base::{Timestamp, backoff::Backoff, limit},
     domain::{
         Actor, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
         event::{Body, Draft, Failure, StepCompleted},
+        tool::ToolCall,
     },
     model::Fault,
 };
@@ -23,13 +24,12 @@ impl Run<'_> {
             return Ok(false);
         }
         let steps = self.usage().steps;
-        if limits::forbids_step(self.session.created.limits, self.session_usage(), steps).is_some() {
-            // Limits may be raised on a live session: believe only the row.
+        if steps > 0 || failures > 0 {
+            // Limits may have changed since the last call: each asks the row.
             self.session = self.ports.journal.session().await?;
-            if let Some(trip) = limits::forbids_step(self.session.created.limits, self.session_usage(), steps)
-            {
-                return self.end_by(trip).await;
-            }
+        }
+        if let Some(trip) = limits::forbids_step(self.session.created.limits, self.session_usage(), steps) {
+            return self.end_by(trip, Vec::new()).await;
         }
         let request = self.request();
         let started = self.ports.origin.now();
@@ -37,16 +37,32 @@ impl Run<'_> {
         let answered = tokio::select! {
             answered = self.turn.model.answer(&request, &mut ignore) => answered,
             // Dropping the call drops the connection: the provider stops.
-            interrupt = self.interrupted() => return self.give_up(interrupt).await,
+            interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => return self.give_up(interrupt).await,
         };
         match answered {
             Ok(answer) => {
+                let asked_for: Vec<_> = answer.tool_calls().cloned().collect();
                 let drafts = self.answer_events(answer, steps + 1, started);
                 self.record(drafts).await?;
-                Ok(false)
+                self.stop_over_budget(asked_for).await
             }
             Err(fault) => self.model_failed(fault, failures + 1).await,
         }
+    }
+
+    /// Ends the turn when its last answer used up the tokens: what that asked for is
+    /// not run. An answer that asked for nothing is the turn's end anyway.
+    async fn stop_over_budget(&mut self, asked_for: Vec<ToolCall>) -> Result<bool, Halt> {
+        let trips = |run: &Self| limits::tokens(run.session.created.limits, run.session_usage());
+        if asked_for.is_empty() || trips(self).is_none() {
+            return Ok(false);
+        }
+        self.session = self.ports.journal.session().await?;
+        let Some(trip) = trips(self) else { return Ok(false) };
+        let words = "This tool did not run: the session's `tokens` were used up.";
+        let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.to_owned())));
+        let results = results.collect();
+        self.end_by(trip, results).await
     }
 
     fn request(&self) -> ModelRequest {
@@ -138,19 +154,29 @@ impl Run<'_> {
         Ok(false)
     }
 
+    /// When the failed call may be made again. Whatever else was written since, like
+    /// the start of another attempt, does not shorten the wait.
+    fn retry_at(&self) -> Option<Timestamp> {
+        let newest = self.own_events().rev().find_map(|event| match &event.draft.body {
+            Body::StepCompleted(_) => Some(None),
+            Body::ErrorModel(failure) => Some(failure.retry_at),
+            _ => None,
+        });
+        newest.flatten()
+    }
+
     /// Waits until the last failure may be tried again: here when that is soon,
     /// else by giving the slot away. Returns whether a signal ended the wait.
     async fn wait_for_retry(&mut self) -> Result<bool, Halt> {
-        let last = self.own_events().next_back().map(|event| &event.draft.body);
-        let Some(Body::ErrorModel(Failure { retry_at: Some(retry_at), .. })) = last else { return Ok(false) };
+        let Some(retry_at) = self.retry_at() else { return Ok(false) };
         let left = |at: Timestamp| Duration::try_from(at - self.ports.origin.now()).unwrap_or_default();
-        let wait = self.deadline().map_or(left(*retry_at), |deadline| left(*retry_at).min(left(deadline)));
+        let wait = self.deadline().map_or(left(retry_at), |deadline| left(retry_at).min(left(deadline)));
         if wait > limit::MODEL_WAIT_IN_SLOT {
             return Err(Halt::Wait(wait));
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => Ok(false),
-            _ = self.interrupted() => Ok(true),
+            _ = self.interrupted(Duration::ZERO) => Ok(true),
         }
     }
 }

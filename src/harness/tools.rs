@@ -46,7 +46,7 @@ impl Run<'_> {
         let batch = &calls[..together];
         let settled = tokio::select! {
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
-            interrupt = self.interrupted() => return self.give_up(interrupt).await,
+            interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => return self.give_up(interrupt).await,
         };
         self.take_results(batch, settled).await
     }
@@ -112,7 +112,7 @@ impl Run<'_> {
         [vec![message], self.result_events(call, done)].concat()
     }
 
-    fn result_events(&self, call: &ToolCall, done: Done) -> Vec<Draft> {
+    pub(super) fn result_events(&self, call: &ToolCall, done: Done) -> Vec<Draft> {
         let duration_ms = u64::try_from(done.duration.as_millis()).unwrap_or(u64::MAX);
         let exec = done.exec.map(|exec| {
             let body = Body::ExecCompleted {
@@ -147,7 +147,7 @@ impl Run<'_> {
     }
 }
 
-fn not_run(output: String) -> Done {
+pub(super) fn not_run(output: String) -> Done {
     Done { output, is_error: true, outcome: Outcome::NotRun, duration: std::time::Duration::ZERO, exec: None }
 }
 

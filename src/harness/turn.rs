@@ -15,8 +15,7 @@ use crate::{
     domain::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
         conversation::ModelOptions,
-        event::{Body, Draft, Outcome, TurnCompleted},
-        tool::ToolCall,
+        event::{Body, Draft, TurnCompleted},
         turn::{TurnError, YieldReason},
     },
 };
@@ -43,14 +42,6 @@ pub struct Ports<'a> {
     pub signals: watch::Receiver<Signals>,
 }
 
-/// Why something under way was given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Interrupt {
-    Lost,
-    Canceled,
-    Deadline,
-}
-
 pub(super) struct Run<'a> {
     pub turn: Turn,
     pub ports: Ports<'a>,
@@ -72,7 +63,7 @@ pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
     let log = ports.journal.log().await?;
     let mut run = Run { turn, ports, session, log, fresh: HashSet::new() };
     loop {
-        let ended = match run.checkpoint()? {
+        let ended = match run.checkpoint().await? {
             Some(interrupt) => run.give_up(interrupt).await?,
             None => run.advance().await?,
         };
@@ -99,9 +90,10 @@ impl Run<'_> {
         if resumed.is_none()
             && let Some(trip) = limits::forbids_start(&self.session)
         {
-            return self.end_by(trip).await;
+            return self.end_by(trip, Vec::new()).await;
         }
-        let Some(window) = resumed.or(queued) else { return Err(Halt::Stale) };
+        // A caller ended the turn since the worker looked.
+        let Some(window) = resumed.or(queued) else { return Err(Halt::Moved) };
         let body = Body::TurnStarted {
             turn_id: self.turn.id,
             input_from_seq: window.input_from_seq,
@@ -132,70 +124,12 @@ impl Run<'_> {
         self.end(reason, error, None, Vec::new()).await
     }
 
-    /// Looks at the signals between two things to do.
-    fn checkpoint(&self) -> Result<Option<Interrupt>, Halt> {
-        let signals = *self.ports.signals.borrow();
-        if signals.lost {
-            return Err(Halt::Stale);
-        }
-        let late = self.deadline().is_some_and(|deadline| self.ports.origin.now() >= deadline);
-        if signals.cancel || late {
-            return Ok(Some(if signals.cancel { Interrupt::Canceled } else { Interrupt::Deadline }));
-        }
-        if signals.drain { Err(Halt::Drained) } else { Ok(None) }
-    }
-
-    /// Resolves when something under way must be given up.
-    ///
-    /// Cancel-safe: it only looks.
-    pub(super) async fn interrupted(&self) -> Interrupt {
-        let mut signals = self.ports.signals.clone();
-        let deadline = async {
-            match self.deadline() {
-                Some(deadline) => {
-                    let left = deadline - self.ports.origin.now();
-                    tokio::time::sleep(left.try_into().unwrap_or_default()).await;
-                }
-                None => std::future::pending().await,
-            }
-        };
-        let signaled = async {
-            match signals.wait_for(|signals| signals.lost || signals.cancel).await {
-                Ok(signals) if !signals.lost => Interrupt::Canceled,
-                // The sender is gone with the lease.
-                Ok(_) | Err(_) => Interrupt::Lost,
-            }
-        };
-        tokio::select! {
-            interrupt = signaled => interrupt,
-            () = deadline => Interrupt::Deadline,
-        }
-    }
-
-    /// Ends the turn for an interrupt: what was started is ended first.
-    pub(super) async fn give_up(&mut self, interrupt: Interrupt) -> Result<bool, Halt> {
-        let (reason, limit) = match interrupt {
-            Interrupt::Lost => return Err(Halt::Stale),
-            Interrupt::Canceled => (YieldReason::Canceled, None),
-            Interrupt::Deadline => (YieldReason::DeadlineExceeded, Some("turn_seconds")),
-        };
-        let open = match next(&self.log, self.turn.id, self.turn.attempt) {
-            Next::Run(calls) => calls,
-            Next::Start | Next::Ask { .. } | Next::Finish(_) => Vec::new(),
-        };
-        for call in &open {
-            self.ports.tools.cancel(call).await;
-        }
-        let results = open.into_iter().map(|call| self.canceled_result(call, reason)).collect();
-        self.end(reason, None, limit, results).await
-    }
-
-    /// Ends the turn for a limit, unless the limit has been raised meanwhile.
-    pub(super) async fn end_by(&mut self, trip: Trip) -> Result<bool, Halt> {
+    /// Ends the turn for a limit, after the events `before`.
+    pub(super) async fn end_by(&mut self, trip: Trip, mut before: Vec<Draft>) -> Result<bool, Halt> {
         let body =
             Body::LimitExceeded { limit: trip.limit.to_owned(), used: trip.used, allowed: trip.allowed };
-        let exceeded = self.draft(body, Actor::system());
-        self.end(trip.reason, None, Some(trip.limit), vec![exceeded]).await
+        before.push(self.draft(body, Actor::system()));
+        self.end(trip.reason, None, Some(trip.limit), before).await
     }
 
     /// Ends the turn with an error.
@@ -209,7 +143,7 @@ impl Run<'_> {
         self.end(YieldReason::Error, Some(error), None, before).await
     }
 
-    async fn end(
+    pub(super) async fn end(
         &mut self,
         reason: YieldReason,
         error: Option<TurnError>,
@@ -267,34 +201,13 @@ impl Run<'_> {
         self.log.iter().filter(|event| event.draft.turn_id == Some(self.turn.id))
     }
 
-    /// When the turn must be over.
-    pub(super) fn deadline(&self) -> Option<Timestamp> {
-        let seconds = self.session.created.limits.turn_seconds?;
-        Some(self.started_at()? + std::time::Duration::from_secs(seconds))
-    }
-
-    fn canceled_result(&self, call: ToolCall, reason: YieldReason) -> Draft {
-        let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
-        let body = Body::ToolResult {
-            call_id: call.call_id,
-            tool: call.tool,
-            output: format!(
-                "The turn was {why} before this tool finished; whatever it had started was stopped."
-            ),
-            is_error: true,
-            outcome: Outcome::Unknown,
-            duration_ms: 0,
-        };
-        self.draft(body, Actor::system())
-    }
-
-    fn started_at(&self) -> Option<Timestamp> {
+    pub(super) fn started_at(&self) -> Option<Timestamp> {
         self.own_events()
             .find(|event| matches!(event.draft.body, Body::TurnStarted { .. }))
             .map(|event| event.ts)
     }
 
-    fn active_seconds(&self) -> u64 {
+    pub(super) fn active_seconds(&self) -> u64 {
         let active = self.started_at().map(|start| (self.ports.origin.now() - start).whole_seconds());
         active.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
     }

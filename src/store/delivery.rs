@@ -42,6 +42,8 @@ pub struct Claimed {
     pub attempt: i32,
     pub url: String,
     pub include_raw: bool,
+    /// Whether the destination still wants letters.
+    pub is_wanted: bool,
     pub metadata: String,
     sealed_secret: Vec<u8>,
 }
@@ -78,6 +80,7 @@ struct ClaimRow {
     attempts: i32,
     url: String,
     include_raw: bool,
+    is_wanted: bool,
     metadata: String,
     sealed_secret: Vec<u8>,
 }
@@ -95,7 +98,7 @@ impl Claimed {
 impl Store {
     /// Takes up to `rows` deliveries that are due, by the index `delivery_ready`.
     ///
-    /// A destination that was disabled meanwhile kills its letters when they come up.
+    /// Letters to a destination that was disabled meanwhile are taken too, to be killed.
     pub async fn claim_deliveries(&self, rows: i64, hold_seconds: f64) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(
             "with due as (
@@ -115,7 +118,8 @@ impl Store {
                           v.attempts
              )
              select h.tenant_id, h.delivery_id, h.session_id, h.destination_id, h.event_id, h.event_seq, h.attempts,
-                    d.url, d.include_raw, s.metadata::text, d.sealed_secret
+                    d.url, d.include_raw, d.enabled and d.deleted_at is null as is_wanted, s.metadata::text,
+                    d.sealed_secret
              from held h
              join destination d using (tenant_id, session_id, destination_id)
              join session s using (tenant_id, session_id)",
@@ -134,6 +138,7 @@ impl Store {
             attempt: row.attempts,
             url: row.url,
             include_raw: row.include_raw,
+            is_wanted: row.is_wanted,
             metadata: row.metadata,
             sealed_secret: row.sealed_secret,
         };

@@ -1,12 +1,13 @@
 //! The log. The only file that writes an event, and it only ever appends.
 
+use serde::Deserialize;
 use serde_json::Value;
 use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::{
     Result, Store, Tx,
-    column::{json, level, threshold},
+    column::{from_json, json, level, threshold},
 };
 use crate::{
     base::{Id, Timestamp},
@@ -237,35 +238,45 @@ impl Tx {
         row.entry()
     }
 
-    /// Calls of a turn that have no result yet, in order.
+    /// Calls of a turn that have no result yet, in order: only its last answer can
+    /// have some. Bodies are read here, for Postgres cannot take apart one with a NUL.
     pub async fn open_calls(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ToolCall>> {
+        /// A cut body keeps its short fields, so these are there.
+        #[derive(Deserialize)]
+        struct Named {
+            call_id: String,
+            tool: String,
+        }
         let tenant = self.tenant.uuid();
-        // A cut body keeps its short fields, so the call's id and name are there.
         let rows: Vec<(String, String)> = sqlx::query_as(
-            "select c.body ->> 'call_id', c.body ->> 'tool'
-             from event c
-             where c.tenant_id = $1
-               and c.session_id = $2
-               and c.turn_id = $3
-               and c.type = 'tool.call'
-               and not exists (
-                   select
-                   from event r
-                   where r.tenant_id = $1
-                     and r.session_id = $2
-                     and r.seq > c.seq
-                     and r.type = 'tool.result'
-                     and r.body ->> 'call_id' = c.body ->> 'call_id'
+            "select type, body::text
+             from event
+             where tenant_id = $1
+               and session_id = $2
+               and turn_id = $3
+               and type in ('tool.call', 'tool.result')
+               and seq > (
+                   select coalesce(max(seq), 0)
+                   from event
+                   where tenant_id = $1 and session_id = $2 and turn_id = $3 and type = 'step.completed'
                )
-             order by c.seq",
+             order by seq",
         )
         .bind(tenant)
         .bind(session.uuid())
         .bind(turn.uuid())
         .fetch_all(self.connection())
         .await?;
-        let call = |(call_id, tool)| ToolCall { call_id, tool, input: Value::Null };
-        Ok(rows.into_iter().map(call).collect())
+        let mut open: Vec<ToolCall> = Vec::new();
+        for (kind, body) in rows {
+            let Named { call_id, tool } = from_json(&body)?;
+            if kind == "tool.call" {
+                open.push(ToolCall { call_id, tool, input: Value::Null });
+            } else {
+                open.retain(|call| call.call_id != call_id);
+            }
+        }
+        Ok(open)
     }
 }
 

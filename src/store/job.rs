@@ -269,11 +269,20 @@ impl Store {
         Ok(watched(rows))
     }
 
-    /// Gives a job back, ready after `delay`. Nothing happens when it is lost.
+    /// Gives a job back, ready after `delay`, or at once for a cancel that came while
+    /// it was held: that one saw a holder and woke nobody. Nothing happens when it is lost.
     pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
         sqlx::query(
-            "update job
-             set worker_id = null, ready_at = now() + $5 * interval '1 millisecond'
+            "with s as (
+                select cancel_turn_id is not null as is_canceled
+                from session
+                where tenant_id = $1 and session_id = $2
+                for update
+             )
+             update job
+             set worker_id = null,
+                 ready_at = now() + case when s.is_canceled then 0 else $5 end * interval '1 millisecond'
+             from s
              where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
         )
         .bind(job.tenant.uuid())

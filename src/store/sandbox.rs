@@ -52,25 +52,33 @@ impl Store {
         Ok(row.map(Into::into))
     }
 
-    /// The row before the box. Ties the session's jobs to the box's node.
+    /// The row before the box. Ties the session's jobs to the box's node. Returns
+    /// whether `epoch` still holds the session: an archive finds each box's row, or
+    /// the box is not made.
     ///
     /// # Errors
     /// `Conflict("sandbox_live")` when the session has one already.
-    pub async fn begin_sandbox(&self, sandbox: LiveSandbox) -> Result<()> {
-        sqlx::query(
-            "with tied as (
-                update job set node_id = $4 where tenant_id = $1 and session_id = $3
+    pub async fn begin_sandbox(&self, sandbox: LiveSandbox, epoch: i64) -> Result<bool> {
+        let done = sqlx::query(
+            "with held as (
+                select session_id
+                from session
+                where tenant_id = $1 and session_id = $3 and epoch = $5 and status <> 'archived'
+                for share
+             ), tied as (
+                update job j set node_id = $4 from held where j.tenant_id = $1 and j.session_id = held.session_id
              )
              insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state)
-             values ($1, $2, $3, $4, 'live')",
+             select $1, $2, session_id, $4, 'live' from held",
         )
         .bind(sandbox.tenant.uuid())
         .bind(sandbox.sandbox.uuid())
         .bind(sandbox.session.uuid())
         .bind(sandbox.node)
+        .bind(epoch)
         .execute(&self.system)
         .await?;
-        Ok(())
+        Ok(done.rows_affected() > 0)
     }
 
     /// The box is gone; any node may serve the session again.

@@ -82,7 +82,8 @@ impl Courier {
     }
 
     async fn deliver(self, claimed: Claimed) {
-        let settled = match self.write(&claimed).await {
+        let written = if claimed.is_wanted { self.write(&claimed).await } else { Ok(None) };
+        let settled = match written {
             Ok(Some(letter)) => {
                 let outcome = send(&self.client, &letter).await;
                 settled(&claimed, outcome, &self.origin)

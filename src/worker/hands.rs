@@ -69,10 +69,14 @@ impl Hands {
         Ok(attached.is_some())
     }
 
-    /// Writes down that the box is gone; the next use makes another.
-    pub(super) async fn lost(&self, reason: &str) -> Result<(), ToolFault> {
-        let Some(id) = self.attached.lock().await.take() else { return Ok(()) };
-        self.write_off(id, reason).await
+    /// Writes down that the box is gone; the next use makes another. Of several calls
+    /// that lost it together, the first one writes.
+    pub(super) async fn lost(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
+        let mut attached = self.attached.lock().await;
+        match attached.take_if(|attached| *attached == id) {
+            Some(id) => self.write_off(id, reason).await,
+            None => Ok(()),
+        }
     }
 
     /// How long to wait before asking a box again.
@@ -132,7 +136,9 @@ impl Hands {
                 sandbox: id,
                 node: self.worker.node,
             };
-            self.worker.store.begin_sandbox(row).await.map_err(away)?;
+            if !self.worker.store.begin_sandbox(row, self.fence.epoch).await.map_err(away)? {
+                return Err(ToolFault::Stale);
+            }
             let spec = Spec {
                 sandbox: id,
                 tenant: self.fence.tenant,

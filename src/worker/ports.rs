@@ -73,8 +73,8 @@ impl LeasedTools {
         match self.catalogue.run(call, &hands).await {
             Ok(done) => Ok(Ok(ran(done, started))),
             Err(tool::ToolFault::Stale) => Err(ToolFault::Stale),
-            Err(tool::ToolFault::SandboxGone) => self.gone("it was gone when a tool used it").await,
-            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, started, reason).await,
+            Err(tool::ToolFault::SandboxGone) => self.gone(&hands, "it was gone when a tool used it").await,
+            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, hands, started, reason).await,
         }
     }
 
@@ -82,26 +82,27 @@ impl LeasedTools {
     async fn ask_here(
         &self,
         call: &ToolCall,
+        mut hands: tool::Hands,
         started: Instant,
         mut reason: String,
     ) -> Result<Result<Done, Open>, ToolFault> {
         for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
             tokio::time::sleep(self.hands.delay(&BACKOFF, attempt)).await;
-            let hands = self.hands.attached().await?;
+            hands = self.hands.attached().await?;
             match self.catalogue.recover(call, &hands).await {
                 Ok(recovered) => return Ok(recovered_here(recovered, started)),
                 Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
                 Err(tool::ToolFault::SandboxGone) => {
-                    return self.gone("it was gone when a tool used it").await;
+                    return self.gone(&hands, "it was gone when a tool used it").await;
                 }
                 Err(tool::ToolFault::Retry(again)) => reason = again,
             }
         }
-        self.gone(&reason).await
+        self.gone(&hands, &reason).await
     }
 
-    async fn gone(&self, reason: &str) -> Result<Result<Done, Open>, ToolFault> {
-        self.hands.lost(reason).await?;
+    async fn gone(&self, hands: &tool::Hands, reason: &str) -> Result<Result<Done, Open>, ToolFault> {
+        self.hands.lost(hands.grip.sandbox, reason).await?;
         Ok(Err(Open::Lost))
     }
 
@@ -146,8 +147,10 @@ impl harness::Tools for LeasedTools {
         let settled = match self.catalogue.recover(call, &hands).await {
             Ok(recovered) => recovered_here(recovered, started),
             Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
-            Err(tool::ToolFault::SandboxGone) => self.gone("it was gone when its session went on").await?,
-            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, started, reason).await?,
+            Err(tool::ToolFault::SandboxGone) => {
+                self.gone(&hands, "it was gone when its session went on").await?
+            }
+            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, hands, started, reason).await?,
         };
         match settled {
             Ok(done) => Ok(done),

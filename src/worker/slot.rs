@@ -93,7 +93,7 @@ async fn run_turn(
     if attempt > TURN_ATTEMPTS_MAX {
         let message =
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
-        return end_early(worker, &writer, "recovery_exhausted", message).await;
+        return end_early(worker, &writer, RECOVERY_EXHAUSTED, message).await;
     }
     let prepared = match prepare(worker, lease.fence().tenant, session, turn, attempt).await? {
         Ok(prepared) => prepared,
@@ -209,8 +209,11 @@ fn connection(open: store::credential::OpenCredential) -> Connection {
     Connection { provider: open.provider, base_url: open.base_url.and_then(|url| url.parse().ok()), key }
 }
 
-/// Ends a turn that cannot be run: what is open is settled, the session is failed
-/// and steerable.
+/// The code of a turn that was given up after too many crashes.
+const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
+
+/// Ends a turn that cannot be run: what is open is settled, and the session is
+/// steerable; failed, when nothing was done or trying again did not help.
 async fn end_early(
     worker: &Worker,
     writer: &TurnWriter,
@@ -244,16 +247,17 @@ async fn end_early(
             })
         })
         .collect();
-    let own = log.iter().filter(|event| event.draft.turn_id == Some(writer.turn()));
+    let own: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(writer.turn())).collect();
+    let did_something = own.iter().any(|event| matches!(event.draft.body, Body::StepCompleted(_)));
     drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
         turn_id: writer.turn(),
         yield_reason: YieldReason::Error,
         result_event_id: None,
-        usage: crate::domain::delta::Delta::of(own.map(|event| &event.draft)).usage,
+        usage: crate::domain::delta::Delta::of(own.iter().map(|event| &event.draft)).usage,
         active_seconds: 0,
         error: Some(TurnError { code: code.to_owned(), message }),
         limit: None,
-        failed: true,
+        failed: code == RECOVERY_EXHAUSTED || !did_something,
     }))));
     journal.record(drafts).await.map(drop)
 }

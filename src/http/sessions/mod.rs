@@ -56,7 +56,8 @@ pub async fn patch(
     let stamp = caller.stamp(app.0.journal.origin());
     let mut unit = app.0.journal.begin(caller.tenant).await?;
     let limits = match change.limits {
-        Some(limits) => Some(unit.tx().session(id).await?.created.limits.overridden_by(limits)),
+        // Locked, so that two changes of different limits both last.
+        Some(limits) => Some(unit.tx().lock_session(id).await?.created.limits.overridden_by(limits)),
         None => None,
     };
     let command = Command::Patch { title: change.title, metadata: change.metadata, limits };

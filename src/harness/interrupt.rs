@@ -1,0 +1,155 @@
+//! What may end a turn from outside: a lost lease, a cancel, its deadline, a drain.
+//!
+//! Looked at between two things to do, and raced against whatever is under way. A
+//! cancel and a deadline end the turn; the other two leave it to the next worker.
+
+use std::time::Duration;
+
+use super::{
+    Halt,
+    limits::Trip,
+    next::{Next, next},
+    turn::Run,
+};
+use crate::{
+    base::Timestamp,
+    domain::{
+        Actor,
+        event::{Body, Draft, Outcome},
+        session::Limits,
+        tool::ToolCall,
+        turn::YieldReason,
+    },
+};
+
+/// Why something under way was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupt {
+    Lost,
+    Canceled,
+    Deadline,
+    Drained,
+}
+
+impl Run<'_> {
+    /// Looks at the signals between two things to do.
+    pub(super) async fn checkpoint(&mut self) -> Result<Option<Interrupt>, Halt> {
+        let signals = *self.ports.signals.borrow();
+        if signals.lost {
+            return Err(Halt::Stale);
+        }
+        // A cancel that came before the lease is in the row, and in no signal yet.
+        if signals.cancel || self.session.cancel_turn_id == Some(self.turn.id) {
+            return Ok(Some(Interrupt::Canceled));
+        }
+        if self.is_late() {
+            // The limit may have been raised since: believe only the row.
+            self.session = self.ports.journal.session().await?;
+            if self.is_late() {
+                return Ok(Some(Interrupt::Deadline));
+            }
+        }
+        if signals.drain { Err(Halt::Drained) } else { Ok(None) }
+    }
+
+    /// Resolves when something under way must be given up; a drain lets it go on
+    /// for `drain_grace`.
+    ///
+    /// Cancel-safe: it only looks.
+    pub(super) async fn interrupted(&self, drain_grace: Duration) -> Interrupt {
+        let (mut signals, mut draining) = (self.ports.signals.clone(), self.ports.signals.clone());
+        let signaled = async {
+            match signals.wait_for(|signals| signals.lost || signals.cancel).await {
+                Ok(signals) if !signals.lost => Interrupt::Canceled,
+                // The sender is gone with the lease.
+                Ok(_) | Err(_) => Interrupt::Lost,
+            }
+        };
+        let drained = async {
+            if draining.wait_for(|signals| signals.drain).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(drain_grace).await;
+        };
+        tokio::select! {
+            interrupt = signaled => interrupt,
+            () = self.late() => Interrupt::Deadline,
+            () = drained => Interrupt::Drained,
+        }
+    }
+
+    /// Resolves when the deadline is over, by the limits as they are then.
+    async fn late(&self) {
+        let mut limits = self.session.created.limits;
+        while let Some(deadline) = self.deadline_by(limits) {
+            let left = deadline - self.ports.origin.now();
+            if !left.is_positive() {
+                return;
+            }
+            tokio::time::sleep(left.try_into().unwrap_or_default()).await;
+            // Out of reach, the record cannot say that the limit was raised.
+            let Ok(session) = self.ports.journal.session().await else { return };
+            limits = session.created.limits;
+        }
+        std::future::pending().await
+    }
+
+    /// Ends the turn for an interrupt: what was started is ended first.
+    pub(super) async fn give_up(&mut self, interrupt: Interrupt) -> Result<bool, Halt> {
+        let (reason, exceeded) = match interrupt {
+            Interrupt::Lost => return Err(Halt::Stale),
+            Interrupt::Drained => return Err(Halt::Drained),
+            Interrupt::Canceled => (YieldReason::Canceled, None),
+            Interrupt::Deadline => {
+                self.session = self.ports.journal.session().await?;
+                (YieldReason::DeadlineExceeded, Some(self.late_by()))
+            }
+        };
+        let open = match next(&self.log, self.turn.id, self.turn.attempt) {
+            Next::Run(calls) => calls,
+            Next::Start | Next::Ask { .. } | Next::Finish(_) => Vec::new(),
+        };
+        for call in &open {
+            self.ports.tools.cancel(call).await;
+        }
+        let results: Vec<_> = open.into_iter().map(|call| self.canceled_result(call, reason)).collect();
+        match exceeded {
+            Some(trip) => self.end_by(trip, results).await,
+            None => self.end(reason, None, None, results).await,
+        }
+    }
+
+    /// When the turn must be over.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.deadline_by(self.session.created.limits)
+    }
+
+    fn deadline_by(&self, limits: Limits) -> Option<Timestamp> {
+        self.started_at()?.checked_add(Duration::from_secs(limits.turn_seconds?).try_into().ok()?)
+    }
+
+    fn late_by(&self) -> Trip {
+        let used = self.active_seconds();
+        let allowed = self.session.created.limits.turn_seconds.unwrap_or(used);
+        Trip { limit: "turn_seconds", used, allowed, reason: YieldReason::DeadlineExceeded }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline().is_some_and(|deadline| self.ports.origin.now() >= deadline)
+    }
+
+    fn canceled_result(&self, call: ToolCall, reason: YieldReason) -> Draft {
+        let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
+        let body = Body::ToolResult {
+            call_id: call.call_id,
+            tool: call.tool,
+            output: format!(
+                "The turn was {why} before this tool finished; whatever it had started was stopped."
+            ),
+            is_error: true,
+            outcome: Outcome::Unknown,
+            duration_ms: 0,
+        };
+        self.draft(body, Actor::system())
+    }
+}

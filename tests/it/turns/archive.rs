@@ -1,0 +1,81 @@
+//! Archive: everything open is settled in one go, and what is left is removed.
+
+use serde_json::json;
+
+use super::{
+    Scene, appears, assert_sound, comes_true, ends, log, of, outputs, processes, run, session, workspace,
+};
+
+#[tokio::test]
+async fn an_archive_settles_a_running_tool_and_removes_the_box_with_its_disk() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let mark = format!("archived-{}", std::process::id());
+    let id = owner
+        .play(json!([run(&format!("touch ready; exec -a {mark} sleep 600")), { "text": "Never." }]))
+        .await;
+    appears(&scene.ground, "ready").await;
+    let disk = workspace(&scene.ground).parent().expect("the disk").to_owned();
+    assert!(disk.exists());
+    let archived = owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    assert_eq!(archived["status"], "archived");
+    let settled = log(owner, &id).await;
+    assert_sound(&settled);
+    assert_eq!(ends(&settled), ["canceled"]);
+    assert!(outputs(&settled)[0].contains("archived"));
+    assert_eq!(of(&settled, "tool.result")[0]["body"]["outcome"], "unknown");
+    assert_eq!(
+        of(&settled, "session.status_changed")[0]["body"],
+        json!({ "from": "running", "to": "archived" })
+    );
+
+    comes_true("the command and the disk are gone", || processes(&mark) == 0 && !disk.exists()).await;
+    let mut superuser = scene.ground.database.superuser().await;
+    let left: i64 = sqlx::query_scalar(
+        "select (select count(*) from job) + (select count(*) from sandbox where state <> 'ended')",
+    )
+    .fetch_one(&mut superuser)
+    .await
+    .expect("a count");
+    // The disk goes before the row that says so.
+    assert!(left <= 2);
+    // The worker's own end of the turn came too late and is refused.
+    assert_eq!(log(owner, &id).await, settled);
+    let refused = owner.post(&format!("/sessions/{id}/messages"), json!({ "text": "More." })).await;
+    assert_eq!(refused.error(409)["code"], "archived");
+    assert_eq!(session(owner, &id).await["last_turn"]["yield_reason"], "canceled");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_archive_settles_calls_that_no_column_can_hold() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    // A NUL is JSON, and text of Postgres it is not.
+    let odd = json!({ "tool": "write", "input": { "path": "odd", "content": "a\u{0}b" } });
+    let first = json!({ "tools": [odd, super::bash("touch ready; sleep 600")] });
+    let id = owner.play(json!([first, { "text": "Never." }])).await;
+    appears(&scene.ground, "ready").await;
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    let settled = log(owner, &id).await;
+    assert_sound(&settled);
+    assert_eq!(of(&settled, "tool.result").len(), 2);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_archive_ends_what_waits_too() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let owner = &scene.owner;
+    let id = owner.play(json!([{ "text": "Never." }])).await;
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    let settled = log(owner, &id).await;
+    assert_sound(&settled);
+    assert_eq!(ends(&settled), ["canceled"]);
+    // A worker that comes later finds nothing to do.
+    let worker = scene.ground.serve(&["--role=worker"]).await;
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    worker.stop().await;
+    assert_eq!(log(owner, &id).await, settled);
+    scene.close().await;
+}

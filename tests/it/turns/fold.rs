@@ -1,0 +1,380 @@
+//! The row of a session is the fold of its log, whoever writes: callers through
+//! `Unit`, leased turns through `TurnWriter`, one after the other or at once.
+
+mod world;
+
+use std::time::Duration;
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use serde_json::{Map, json};
+use sojourn::{
+    domain::{
+        Actor, Block, Body, Event, Level, Session, SessionId, StopReason, TurnId, Usage,
+        decide::{Command, Input},
+        event::{Draft, Failure, Outcome, StepCompleted, TurnCompleted},
+        session::{Limits, Status},
+        tool::{Replay, ToolCall},
+        turn::{TurnError, YieldReason},
+    },
+    harness::history::open_calls,
+    journal::{Error, Halted, TurnWriter},
+    queue::Lease,
+};
+
+use self::world::World;
+
+/// One thing that happens to a session.
+#[derive(Clone, Debug)]
+enum Act {
+    Steer {
+        interrupt: bool,
+    },
+    Cancel,
+    Patch {
+        tokens: u64,
+    },
+    Archive,
+    /// Another worker takes the session, though one may hold it.
+    TakeOver,
+    Start,
+    Step {
+        calls: usize,
+    },
+    Fail,
+    Result,
+    End(YieldReason),
+    /// A worker that lost the session writes.
+    Stale,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let reason = prop::sample::select(vec![
+        YieldReason::Completed,
+        YieldReason::NeedsInput,
+        YieldReason::BudgetExceeded,
+        YieldReason::DeadlineExceeded,
+        YieldReason::MaxTurns,
+        YieldReason::Canceled,
+        YieldReason::Error,
+    ]);
+    prop_oneof![
+        6 => any::<bool>().prop_map(|interrupt| Act::Steer { interrupt }),
+        2 => Just(Act::Cancel),
+        1 => (1..3u64).prop_map(|tokens| Act::Patch { tokens }),
+        1 => Just(Act::Archive),
+        3 => Just(Act::TakeOver),
+        8 => Just(Act::Start),
+        6 => (0..4usize).prop_map(|calls| Act::Step { calls }),
+        1 => Just(Act::Fail),
+        5 => Just(Act::Result),
+        4 => reason.prop_map(Act::End),
+        2 => Just(Act::Stale),
+    ]
+}
+
+/// A worker that does at each call what the log allows.
+#[derive(Default)]
+struct Hand {
+    lease: Option<Lease>,
+    taken_over: bool,
+    /// The pen of an earlier lease.
+    old: Option<TurnWriter>,
+}
+
+impl Hand {
+    async fn take_over(&mut self, world: &World) {
+        let held = self.lease.take();
+        let mut leases = world.queue.claim(1).await.expect("a claim");
+        self.taken_over = leases.first().is_some_and(|lease| lease.claimed().taken_over);
+        self.lease = leases.pop().or(held);
+    }
+
+    /// The turn to write for, and at which attempt.
+    fn turn(&self, session: &Session) -> Option<(TurnId, i32)> {
+        let running =
+            session.running.as_ref().map(|turn| (turn.id, turn.attempt + i32::from(self.taken_over)));
+        running.or_else(|| session.queued.as_ref().map(|turn| (turn.id, 1)))
+    }
+
+    async fn write(&mut self, world: &World, id: SessionId, act: &Act) {
+        let session = world.store.load_session(world.tenant, id).await.expect("a row");
+        let Some(lease) = &self.lease else { return };
+        let Some((turn, attempt)) = self.turn(&session) else { return };
+        let writer = world.journal.writer(lease.fence(), turn);
+        let log = world.log(id).await;
+        let drafts = drafts(world, &session, &log, (turn, attempt), act);
+        if drafts.is_empty() {
+            return;
+        }
+        match writer.record(drafts).await {
+            Ok(events) => {
+                assert_eq!(events.last().map(|event| event.seq), Some(world.log(id).await.len() as i64))
+            }
+            Err(halted) => panic!("a holder could not write: {halted}"),
+        }
+        self.taken_over &= !matches!(act, Act::Start);
+        if matches!(act, Act::End(_)) {
+            // The end gave the job back.
+            self.lease = None;
+            self.taken_over = false;
+        }
+        self.old = Some(writer);
+    }
+
+    /// What an old pen writes is refused, unless it is the pen of the present lease.
+    async fn write_stale(&self, world: &World, id: SessionId) {
+        let Some(old) = &self.old else { return };
+        if self.lease.as_ref().is_some_and(|lease| lease.fence() == old.fence()) {
+            return;
+        }
+        let before = world.log(id).await;
+        let body = Body::AgentThinking { text: "I was asleep.".to_owned() };
+        let session = world.store.load_session(world.tenant, id).await.expect("a row");
+        let written = old.record(vec![draft(world, old.turn(), body)]).await;
+        // Nobody claimed after the end of its turn: the epoch is still its own.
+        if self.lease.is_some() || session.status == Status::Archived {
+            assert!(matches!(written, Err(Halted::Stale)), "{written:?}");
+            assert_eq!(world.log(id).await, before);
+        }
+    }
+}
+
+fn draft(world: &World, turn: TurnId, body: Body) -> Draft {
+    Draft {
+        id: world.origin.id(),
+        actor: Actor::agent(),
+        level: body.level(),
+        turn_id: Some(turn),
+        step_id: None,
+        refs: Map::new(),
+        body,
+    }
+}
+
+fn result(call: &ToolCall) -> Body {
+    Body::ToolResult {
+        call_id: call.call_id.clone(),
+        tool: call.tool.clone(),
+        output: "done".to_owned(),
+        is_error: false,
+        outcome: Outcome::Ran,
+        duration_ms: 1,
+    }
+}
+
+/// What a worker may write now, if it may do `act`.
+fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), act: &Act) -> Vec<Draft> {
+    let (turn, attempt) = at;
+    let window = session.running.as_ref().or(session.queued.as_ref()).expect("a turn");
+    let is_started = session.running.as_ref().is_some_and(|running| running.attempt == attempt);
+    let open = open_calls(log, turn);
+    let bodies = match act {
+        Act::Start if !is_started => vec![Body::TurnStarted {
+            turn_id: turn,
+            input_from_seq: window.input_from_seq,
+            input_to_seq: window.input_to_seq,
+            attempt,
+        }],
+        Act::Step { calls } if is_started && open.is_empty() => step(log.len(), *calls, attempt),
+        Act::Fail if is_started => {
+            let code = "model_unavailable".to_owned();
+            vec![Body::ErrorModel(Failure { code, message: String::new(), retry_at: None })]
+        }
+        Act::Result if is_started => open.iter().take(1).map(result).collect(),
+        // A limit may end a turn before it starts.
+        Act::End(reason) if is_started || session.running.is_none() => {
+            let ends = open.iter().map(result).chain([end(turn, *reason, log)]);
+            ends.collect()
+        }
+        _ => Vec::new(),
+    };
+    bodies.into_iter().map(|body| draft(world, turn, body)).collect()
+}
+
+fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
+    let call = |at: usize| ToolCall {
+        call_id: format!("call_{place}_{at}"),
+        tool: "bash".to_owned(),
+        input: json!({}),
+    };
+    let calls: Vec<_> = (0..calls).map(call).collect();
+    let usage = Usage {
+        input_tokens: 100 + place as u64,
+        output_tokens: 7,
+        cache_write_tokens: 3,
+        cache_read_tokens: 2,
+        steps: 1,
+        tool_calls: 0,
+    };
+    let completed = Body::StepCompleted(Box::new(StepCompleted {
+        index: place as u64,
+        provider: "scripted".to_owned(),
+        model: "noop".to_owned(),
+        raw: Vec::new(),
+        blocks: calls.iter().cloned().map(Block::ToolCall).collect(),
+        stop: StopReason::ToolUse,
+        usage,
+        attempt,
+        duration_ms: 1,
+    }));
+    let views = calls.into_iter().map(|call| Body::ToolCall {
+        call_id: call.call_id,
+        tool: call.tool,
+        input: call.input,
+        args_summary: String::new(),
+        replay: Replay::Unsafe,
+    });
+    [completed].into_iter().chain(views).collect()
+}
+
+fn end(turn: TurnId, reason: YieldReason, log: &[Event]) -> Body {
+    let is_error = reason == YieldReason::Error;
+    let error = TurnError { code: "model_unavailable".to_owned(), message: "It is away.".to_owned() };
+    Body::TurnCompleted(Box::new(TurnCompleted {
+        turn_id: turn,
+        yield_reason: reason,
+        result_event_id: log.last().map(|event| event.draft.id),
+        usage: Usage::default(),
+        active_seconds: log.len() as u64,
+        error: is_error.then_some(error),
+        limit: None,
+        failed: is_error && log.len().is_multiple_of(2),
+    }))
+}
+
+fn said(text: &str, interrupt: bool) -> Input {
+    Input { text: text.to_owned(), interrupt, ..Input::default() }
+}
+
+async fn play(world: &World, acts: &[Act]) {
+    let id = world.create(acts.len().is_multiple_of(2).then(|| said("first", false))).await;
+    let mut hand = Hand::default();
+    for act in acts {
+        let refused = match act {
+            Act::Steer { interrupt } => world.command(id, Command::Steer(said("more", *interrupt))).await,
+            Act::Cancel => world.command(id, Command::Cancel).await,
+            Act::Patch { tokens } => {
+                let limits = Some(Limits { tokens: Some(*tokens), ..Limits::default() });
+                let title = Some(Some(format!("{tokens}")));
+                world.command(id, Command::Patch { title, metadata: None, limits }).await
+            }
+            Act::Archive => {
+                let done = world.command(id, Command::Archive { open_calls: Vec::new() }).await;
+                hand.lease = None;
+                done
+            }
+            Act::TakeOver => {
+                hand.take_over(world).await;
+                Ok(())
+            }
+            Act::Stale => {
+                hand.write_stale(world, id).await;
+                Ok(())
+            }
+            Act::Start | Act::Step { .. } | Act::Fail | Act::Result | Act::End(_) => {
+                hand.write(world, id, act).await;
+                Ok(())
+            }
+        };
+        let session = world.compare(id).await;
+        match refused {
+            Ok(()) => {}
+            Err(Error::Rejected(_)) => assert_eq!(session.status, Status::Archived),
+            Err(error) => panic!("{act:?}: {error}"),
+        }
+    }
+    // Nothing of this session is left for the claims of the next case.
+    world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
+    let closed = world.compare(id).await;
+    assert_eq!((closed.status, closed.running, closed.queued), (Status::Archived, None, None));
+    assert!(open_calls_anywhere(&world.log(id).await).is_empty());
+}
+
+fn open_calls_anywhere(log: &[Event]) -> Vec<ToolCall> {
+    let turns = log.iter().filter_map(|event| match &event.draft.body {
+        Body::TurnStarted { turn_id, .. } => Some(*turn_id),
+        _ => None,
+    });
+    turns.flat_map(|turn| open_calls(log, turn)).collect()
+}
+
+#[test]
+fn whatever_happens_to_a_session_its_row_is_the_fold_of_its_log() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let world = runtime.block_on(World::open());
+    let config = Config { cases: 48, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&prop::collection::vec(act(), 1..40), |acts| {
+        runtime.block_on(play(&world, &acts));
+        Ok(())
+    });
+    runtime.block_on(world.store.close());
+    outcome.unwrap_or_else(|failed| panic!("{failed}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
+    let world = World::open().await;
+    let id = world.create(Some(said("first", false))).await;
+    let caller = async {
+        for at in 0..40u64 {
+            let command = match at % 4 {
+                3 => Command::Patch { title: Some(Some(format!("{at}"))), metadata: None, limits: None },
+                _ => Command::Steer(said("more", false)),
+            };
+            world.command(id, command).await.expect("a command");
+        }
+    };
+    let worker = async {
+        let mut ended = 0;
+        while ended < 8 {
+            let mut leases = world.queue.claim(1).await.expect("a claim");
+            let Some(lease) = leases.pop() else { continue };
+            let session = world.store.load_session(world.tenant, id).await.expect("a row");
+            let Some(turn) = session.queued.as_ref() else {
+                lease.finish().await.expect("an end");
+                continue;
+            };
+            let writer = world.journal.writer(lease.fence(), turn.id);
+            let start = Body::TurnStarted {
+                turn_id: turn.id,
+                input_from_seq: turn.input_from_seq,
+                input_to_seq: turn.input_to_seq,
+                attempt: 1,
+            };
+            match writer.record(vec![draft(&world, turn.id, start)]).await {
+                Ok(_) => {}
+                // A message came in between: look again.
+                Err(Halted::Moved) => {
+                    lease.release(Duration::ZERO).await.expect("a release");
+                    continue;
+                }
+                Err(halted) => panic!("{halted}"),
+            }
+            for place in 0..5 {
+                let bodies = step(place, 0, 1);
+                let drafts = bodies.into_iter().map(|body| draft(&world, turn.id, body)).collect();
+                writer.record(drafts).await.expect("a step");
+            }
+            let done = end(turn.id, YieldReason::Completed, &[]);
+            writer.record(vec![draft(&world, turn.id, done)]).await.expect("an end");
+            ended += 1;
+            if ended < 8 {
+                world.command(id, Command::Steer(said("and more", false))).await.expect("a command");
+            }
+        }
+    };
+    tokio::join!(caller, worker);
+    let session = world.compare(id).await;
+    assert_eq!((session.turns, session.usage.steps), (8, 40));
+    let log = world.log(id).await;
+    assert_eq!(log.iter().filter(|event| matches!(event.draft.body, Body::UserMessage { .. })).count(), 38);
+    assert!(log.iter().all(|event| event.draft.level <= Level::Internal));
+    world.store.close().await;
+}

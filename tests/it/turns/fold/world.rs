@@ -1,0 +1,130 @@
+//! A journal on a database of its own, and the comparison that the tests are about.
+
+use std::time::Duration;
+
+use serde_json::Map;
+use sojourn::{
+    base::{Origin, limit::NODE_SILENCE, seal::MasterKey},
+    blob::Blobs,
+    domain::{
+        Actor, AgentId, Event, Session, SessionId, TenantId, Turn,
+        apply::fold,
+        conversation::ModelOptions,
+        decide::{Command, Input, NewSession, Stamp},
+        session::{AgentSnapshot, Created, Limits, Source},
+    },
+    journal::{Error, Journal},
+    queue::Queue,
+    store::{Store, Urls, hint::Hints, job::Claimant, migrate, pool::PoolSizes},
+};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::support::database::Database;
+
+/// A record without a service around it.
+pub struct World {
+    pub journal: Journal,
+    pub store: Store,
+    pub queue: Queue,
+    pub origin: Origin,
+    pub tenant: TenantId,
+    _blobs: TempDir,
+    _database: Database,
+}
+
+impl World {
+    pub async fn open() -> Self {
+        let database = Database::create().await;
+        let origin = Origin::system();
+        let urls = Urls {
+            owner: database.owner_url.clone(),
+            app: database.app_url.clone(),
+            system: database.system_url.clone(),
+        };
+        let master = MasterKey::generate(&origin);
+        migrate::migrate(&urls, &master).await.expect("a schema");
+        let store = Store::open(&urls, PoolSizes { app: 4, system: 4 }, master).expect("two pools");
+        let blobs = tempfile::tempdir().expect("a directory");
+        let hints = Hints::new(Uuid::from_u128(1));
+        let place = Blobs::local(blobs.path()).expect("a blob store");
+        let journal = Journal::new(store.clone(), place, hints.clone(), origin.clone());
+        let claimant = Claimant {
+            worker: Uuid::from_u128(1),
+            node: Uuid::from_u128(2),
+            // Run out at once: whoever claims next takes it over.
+            lease: Duration::ZERO,
+            node_silence: NODE_SILENCE,
+        };
+        let queue = Queue::new(store.clone(), hints, claimant);
+        let tenant = origin.id();
+        store.create_tenant(tenant, "test", &origin).await.expect("a tenant");
+        Self { journal, store, queue, origin, tenant, _blobs: blobs, _database: database }
+    }
+
+    pub fn stamp(&self) -> Stamp {
+        Stamp { actor: Actor::system(), origin: self.origin.clone() }
+    }
+
+    pub async fn create(&self, input: Option<Input>) -> SessionId {
+        let id = self.origin.id();
+        let snapshot = AgentSnapshot {
+            revision_id: self.origin.id(),
+            revision: 1,
+            name: "test".to_owned(),
+            prompt_hash: String::new(),
+            model: "scripted/noop".to_owned(),
+            model_options: ModelOptions::default(),
+            runtime: "builtin".to_owned(),
+            tools: None,
+        };
+        let agent: AgentId = self.origin.id();
+        let created = Created {
+            agent_id: Some(agent),
+            credential_id: None,
+            agent_snapshot: Some(snapshot),
+            title: None,
+            key: None,
+            client_id: None,
+            metadata: Map::new(),
+            limits: Limits::default(),
+            source: Source::Api,
+        };
+        let mut unit = self.journal.begin(self.tenant).await.expect("a unit");
+        let prepared = unit.prepare(id, NewSession { created, input }, &self.stamp()).await.expect("a row");
+        unit.create(prepared).await.expect("the first events");
+        unit.commit().await.expect("a commit");
+        id
+    }
+
+    pub async fn command(&self, id: SessionId, command: Command) -> Result<(), Error> {
+        let mut unit = self.journal.begin(self.tenant).await?;
+        match command {
+            Command::Archive { .. } => unit.archive(id, &self.stamp()).await?,
+            command => unit.execute(id, command, &self.stamp()).await?,
+        };
+        unit.commit().await
+    }
+
+    pub async fn log(&self, id: SessionId) -> Vec<Event> {
+        self.journal.log(self.tenant, id, 0).await.expect("a log")
+    }
+
+    /// The property: row and turns are what the log folds to, without a gap.
+    pub async fn compare(&self, id: SessionId) -> Session {
+        let log = self.log(id).await;
+        let seqs: Vec<_> = log.iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, (1..=log.len() as i64).collect::<Vec<_>>());
+        let (session, mut turns) = fold(id, &log).expect("it begins with its creation");
+        let row = self.store.load_session(self.tenant, id).await.expect("a row");
+        assert_eq!(row, session, "the row is not the fold of its log");
+        turns.extend(session.running.iter().chain(&session.queued).cloned());
+        let mut tx = self.store.begin(self.tenant).await.expect("a transaction");
+        let mut rows = tx.turns(id, None, 1_000).await.expect("turns");
+        let by_id = |turn: &Turn| turn.id.uuid();
+        turns.sort_by_key(by_id);
+        rows.sort_by_key(by_id);
+        assert_eq!(rows, turns, "the turns are not the fold of the log");
+        session
+    }
+}

@@ -1,0 +1,166 @@
+//! Two workers and one session: what the one leaves, the other finishes.
+
+use serde_json::{Value, json};
+use sqlx::Connection;
+
+use super::{Scene, appears, assert_sound, ends, of, outputs, run, until, workspace};
+use crate::fake::{Fake, Fault, Step, anthropic::Anthropic};
+
+/// Counts its runs, and waits for the file `go`.
+const COUNTED: &str = "echo run >> counter; touch ready; until [ -e go ]; do sleep 0.05; done; echo finished";
+
+fn go(scene: &Scene) {
+    std::fs::write(workspace(&scene.ground).join("go"), "").expect("a file");
+}
+
+fn runs(scene: &Scene) -> String {
+    std::fs::read_to_string(workspace(&scene.ground).join("counter")).expect("a counter")
+}
+
+/// Attempts that were written down, in order.
+fn attempts(log: &[Value]) -> Vec<i64> {
+    of(log, "turn.started").iter().map(|event| event["body"]["attempt"].as_i64().expect("a number")).collect()
+}
+
+async fn with_fake(scene: &Scene) -> String {
+    let agent =
+        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
+    scene.owner.post("/agents", agent).await.ok();
+    let created = scene.owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
+    created["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test]
+async fn a_command_outlives_a_worker_that_drains_and_runs_once() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let first = scene.ground.serve(&["--role=worker"]).await;
+    let id = scene.owner.play(json!([run(COUNTED), run("cat counter"), { "text": "Done." }])).await;
+    appears(&scene.ground, "ready").await;
+    let second = scene.ground.serve(&["--role=worker"]).await;
+    let asked = std::time::Instant::now();
+    first.stop().await;
+    assert!(asked.elapsed() < std::time::Duration::from_secs(5), "{:?}", asked.elapsed());
+    go(&scene);
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!(ends(&log), ["completed"]);
+    assert_eq!((outputs(&log)[0].trim(), outputs(&log)[1].trim()), ("finished", "run"));
+    assert_eq!(attempts(&log), [1], "a drain is no crash");
+    assert_eq!(of(&log, "sandbox.created").len(), 1, "the same box");
+    assert_eq!(runs(&scene), "run\n");
+    second.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_short_command_is_let_finish_by_a_drain() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let first = scene.ground.serve(&["--role=worker"]).await;
+    let id =
+        scene.owner.play(json!([run("touch ready; sleep 0.3; echo finished"), { "text": "Done." }])).await;
+    appears(&scene.ground, "ready").await;
+    first.stop().await;
+    let log = super::log(&scene.owner, &id).await;
+    assert_eq!(outputs(&log), ["finished\n"], "its result is there before the worker is gone");
+    let second = scene.ground.serve(&["--role=worker"]).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_eq!((attempts(&log), ends(&log)), (vec![1], vec!["completed"]));
+    second.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_model_call_that_outlasts_the_drain_is_made_again() {
+    let fake =
+        Fake::script(Anthropic::default(), [Step::fault(Fault::StallAfter(300)), Step::text("Here.")]).await;
+    let scene = Scene::open(&["--role=api"]).await;
+    let worker = [&format!("--anthropic-base-url={}", fake.base_url), "--role=worker"];
+    let first = scene.ground.serve(&worker).await;
+    let id = with_fake(&scene).await;
+    fake.called(1).await;
+    let second = scene.ground.serve(&worker).await;
+    let asked = std::time::Instant::now();
+    first.stop().await;
+    assert!(asked.elapsed() < std::time::Duration::from_secs(12), "{:?}", asked.elapsed());
+    fake.hung_up(1).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((attempts(&log), ends(&log)), (vec![1], vec!["completed"]));
+    assert_eq!((fake.calls(), fake.refusals()), (2, Vec::new()));
+    second.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_arrives_during_the_drain_is_kept() {
+    let slow = Step { delay: std::time::Duration::from_millis(500), ..Step::default() };
+    let steps = [slow.and_tool("glob", json!({ "pattern": "*" })), Step::text("Here.")];
+    let fake = Fake::script(Anthropic::default(), steps).await;
+    let scene = Scene::open(&["--role=api"]).await;
+    let worker = [&format!("--anthropic-base-url={}", fake.base_url), "--role=worker"];
+    let first = scene.ground.serve(&worker).await;
+    let id = with_fake(&scene).await;
+    fake.called(1).await;
+    first.stop().await;
+    assert_eq!(of(&super::log(&scene.owner, &id).await, "step.completed").len(), 1);
+    let second = scene.ground.serve(&worker).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((attempts(&log), ends(&log), fake.calls()), (vec![1], vec!["completed"], 2));
+    second.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_once() {
+    let scene = Scene::open(&[]).await;
+    let other = scene.ground.serve(&["--role=worker"]).await;
+    let id = scene.owner.play(json!([run(COUNTED), { "text": "Done." }])).await;
+    appears(&scene.ground, "ready").await;
+    until(&scene.owner, &id, "sandbox.created").await;
+    // As after a pause that was longer than the lease: a third worker claimed the
+    // session, and died at once.
+    let mut superuser = scene.ground.database.superuser().await;
+    let sql = "with s as (update session set epoch = epoch + 1)
+               update job set worker_id = gen_random_uuid(), ready_at = now() + interval '500 milliseconds'";
+    sqlx::query(sql).execute(&mut superuser).await.expect("an update");
+    superuser.close().await.expect("a clean end");
+    let is_second = |event: &Value| event["type"] == "turn.started" && event["body"]["attempt"] == 2;
+    scene.owner.follow(&id, is_second).await;
+    go(&scene);
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((attempts(&log), ends(&log)), (vec![1, 2], vec!["completed"]));
+    assert_eq!(outputs(&log), ["finished\n"]);
+    assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "ran");
+    assert_eq!(runs(&scene), "run\n");
+    let turns = scene.owner.get(&format!("/sessions/{id}/turns")).await.ok();
+    assert_eq!((turns["data"].as_array().map(Vec::len), &turns["data"][0]["attempt"]), (Some(1), &json!(2)));
+    other.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_is_lost_again_and_again_is_given_up() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let id = scene.owner.play(json!([{ "text": "Never." }])).await;
+    // Five crashes after its start, as the rows tell them.
+    let mut superuser = scene.ground.database.superuser().await;
+    let first = scene.ground.serve(&["--role=worker"]).await;
+    scene.owner.settled(&id, 1).await;
+    first.stop().await;
+    super::steer(&scene.owner, &id, &super::script(json!([run(COUNTED)]))).await;
+    let first = scene.ground.serve(&["--role=worker"]).await;
+    appears(&scene.ground, "ready").await;
+    let steal = "with s as (update session set epoch = epoch + 1), t as (update turn set attempt = 5 where state = 'running')
+                 update job set worker_id = gen_random_uuid(), ready_at = now()";
+    sqlx::query(steal).execute(&mut superuser).await.expect("an update");
+    superuser.close().await.expect("a clean end");
+    let log = scene.owner.settled(&id, 2).await;
+    assert_sound(&log);
+    let turn = super::last_turn(&scene.owner, &id).await;
+    assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("recovery_exhausted")));
+    assert_eq!(super::session(&scene.owner, &id).await["status"], "failed");
+    first.stop().await;
+    scene.close().await;
+}

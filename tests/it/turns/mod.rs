@@ -1,0 +1,168 @@
+//! What happens between a message and a result, over HTTP and in real sandboxes.
+
+mod archive;
+mod cancel;
+mod faults;
+mod fold;
+mod handover;
+mod limits;
+mod steering;
+mod task;
+mod tools;
+mod webhooks;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::support::service::{Caller, Ground, Service};
+
+/// A service on a ground of its own, and its owner.
+pub struct Scene {
+    pub ground: Ground,
+    pub service: Service,
+    pub owner: Caller,
+}
+
+impl Scene {
+    pub async fn open(more: &[&str]) -> Self {
+        let ground = Ground::new().await;
+        let service = ground.serve(more).await;
+        let owner = service.owner();
+        Self { ground, service, owner }
+    }
+
+    pub async fn close(self) {
+        self.service.stop().await;
+    }
+}
+
+/// A call of `bash`, as a script writes it.
+pub fn bash(command: &str) -> Value {
+    json!({ "tool": "bash", "input": { "command": command } })
+}
+
+/// A step that says nothing and asks for one command.
+pub fn run(command: &str) -> Value {
+    json!({ "tools": [bash(command)] })
+}
+
+/// A script as the text of a steer.
+pub fn script(steps: Value) -> String {
+    json!({ "script": steps }).to_string()
+}
+
+/// Sends a message; returns its `seq`.
+pub async fn steer(caller: &Caller, session: &str, text: &str) -> i64 {
+    let steered = caller.post(&format!("/sessions/{session}/messages"), json!({ "text": text })).await;
+    steered.ok()["event"]["seq"].as_i64().expect("a seq")
+}
+
+pub async fn session(caller: &Caller, id: &str) -> Value {
+    caller.get(&format!("/sessions/{id}")).await.ok()
+}
+
+/// The newest turn, in full.
+pub async fn last_turn(caller: &Caller, session: &str) -> Value {
+    caller.get(&format!("/sessions/{session}/result")).await.ok()["last_turn"].clone()
+}
+
+/// The whole log.
+pub async fn log(caller: &Caller, session: &str) -> Vec<Value> {
+    let page = caller.get(&format!("/sessions/{session}/events?limit=500")).await.ok();
+    page["data"].as_array().expect("a page").clone()
+}
+
+/// Waits for an event of that type; returns the log until then.
+pub async fn until(caller: &Caller, session: &str, kind: &str) -> Vec<Value> {
+    caller.follow(session, |event| event["type"] == kind).await
+}
+
+/// Events of one type.
+pub fn of<'a>(log: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    log.iter().filter(|event| event["type"] == kind).collect()
+}
+
+/// What the tools said, in order.
+pub fn outputs(log: &[Value]) -> Vec<&str> {
+    of(log, "tool.result").iter().map(|event| event["body"]["output"].as_str().expect("text")).collect()
+}
+
+/// How the turns ended, in order.
+pub fn ends(log: &[Value]) -> Vec<&str> {
+    let reasons = of(log, "turn.completed").into_iter().map(|event| &event["body"]["yield_reason"]);
+    reasons.map(|reason| reason.as_str().expect("a reason")).collect()
+}
+
+pub fn seqs(log: &[Value]) -> Vec<i64> {
+    log.iter().map(|event| event["seq"].as_i64().expect("a seq")).collect()
+}
+
+/// Nothing is missing, nothing is there twice, everything that began has ended.
+#[track_caller]
+pub fn assert_sound(log: &[Value]) {
+    assert_eq!(seqs(log), (1..=log.len() as i64).collect::<Vec<_>>());
+    let ids = |kind: &str, field: &str| -> Vec<String> {
+        let mut ids: Vec<_> = of(log, kind).iter().map(|event| event["body"][field].to_string()).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids("tool.call", "call_id"), ids("tool.result", "call_id"), "each call has one result");
+    let ended = ids("turn.completed", "turn_id");
+    assert!(ended.windows(2).all(|pair| pair[0] != pair[1]), "a turn ends once: {ended:?}");
+}
+
+/// Where a session's workspace lies on the host.
+pub fn workspace(ground: &Ground) -> PathBuf {
+    let only = |dir: &Path| -> PathBuf {
+        let mut entries: Vec<_> =
+            fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
+        assert_eq!(entries.len(), 1, "one session has a disk: {entries:?}");
+        entries.remove(0)
+    };
+    only(&only(&ground.boxes().data_dir.join("boxes"))).join("workspace")
+}
+
+/// Waits for something outside the service that cannot tell when it happens.
+pub async fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
+    let looked = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(10));
+        while !is_true() {
+            looks.tick().await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(20), looked).await.is_ok(), "in vain: {what}");
+}
+
+/// Waits for a file in the only workspace of this ground.
+pub async fn appears(ground: &Ground, name: &str) {
+    comes_true(name, || {
+        ground.boxes().data_dir.join("boxes").exists()
+            && fs::read_dir(ground.boxes().data_dir.join("boxes"))
+                .is_ok_and(|mut tenants| tenants.next().is_some() && workspace(ground).join(name).exists())
+    })
+    .await;
+}
+
+/// How many processes of this machine have `text` among their arguments.
+pub fn processes(text: &str) -> usize {
+    let all = fs::read_dir("/proc").expect("proc").flatten();
+    let lines = all.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(text)).count()
+}
+
+#[tokio::test]
+async fn a_session_runs_its_turn_and_has_a_result() {
+    let scene = Scene::open(&[]).await;
+    let session = scene.owner.play(json!([{ "text": "All done." }])).await;
+    let log = scene.owner.settled(&session, 1).await;
+    assert_sound(&log);
+    let result = scene.owner.get(&format!("/sessions/{session}/result")).await.ok();
+    assert_eq!(result["last_turn"]["yield_reason"], "completed");
+    assert_eq!(result["result"]["body"]["text"], "All done.");
+    scene.close().await;
+}
