@@ -102,17 +102,18 @@ impl Tx {
 }
 
 impl Store {
-    /// Forgets answers that are older than a day, a batch at a time. A session's own
-    /// `key` is kept as long as the session: the same body must find it for good.
+    /// Forgets answers to an `Idempotency-Key` that are older than a day, a batch at
+    /// a time. What a session's or a message's own key names is never forgotten.
     ///
-    /// Found by the index `idempotency_age`.
+    /// Found by the index `idempotency_header_age`.
     pub async fn forget_answers(&self, batch: i64) -> Result<u64> {
         let done = sqlx::query(
             "delete from idempotency
              where (tenant_id, scope, key) in (
                  select tenant_id, scope, key
                  from idempotency
-                 where created_at < now() - make_interval(hours => $1) and scope <> 'session'
+                 where scope = 'header'
+                   and created_at < now() - make_interval(hours => $1)
                  order by created_at
                  limit $2
                  for update skip locked
