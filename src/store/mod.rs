@@ -80,8 +80,11 @@ impl From<sqlx::Error> for Error {
                     ("23505" | "23503" | "23514", Some(constraint)) => Self::Conflict(constraint.to_owned()),
                     // lock_timeout: whoever holds the row is doing the same thing.
                     ("55P03", _) => Self::Busy,
-                    // 08 connection, 53 resources, 57P operator intervention, 40 serialization.
-                    (code, _) if ["08", "53", "57P", "40"].iter().any(|class| code.starts_with(class)) => {
+                    // 08 connection, 53 resources, 57P operator intervention, 40 serialization,
+                    // 57014 a statement that took longer than STATEMENT_TIMEOUT.
+                    (code, _)
+                        if ["08", "53", "57P", "57014", "40"].iter().any(|class| code.starts_with(class)) =>
+                    {
                         Self::Unavailable { retry_after: RETRY_AFTER, source }
                     }
                     _ => Self::Database(source),
