@@ -250,6 +250,7 @@ impl Parts {
             webhooks: tenant_client(settings.allow_private_webhooks),
             models: tenant_client(settings.allow_private_models),
             scripted: settings.scripted,
+            requests_per_second: settings.requests_per_second,
         })
     }
 

@@ -37,6 +37,11 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_BOOTSTRAP_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub bootstrap_api_key: Option<String>,
 
+    /// Requests that one API key may make in a second, sustained; four times as many at once
+    #[arg(long, default_value_t = crate::base::limit::REQUESTS_PER_SECOND, env = "SOJOURN_REQUESTS_PER_SECOND",
+        value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub requests_per_second: u32,
+
     /// Turns that this process runs at the same time
     #[arg(long, default_value_t = 16, env = "SOJOURN_WORKERS", value_name = "COUNT")]
     pub workers: usize,

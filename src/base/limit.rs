@@ -27,10 +27,14 @@ pub const IDEMPOTENCY_WAIT: Duration = Duration::from_secs(5);
 pub const IDEMPOTENCY_HOURS: i32 = 24;
 /// Longest `Idempotency-Key`, in bytes.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// Requests per second that one API key may make, sustained.
+/// Requests per second that one API key may make, sustained, unless the operator
+/// says otherwise.
 pub const REQUESTS_PER_SECOND: u32 = 500;
-/// Requests that one API key may make at once, beyond the sustained rate.
-pub const REQUESTS_BURST: u32 = 2_000;
+/// A key that was quiet may make the requests of this many seconds at once.
+pub const REQUESTS_BURST_SECONDS: u32 = 4;
+/// After this many requests, callers that have their whole allowance are forgotten;
+/// so at most this many more than the busy ones are remembered.
+pub const RATE_SWEEP_REQUESTS: u32 = 10_000;
 /// How long a verified API key is trusted without asking the database again;
 /// a revocation must take effect everywhere within 5 s.
 pub const KEY_CACHE_TTL: Duration = Duration::from_secs(3);

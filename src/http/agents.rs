@@ -1,7 +1,7 @@
 //! Agents: create (idempotent by name), read, change, delete, revisions.
 
 use axum::{
-    extract::{Path, Query, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -15,8 +15,8 @@ use super::{
     credentials,
     error::ApiError,
     openapi::Errors,
-    page::{List, rows},
-    path,
+    page::{List, Query, rows},
+    path::{self, Path},
     write::{Answer, Once, json, no_content},
 };
 use crate::{
@@ -37,6 +37,7 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
     /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -54,7 +55,7 @@ pub async fn create(
     check_config(&app, &wanted.model, wanted.tools.as_deref())?;
     credentials::check_choice(wanted.key.is_some(), wanted.credential.is_some())?;
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
-        if let Some(existing) = unit.tx().agent_by_name(&wanted.name).await? {
+        if let Some(existing) = unit.tx().claim_agent_name(&wanted.name).await? {
             return same_or_conflict(&app, unit, existing, &wanted).await;
         }
         let credential = match &wanted.key {
@@ -86,11 +87,8 @@ pub async fn create(
             created_at: now,
             updated_at: now,
         };
-        match unit.tx().insert_agent(&agent).await {
-            Ok(()) => Ok(Answer::new(StatusCode::CREATED, &view(agent))),
-            Err(crate::store::Error::Conflict(_)) => Err(name_taken()),
-            Err(error) => Err(error.into()),
-        }
+        unit.tx().insert_agent(&agent).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view(agent)))
     })
     .await
 }
@@ -101,9 +99,8 @@ pub async fn create(
 pub async fn list(
     State(app): State<App>,
     caller: Caller<ReadAgents>,
-    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let query = super::page::query(query)?;
     let rows = rows(query.limit)?;
     let list = List::new(&app, caller.tenant, "agents", &());
     let below = list.position(query.cursor.as_deref())?;
@@ -181,9 +178,8 @@ pub async fn revisions(
     State(app): State<App>,
     caller: Caller<ReadAgents>,
     Path(agent): Path<String>,
-    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let query = super::page::query(query)?;
     let rows = rows(query.limit)?;
     let id: AgentId = path::id(&agent)?;
     let list = List::new(&app, caller.tenant, "revisions", &id);

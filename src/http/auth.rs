@@ -1,20 +1,19 @@
 //! Who asks, and what that allows. Obtaining an extractor *is* the permission.
 
-use std::{
-    collections::HashMap,
-    marker::PhantomData,
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, marker::PhantomData, sync::Mutex, time::Instant};
 
 use axum::{
     extract::{FromRequestParts, Path},
     http::{HeaderMap, request::Parts},
 };
-use governor::clock::Clock as _;
 use serde::Deserialize;
 
-use super::{App, error::ApiError, path};
+use super::{
+    App,
+    error::ApiError,
+    path,
+    rate::{Told, Who},
+};
 use crate::{
     base::{Origin, key, limit, seal::sha256},
     domain::{Actor, ActorKind, Level, SessionId, TenantId, decide::Stamp, session::Source},
@@ -98,7 +97,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
         let key = app.live_key(&secret).await?.ok_or_else(wrong_key)?;
-        app.check_rate(&key)?;
+        app.take_one(Who::Key(key.key), parts)?;
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
         }
@@ -128,7 +127,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         };
         if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
             let key = app.live_key(&secret).await?.ok_or_else(wrong_key)?;
-            app.check_rate(&key)?;
+            app.take_one(Who::Key(key.key), parts)?;
             if !allows(&key.scopes, S::NAME) {
                 return Err(missing_scope(S::NAME));
             }
@@ -137,6 +136,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             return Ok(Self { tenant, session, actor, level: Level::Internal, scope: PhantomData });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
+        app.take_one(Who::Tokens(token.session), parts)?;
         let session: SessionId = path::id(wanted)?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
         if !token.scopes.iter().any(|held| held == scope) {
@@ -189,16 +189,18 @@ impl App {
         Ok(found)
     }
 
-    fn check_rate(&self, key: &LiveKey) -> Result<(), ApiError> {
-        self.0.rates.check_key(&key.key).map_err(|until| {
-            let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
-            let message =
-                format!("this key may make {} requests a second; slow down", limit::REQUESTS_PER_SECOND);
-            ApiError {
-                retry_after: Some(wait.max(Duration::from_secs(1))),
-                ..ApiError::new(ErrorType::RateLimited, message)
-            }
-        })
+    /// Takes a request from the caller's allowance and says what is left of it.
+    fn take_one(&self, who: Who, parts: &Parts) -> Result<(), ApiError> {
+        let taken = self.0.rates.take(who);
+        if let Some(told) = parts.extensions.get::<Told>() {
+            let (Ok(left) | Err((left, _))) = &taken;
+            // Set once: a request has one caller.
+            let _ = told.0.set(*left);
+        }
+        let Err((_, wait)) = taken else { return Ok(()) };
+        let rate = self.0.rates.per_second();
+        let message = format!("this key may make {rate} requests a second; slow down");
+        Err(ApiError { retry_after: Some(wait), ..ApiError::new(ErrorType::RateLimited, message) })
     }
 }
 

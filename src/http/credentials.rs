@@ -1,10 +1,6 @@
 //! Credentials: store, list, rotate, delete, make default.
 
-use axum::{
-    extract::{Path, Query, State, rejection::QueryRejection},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 
 use super::{
     App,
@@ -13,8 +9,8 @@ use super::{
     body::Body,
     error::ApiError,
     openapi::Errors,
-    page::{List, rows},
-    path,
+    page::{List, Query, rows},
+    path::{self, Path},
     write::{Answer, Once, json, no_content},
 };
 use crate::{
@@ -72,9 +68,8 @@ pub async fn create(
 pub async fn list(
     State(app): State<App>,
     caller: Caller<ReadCredentials>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let query = super::page::query(query)?;
     let rows = rows(query.limit)?;
     let list = List::new(&app, caller.tenant, "credentials", &());
     let below = list.position(query.cursor.as_deref())?;

@@ -1,10 +1,6 @@
 //! What became of each event on its way to each destination.
 
-use axum::{
-    extract::{Path, Query, State, rejection::QueryRejection},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -14,16 +10,23 @@ use super::{
     body::{Body, Nothing, OptionalBody},
     error::ApiError,
     openapi::Errors,
-    page::{List, rows},
-    path,
+    page::{List, Query, rows},
+    path::{self, Path},
     write::{Answer, Once, json},
 };
 use crate::{
     base::Id,
     domain::{DeliveryId, DestinationId, SessionId},
     journal::Unit,
-    store::{delivery::DeliveryRow, hint::Hint},
-    wire::{Page, webhook::DeliveryView},
+    store::{
+        column::{from_word, word},
+        delivery::DeliveryRow,
+        hint::Hint,
+    },
+    wire::{
+        Page,
+        webhook::{DeliveryStatus, DeliveryView},
+    },
 };
 
 /// Which deliveries are listed.
@@ -34,9 +37,9 @@ pub struct DeliveryQuery {
     /// Id of a destination.
     #[param(value_type = Option<DestinationId>)]
     pub destination: Option<String>,
-    /// `pending`, `delivering`, `delivered`, `failed` or `dead_letter`.
-    pub status: Option<String>,
+    pub status: Option<DeliveryStatus>,
     /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -50,19 +53,21 @@ pub async fn list(
     State(app): State<App>,
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
-    query: Result<Query<DeliveryQuery>, QueryRejection>,
+    Query(query): Query<DeliveryQuery>,
 ) -> Result<Response, ApiError> {
-    let query = super::page::query(query)?;
     let rows = rows(query.limit)?;
     let id: SessionId = path::id(&session)?;
     let destination: Option<DestinationId> = query.destination.as_deref().map(path::id).transpose()?;
+    let status = query.status.as_ref().map(word);
     let list = List::new(&app, caller.tenant, "deliveries", &(id, destination, &query.status));
     let below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     tx.session(id).await?;
-    let found = tx.deliveries(id, destination, query.status.as_deref(), below, rows as i64 + 1).await?;
+    let found = tx.deliveries(id, destination, status.as_deref(), below, rows as i64 + 1).await?;
     let position = |row: &DeliveryRow| (row.event_seq, Id::from_uuid(row.delivery_id) as DeliveryId);
-    Ok(json(&list.page(found, rows, position, view)))
+    let page = list.page(found, rows, position, view);
+    let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(json(&Page { data, next_cursor: page.next_cursor }))
 }
 
 /// Get a delivery.
@@ -76,7 +81,7 @@ pub async fn get(
     Path((session, delivery)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&view(tx.delivery(path::id(&session)?, path::id(&delivery)?).await?)))
+    Ok(json(&view(tx.delivery(path::id(&session)?, path::id(&delivery)?).await?)?))
 }
 
 /// Send a delivery again, whatever became of it, under the same `webhook-id`.
@@ -105,24 +110,24 @@ pub async fn redeliver(
         unit.tx().redeliver(session, delivery).await?;
         unit.hint(Hint::Delivery);
         let row = unit.tx().delivery(session, delivery).await?;
-        Ok(Answer::new(StatusCode::ACCEPTED, &view(row)))
+        Ok(Answer::new(StatusCode::ACCEPTED, &view(row)?))
     })
     .await
 }
 
-fn view(row: DeliveryRow) -> DeliveryView {
-    DeliveryView {
+fn view(row: DeliveryRow) -> Result<DeliveryView, ApiError> {
+    Ok(DeliveryView {
         id: Id::from_uuid(row.delivery_id),
         session: Id::from_uuid(row.session_id),
         destination: Id::from_uuid(row.destination_id),
         event_id: Id::from_uuid(row.event_id),
         event_seq: row.event_seq,
-        status: row.status,
+        status: from_word(&row.status)?,
         attempts: row.attempts,
         last_attempt_at: row.last_attempt_at,
         response_code: row.response_code,
         error: row.error,
         created_at: row.created_at,
         updated_at: row.updated_at,
-    }
+    })
 }

@@ -1,10 +1,6 @@
 //! Webhook destinations of a session.
 
-use axum::{
-    extract::{Path, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 
 use super::{
     App,
@@ -12,7 +8,7 @@ use super::{
     body::Body,
     error::ApiError,
     openapi::Errors,
-    path,
+    path::{self, Path},
     write::{Answer, Once, json, no_content},
 };
 use crate::{
@@ -84,7 +80,7 @@ pub async fn get(
     Ok(json(&view(tx.destination(path::id(&session)?, path::id(&destination)?).await?)))
 }
 
-/// Change a destination.
+/// Change a destination. Also of an archived session: what was not delivered goes on.
 #[utoipa::path(patch, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
     operation_id = "updateDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
@@ -95,8 +91,11 @@ pub async fn patch(
     Path((session, destination)): Path<(String, String)>,
     Body { value: change, .. }: Body<PatchDestination>,
 ) -> Result<Response, ApiError> {
+    let (session, destination) = (path::id(&session)?, path::id(&destination)?);
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    let mut destination = tx.destination(path::id(&session)?, path::id(&destination)?).await?;
+    // One change at a time, or two that change different fields would undo each other.
+    tx.lock_session(session).await?;
+    let mut destination = tx.destination(session, destination).await?;
     if let Some(url) = change.url {
         destination.url = checked_url(&app, &url)?;
     }

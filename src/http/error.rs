@@ -47,7 +47,9 @@ impl ApiError {
 
     /// 503: try again after a while.
     pub fn unavailable(retry_after: Duration) -> Self {
-        let message = "the service cannot do this right now; nothing was changed, try again";
+        // A commit whose answer was lost may have been done.
+        let message =
+            "the service cannot do this right now; try again, with the same Idempotency-Key if you sent one";
         Self { retry_after: Some(retry_after), ..Self::new(ErrorType::Unavailable, message) }
     }
 

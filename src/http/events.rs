@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use axum::{
     body::Body as HttpBody,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::State,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
@@ -18,8 +18,8 @@ use super::{
     auth::{ReadLog, SessionCaller},
     error::ApiError,
     openapi::Errors,
-    page::rows,
-    path,
+    page::{Query, rows},
+    path::{self, Path},
     write::json,
 };
 use crate::{
@@ -47,6 +47,7 @@ pub struct EventQuery {
     #[param(value_type = Option<TurnId>)]
     pub turn_id: Option<String>,
     /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// `sse` follows the log as server-sent events.
     pub stream: Option<StreamMode>,
@@ -68,16 +69,16 @@ pub enum StreamMode {
 /// A stream replays the log beyond `after` or `Last-Event-ID`, the larger of the
 /// two, and then follows it: no gap, no duplicate.
 #[utoipa::path(get, path = "/sessions/{session_id}/events", tag = "events", operation_id = "listEvents",
-    params(("session_id" = SessionId, Path), EventQuery),
+    params(("session_id" = SessionId, Path), EventQuery, ("Last-Event-ID" = Option<i64>, Header,
+        description = "The `seq` that was seen last; a stream goes on behind it.")),
     responses((status = 200, content(
         (Page<EventView> = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn list(
     State(app): State<App>,
     caller: SessionCaller<ReadLog>,
     headers: HeaderMap,
-    query: Result<Query<EventQuery>, QueryRejection>,
+    Query(query): Query<EventQuery>,
 ) -> Result<Response, ApiError> {
-    let query = super::page::query(query)?;
     match query.stream {
         Some(StreamMode::Sse) => follow(&app, &caller, &headers, query).await,
         None => page(&app, &caller, query).await,
@@ -86,15 +87,16 @@ pub async fn list(
 
 /// Follow events as server-sent events.
 #[utoipa::path(get, path = "/sessions/{session_id}/stream", tag = "events", operation_id = "streamEvents",
-    params(("session_id" = SessionId, Path), EventQuery),
+    params(("session_id" = SessionId, Path), EventQuery, ("Last-Event-ID" = Option<i64>, Header,
+        description = "The `seq` that was seen last; a stream goes on behind it.")),
     responses((status = 200, content((String = "text/event-stream"))), Errors))]
 pub async fn stream(
     State(app): State<App>,
     caller: SessionCaller<ReadLog>,
     headers: HeaderMap,
-    query: Result<Query<EventQuery>, QueryRejection>,
+    Query(query): Query<EventQuery>,
 ) -> Result<Response, ApiError> {
-    follow(&app, &caller, &headers, super::page::query(query)?).await
+    follow(&app, &caller, &headers, query).await
 }
 
 /// List the messages that a person would read, in order.
@@ -104,11 +106,11 @@ pub async fn stream(
 pub async fn messages(
     State(app): State<App>,
     caller: SessionCaller<ReadLog>,
-    query: Result<Query<MessageQuery>, QueryRejection>,
+    Query(query): Query<MessageQuery>,
 ) -> Result<Response, ApiError> {
-    let MessageQuery { after, limit, .. } = super::page::query(query)?;
+    let MessageQuery { after, limit, .. } = query;
     let wanted = Wanted { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
-    read_page(&app, &caller, after.unwrap_or_default(), limit, wanted).await
+    read_page(&app, &caller, after, limit, wanted).await
 }
 
 /// Which messages are wanted.
@@ -120,6 +122,7 @@ pub struct MessageQuery {
     #[param(minimum = 0)]
     pub after: Option<i64>,
     /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// A client token.
     #[serde(rename = "token")]
@@ -178,17 +181,17 @@ async fn page(app: &App, caller: &SessionCaller<ReadLog>, query: EventQuery) -> 
         turn: query.turn_id.as_deref().map(path::id).transpose()?,
         kind: query.kind,
     };
-    read_page(app, caller, query.after.unwrap_or_default(), query.limit, wanted).await
+    read_page(app, caller, query.after, query.limit, wanted).await
 }
 
 async fn read_page(
     app: &App,
     caller: &SessionCaller<ReadLog>,
-    after: i64,
+    after: Option<i64>,
     limit: Option<u32>,
     wanted: Wanted,
 ) -> Result<Response, ApiError> {
-    let rows = rows(limit)?;
+    let (rows, after) = (rows(limit)?, place(after)?);
     let mut tx = app.0.store.begin(caller.tenant).await?;
     tx.session(caller.session).await?;
     let range = Range {
@@ -207,6 +210,14 @@ async fn read_page(
     Ok(json(&Page { data, next_cursor }))
 }
 
+/// The place in a log that `after` names; its beginning when it names none.
+fn place(after: Option<i64>) -> Result<i64, ApiError> {
+    match after.unwrap_or_default() {
+        after @ 0.. => Ok(after),
+        _ => Err(ApiError::invalid("after", "`after` is the `seq` of an event, 0 or more")),
+    }
+}
+
 async fn follow(
     app: &App,
     caller: &SessionCaller<ReadLog>,
@@ -219,7 +230,7 @@ async fn follow(
     let tail = Tail {
         tenant: caller.tenant,
         session: caller.session,
-        after: query.after.unwrap_or_default().max(last_seen.unwrap_or_default()),
+        after: place(query.after)?.max(last_seen.unwrap_or_default()),
         level: query.level.unwrap_or(Level::Internal).min(caller.level),
         kind: query.kind,
         turn: query.turn_id.as_deref().map(path::id).transpose()?,

@@ -1,6 +1,6 @@
 //! What surrounds every request: its id, its log line, and the form of its errors.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::{
     Json,
@@ -11,25 +11,43 @@ use axum::{
 };
 use tracing::Instrument;
 
-use super::{App, error::ApiError};
+use super::{App, error::ApiError, rate::Told};
 use crate::{
+    base::limit::REQUEST_TIMEOUT,
     domain::RequestId,
     wire::{ErrorBody, ErrorType, error::ErrorDetail},
 };
 
 /// Gives the request an id, runs it, and writes errors in their one form.
-pub async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn finish(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let id: RequestId = app.0.journal.origin().id();
     let started = Instant::now();
     // The path only: a query may hold a token.
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let span = tracing::info_span!("request", request.id = %id, method = %method, path);
+    let told = Told::default();
+    request.extensions_mut().insert(told.clone());
     let response = next.run(request).instrument(span.clone()).await;
     let mut response = formed(response, id);
+    if let Some(allowance) = told.0.get() {
+        allowance.write(response.headers_mut());
+    }
     response.headers_mut().insert("x-request-id", header_value(id));
     let duration_ms = started.elapsed().as_millis() as u64;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), duration_ms, "answered"));
     response
+}
+
+/// Answers 503 when no answer has begun within `REQUEST_TIMEOUT`. The body of an
+/// answer may take longer: a stream goes on for hours.
+///
+/// What the request was doing is dropped: a transaction that was not committed is
+/// undone, one that was being committed may have been done.
+pub async fn in_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => ApiError::unavailable(Duration::from_secs(1)).into_response(),
+    }
 }
 
 /// An error in the form that every error has; anything else as it is.
@@ -81,4 +99,24 @@ fn of_framework(status: axum::http::StatusCode) -> ApiError {
 
 fn header_value(id: RequestId) -> HeaderValue {
     HeaderValue::from_str(&id.to_string()).expect("an id is ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, body::Body, routing::get};
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_takes_too_long_is_answered_503() {
+        let router = Router::new()
+            .route("/", get(std::future::pending::<()>))
+            .layer(axum::middleware::from_fn(in_time));
+        let request = Request::builder().uri("/").body(Body::empty()).expect("a request");
+        let response = router.oneshot(request).await.expect("an answer");
+        assert_eq!(response.status(), axum::http::StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        assert_eq!(formed(response, crate::base::Origin::system().id()).status(), 503);
+    }
 }

@@ -16,6 +16,7 @@ mod health;
 mod openapi;
 mod page;
 mod path;
+mod rate;
 mod sessions;
 mod tokens;
 mod turns;
@@ -24,7 +25,6 @@ mod write;
 use std::sync::Arc;
 
 use axum::Router;
-use governor::{DefaultKeyedRateLimiter, Quota};
 use tower_http::{
     catch_panic::CatchPanicLayer,
     cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer},
@@ -32,17 +32,9 @@ use tower_http::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub use openapi::document;
+pub use openapi::{description, document};
 
-use crate::{
-    base::limit::{BODY_BYTES_MAX, REQUESTS_BURST, REQUESTS_PER_SECOND},
-    blob::Blobs,
-    domain::KeyId,
-    journal::Journal,
-    net,
-    store::Store,
-    stream::Streams,
-};
+use crate::{base::limit::BODY_BYTES_MAX, blob::Blobs, journal::Journal, net, store::Store, stream::Streams};
 
 /// What the handlers reach. Cheap to clone.
 #[derive(Clone)]
@@ -58,7 +50,7 @@ struct Inner {
     /// Whether agents may name `scripted/...`.
     scripted: bool,
     keys: auth::KeyCache,
-    rates: DefaultKeyedRateLimiter<KeyId>,
+    rates: rate::Rates,
 }
 
 /// What the composition root hands over.
@@ -71,13 +63,13 @@ pub struct Parts {
     pub webhooks: net::Client,
     pub models: net::Client,
     pub scripted: bool,
+    /// Requests that one key may make in a second.
+    pub requests_per_second: u32,
 }
 
 impl App {
     /// The API over its parts.
     pub fn new(parts: Parts) -> Self {
-        let per_second = REQUESTS_PER_SECOND.try_into().expect("the rate is not zero");
-        let burst = REQUESTS_BURST.try_into().expect("the burst is not zero");
         Self(Arc::new(Inner {
             store: parts.store,
             journal: parts.journal,
@@ -87,19 +79,20 @@ impl App {
             models: parts.models,
             scripted: parts.scripted,
             keys: auth::KeyCache::default(),
-            rates: DefaultKeyedRateLimiter::keyed(Quota::per_second(per_second).allow_burst(burst)),
+            rates: rate::Rates::new(parts.requests_per_second),
         }))
     }
 
     /// Every route, with what surrounds them.
     ///
     /// From the outside in: the request gets its id and its errors their form;
-    /// browsers are let in; a panic becomes a 500; bodies are bounded.
+    /// browsers are let in; a panic becomes a 500; bodies and time are bounded.
     pub fn router(self) -> Router {
         let (router, _) = routes_and_document().split_for_parts();
         router
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::wrong_method)
+            .layer(axum::middleware::from_fn(finish::in_time))
             .layer(RequestBodyLimitLayer::new(BODY_BYTES_MAX))
             .layer(CatchPanicLayer::custom(error::panicked))
             .layer(cors())
@@ -159,6 +152,14 @@ fn cors() -> CorsLayer {
                 .map(axum::http::HeaderName::from_static),
         ))
         .expose_headers(
-            ["x-request-id", "retry-after", "idempotency-replayed"].map(axum::http::HeaderName::from_static),
+            [
+                "x-request-id",
+                "retry-after",
+                "idempotency-replayed",
+                "ratelimit-limit",
+                "ratelimit-remaining",
+                "ratelimit-reset",
+            ]
+            .map(axum::http::HeaderName::from_static),
         )
 }

@@ -1,14 +1,18 @@
 //! The description of the API, emitted from the routes themselves.
 
 use utoipa::{
-    IntoResponses, Modify, OpenApi,
+    IntoResponses, Modify, OpenApi, PartialSchema,
     openapi::{
-        SecurityRequirement,
+        Header, Ref, RefOr, Required, Schema, SecurityRequirement,
+        path::{Operation, Parameter, ParameterBuilder, ParameterIn},
+        response::Response,
+        schema::ArrayItems,
         security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 
-use crate::wire::ErrorBody;
+use super::events::StreamMode;
+use crate::wire::{ErrorBody, ErrorType, error::ErrorDetail};
 
 /// What every operation may answer besides its success.
 #[derive(IntoResponses)]
@@ -40,9 +44,10 @@ pub enum Errors {
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "service", description = "Whether the service is alive and ready."),
     ),
+    components(schemas(ErrorBody, ErrorDetail, ErrorType, StreamMode)),
     modifiers(&Security),
 )]
-struct Header;
+struct Head;
 
 struct Security;
 
@@ -65,11 +70,116 @@ impl Modify for Security {
 
 /// The document without its paths.
 pub(super) fn header() -> utoipa::openapi::OpenApi {
-    Header::openapi()
+    Head::openapi()
 }
 
 /// The whole document as YAML: what `openapi.yaml` must be.
 pub fn document() -> String {
-    let (_, document) = super::routes_and_document().split_for_parts();
-    document.to_yaml().expect("the document is plain data")
+    description().to_yaml().expect("the document is plain data")
+}
+
+/// The whole document.
+pub fn description() -> utoipa::openapi::OpenApi {
+    let (_, mut document) = super::routes_and_document().split_for_parts();
+    let components = document.components.get_or_insert_default();
+    for (name, text) in HEADERS {
+        let mut header = Header::new(schema_of(name));
+        header.description = Some(text.to_owned());
+        components.headers.insert(name.to_owned(), header.into());
+    }
+    for (name, page) in &mut components.schemas {
+        let (Some(row), RefOr::T(Schema::Object(page))) = (name.strip_prefix("Page_"), page) else {
+            continue;
+        };
+        if let Some(RefOr::T(Schema::Array(rows))) = page.properties.get_mut("data") {
+            rows.items = ArrayItems::RefOrSchema(Box::new(Ref::from_schema_name(row).into()));
+        }
+    }
+    let operations = document.paths.paths.values_mut().flat_map(|item| {
+        let post = item.post.as_mut().map(|post| (post, true));
+        let others = [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete];
+        others.into_iter().filter_map(|other| other.as_mut().map(|other| (other, false))).chain(post)
+    });
+    for (operation, is_post) in operations {
+        let is_open = operation.security.is_some();
+        complete(operation, is_open);
+        if let Some(RefOr::T(body)) = &mut operation.request_body
+            && OPTIONAL_BODIES.contains(&operation.operation_id.as_deref().unwrap_or_default())
+        {
+            body.required = Some(Required::False);
+        }
+        if is_post {
+            operation.parameters.get_or_insert_default().push(idempotency_key().into());
+        }
+        for (class, response) in &mut operation.responses.responses {
+            let RefOr::T(plain) = response else { continue };
+            match class.as_str() {
+                // Said once: it is the same everywhere.
+                "4XX" | "5XX" => {
+                    let name = if class == "4XX" { "ClientError" } else { "ServerError" };
+                    for content in plain.content.values_mut() {
+                        if let RefOr::T(content) = content {
+                            content.schema = Some(Ref::from_schema_name("ErrorBody").into());
+                        }
+                    }
+                    let plain = std::mem::replace(response, Ref::from_response_name(name).into());
+                    components.responses.entry(name.to_owned()).or_insert(plain);
+                }
+                _ if plain.description.is_empty() => plain.description = meaning(class).to_owned(),
+                _ => {}
+            }
+        }
+    }
+    document
+}
+
+/// Operations whose body may be left out: every field of it has a default.
+const OPTIONAL_BODIES: [&str; 1] = ["mintClientToken"];
+
+/// Headers of every answer to a caller whose key was accepted.
+const HEADERS: [(&str, &str); 4] = [
+    ("X-Request-Id", "Names this request in the service's logs."),
+    ("RateLimit-Limit", "Requests that this key may make at once."),
+    ("RateLimit-Remaining", "How many of these are left."),
+    ("RateLimit-Reset", "Seconds until all are there again."),
+];
+
+fn schema_of(header: &str) -> RefOr<Schema> {
+    if header == "X-Request-Id" { String::schema() } else { u64::schema() }
+}
+
+/// Writes the headers of its success into an operation.
+fn complete(operation: &mut Operation, is_open: bool) {
+    let successes = operation.responses.responses.iter_mut().filter(|(class, _)| class.starts_with('2'));
+    for (_, response) in successes {
+        let RefOr::T(Response { headers, .. }) = response else { continue };
+        for (name, _) in HEADERS.iter().take(if is_open { 1 } else { HEADERS.len() }) {
+            let place = Ref::new(format!("#/components/headers/{name}"));
+            headers.insert((*name).to_owned(), RefOr::Ref(place));
+        }
+    }
+}
+
+fn idempotency_key() -> Parameter {
+    ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(
+            "Kept for 24 hours: the same request again gives the same answer, with `Idempotency-Replayed: true`; \
+             another request with the same key is 422.",
+        ))
+        .schema(Some(String::schema()))
+        .build()
+}
+
+/// What a success means where the operation says no more.
+fn meaning(class: &str) -> &'static str {
+    match class {
+        "200" => "As asked.",
+        "201" => "It was created.",
+        "202" => "It was accepted and will be done.",
+        "204" => "It is done; there is nothing to say.",
+        _ => "Done.",
+    }
 }

@@ -1,9 +1,9 @@
 //! Paging: limits within bounds, cursors bound to tenant and query.
 
-use axum::extract::{Query, rejection::QueryRejection};
+use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{App, error::ApiError};
+use super::{App, body::NO_NUL, error::ApiError};
 use crate::{
     base::{
         cursor,
@@ -14,12 +14,26 @@ use crate::{
 };
 
 /// A query that names only what the list knows.
-pub fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
-    query.map(|Query(query)| query).map_err(|rejection| {
-        let message = rejection.body_text();
-        let param = message.split('`').nth(1).unwrap_or("query").to_owned();
-        ApiError::invalid(param, message)
-    })
+pub struct Query<T>(pub T);
+
+impl<T, S> FromRequestParts<S> for Query<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        if parts.uri.query().unwrap_or_default().contains("%00") {
+            return Err(ApiError::invalid("query", NO_NUL));
+        }
+        let read = axum::extract::Query::<T>::try_from_uri(&parts.uri);
+        read.map(|axum::extract::Query(query)| Self(query)).map_err(|rejection| {
+            let message = rejection.body_text();
+            let param = message.split('`').nth(1).unwrap_or("query").to_owned();
+            ApiError::invalid(param, message)
+        })
+    }
 }
 
 /// The rows that a page has.

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{extract::State, http::StatusCode};
 
 use super::{
     App,
@@ -13,7 +10,7 @@ use super::{
     body::{Body, OptionalBody},
     error::ApiError,
     openapi::Errors,
-    path,
+    path::{self, Path},
     write::{Answer, Once},
 };
 use crate::{
@@ -27,7 +24,7 @@ use crate::{
 /// Mint a client token. It dies with the session's archive.
 #[utoipa::path(post, path = "/sessions/{session_id}/client-tokens", tag = "sessions",
     operation_id = "mintClientToken", params(("session_id" = SessionId, Path)),
-    request_body = Option<MintClientToken>, responses((status = 201, body = ClientTokenView), Errors))]
+    request_body = MintClientToken, responses((status = 201, body = ClientTokenView), Errors))]
 pub async fn mint(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
@@ -37,7 +34,8 @@ pub async fn mint(
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
-        if unit.tx().session(id).await?.status == Status::Archived {
+        // Locked, or a token could outlive the archive that ends them all.
+        if unit.tx().lock_session(id).await?.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
         }
         let scopes = wanted.scopes.unwrap_or_else(|| vec![ClientScope::Read, ClientScope::Steer]);

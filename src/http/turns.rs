@@ -1,9 +1,6 @@
 //! What the agent did: result, turns, steps.
 
-use axum::{
-    extract::{Path, Query, State, rejection::QueryRejection},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 
 use super::{
     App,
@@ -11,8 +8,8 @@ use super::{
     auth::{Caller, ReadLog, ReadSessions, SessionCaller},
     error::ApiError,
     openapi::Errors,
-    page::{List, rows},
-    path,
+    page::{List, Query, rows},
+    path::{self, Path},
     write::json,
 };
 use crate::{
@@ -58,9 +55,8 @@ pub async fn list(
     State(app): State<App>,
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let query = super::page::query(query)?;
     let rows = rows(query.limit)?;
     let id: SessionId = path::id(&session)?;
     let list = List::new(&app, caller.tenant, "turns", &id);
@@ -91,9 +87,8 @@ pub async fn get(
 pub async fn steps(
     State(app): State<App>,
     caller: SessionCaller<ReadLog>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let query = super::page::query(query)?;
     let rows = rows(query.limit)?;
     if caller.level < Level::Internal {
         // Steps are internal events; a client token sees them when minted so.

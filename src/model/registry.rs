@@ -139,16 +139,26 @@ impl Providers {
         })
     }
 
+    /// Refuses a name that no model can have: what a provider offers is its own to
+    /// say, which scripts there are is ours.
+    pub fn check(name: &ModelName) -> Result<(), NoModel> {
+        if Self::needs_credential(&name.provider) || scripted::NAMES.contains(&name.model.as_str()) {
+            return Ok(());
+        }
+        Err(unknown_script(&name.model))
+    }
+
     fn scripted_model(&self, model: &str) -> Result<Arc<dyn Model>, NoModel> {
         if !self.settings.scripted {
             return Err(NoModel::BadName("scripted models are turned off here".to_owned()));
         }
-        let scripted = Scripted::named(model, Arc::clone(&self.scripted)).ok_or_else(|| {
-            let known = scripted::NAMES.join(", ");
-            NoModel::BadName(format!("there is no scripted/{model}; there are {known}"))
-        })?;
-        Ok(Arc::new(scripted))
+        let scripted = Scripted::named(model, Arc::clone(&self.scripted));
+        Ok(Arc::new(scripted.ok_or_else(|| unknown_script(model))?))
     }
+}
+
+fn unknown_script(model: &str) -> NoModel {
+    NoModel::BadName(format!("there is no scripted/{model}; there are {}", scripted::NAMES.join(", ")))
 }
 
 impl FromStr for ModelName {

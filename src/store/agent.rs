@@ -147,6 +147,17 @@ impl Tx {
         row.map(AgentRow::agent).transpose()
     }
 
+    /// An agent by its name, which nobody else takes until the transaction ends:
+    /// of equal requests at the same time one makes the agent and the others find it.
+    pub async fn claim_agent_name(&mut self, name: &str) -> Result<Option<Agent>> {
+        // A row that is not there yet cannot be locked; a wait beyond lock_timeout is `Busy`.
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
+            .bind(format!("agent/{}/{name}", self.tenant))
+            .execute(self.connection())
+            .await?;
+        self.agent_by_name(name).await
+    }
+
     /// A page of agents, newest first.
     pub async fn agents(&mut self, below: Option<AgentId>, limit: i64) -> Result<Vec<Agent>> {
         let tenant = self.tenant.uuid();

@@ -28,7 +28,7 @@ pub struct CreateSession {
     pub agent: Option<String>,
     /// Text, or an object whose `text` is it. Without input no turn starts.
     #[garde(custom(text_or_object))]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<InputSchema>)]
     pub input: Option<Value>,
     /// One session per key: the same one is returned for the same body.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
@@ -58,6 +58,16 @@ pub struct CreateSession {
     /// Names the client that made it.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub client_id: Option<String>,
+}
+
+/// Text, or an object that carries it as `text` beside whatever else is of use.
+#[derive(ToSchema)]
+#[schema(as = Input)]
+#[serde(untagged)]
+#[allow(dead_code)] // says what `input` takes
+enum InputSchema {
+    Text(String),
+    Object(Map<String, Value>),
 }
 
 /// A revision by its number or its id.
@@ -136,7 +146,7 @@ pub struct Envelope {
     /// The source's own form of it, verbatim.
     #[garde(custom(small_value))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Value, required = false)]
     pub raw: Option<Value>,
 }
 
@@ -214,8 +224,10 @@ impl From<Session> for SessionView {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CreatedSession {
     pub session: SessionView,
-    /// Reads and steers this session only; shown once.
-    pub client_token: String,
+    /// Reads and steers this session only; shown once. Null when a repeated create
+    /// finds the session archived.
+    #[schema(required)]
+    pub client_token: Option<String>,
     /// The destinations that were made with it; their secrets are shown once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationView>,
@@ -268,6 +280,7 @@ pub enum ClientScope {
 
 /// A client token, shown once.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ClientToken)]
 pub struct ClientTokenView {
     pub token: String,
     /// The same, under the name that creation uses.

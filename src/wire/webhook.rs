@@ -84,6 +84,22 @@ pub struct DestinationView {
     pub updated_at: OffsetDateTime,
 }
 
+/// What became of a delivery so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeliveryStatus {
+    /// Waits to be sent.
+    Pending,
+    /// Is being sent.
+    Delivering,
+    /// The receiver took it.
+    Delivered,
+    /// The last try failed; there will be another.
+    Failed,
+    /// Every try failed.
+    DeadLetter,
+}
+
 /// One event on its way to one destination.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Delivery)]
@@ -93,8 +109,7 @@ pub struct DeliveryView {
     pub destination: DestinationId,
     pub event_id: EventId,
     pub event_seq: i64,
-    /// `pending`, `delivering`, `delivered`, `failed` (will be tried again) or `dead_letter`.
-    pub status: String,
+    pub status: DeliveryStatus,
     pub attempts: i32,
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub last_attempt_at: Option<OffsetDateTime>,

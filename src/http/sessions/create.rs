@@ -4,9 +4,12 @@ use axum::{extract::State, http::StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    base::{limit::CLIENT_TOKEN_TTL_SECONDS, text::hex},
+    base::{
+        limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
+        text::hex,
+    },
     domain::{
-        AgentId, CredentialId, Level, SessionId,
+        AgentId, CredentialId, Level, SessionId, Status, TenantId,
         decide::{Input, NewSession},
         session::{AgentSnapshot, Created},
     },
@@ -57,10 +60,7 @@ pub async fn create(
     if answer.shown_once.is_none() {
         // The session was there before; the token of then is gone.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
-        let session: SessionId = path::id(session)?;
-        let mut tx = app.0.store.begin(caller.tenant).await?;
-        let token = mint(&app, &mut tx, session).await?;
-        tx.commit().await?;
+        let token = mint_again(&app, caller.tenant, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
     }
     Ok(answer)
@@ -112,6 +112,10 @@ async fn create_new(
     wanted: CreateSession,
 ) -> Result<Answer, ApiError> {
     let letters = destinations_of(&wanted);
+    if letters.len() > DESTINATIONS_MAX {
+        let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
+        return Err(ApiError::invalid("destinations", message));
+    }
     let input = wanted.input.map(input);
     let mut created = Created {
         agent_id: None,
@@ -268,6 +272,18 @@ async fn resolve_credential(
     })
 }
 
+/// A fresh token for a session that was there before; none once it is archived.
+async fn mint_again(app: &App, tenant: TenantId, session: SessionId) -> Result<Value, ApiError> {
+    let mut tx = app.0.store.begin(tenant).await?;
+    // Locked, or the token could outlive the archive that ends them all.
+    if tx.lock_session(session).await?.status == Status::Archived {
+        return Ok(Value::Null);
+    }
+    let token = mint(app, &mut tx, session).await?;
+    tx.commit().await?;
+    Ok(token)
+}
+
 async fn mint(app: &App, tx: &mut crate::store::Tx, session: SessionId) -> Result<Value, ApiError> {
     let scopes = [ClientScope::Read, ClientScope::Steer];
     let token = tokens::store(app, tx, session, &scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress).await?;
@@ -277,8 +293,9 @@ async fn mint(app: &App, tx: &mut crate::store::Tx, session: SessionId) -> Resul
 impl App {
     /// The model that a name means, if it may be used here.
     pub(in crate::http) fn check_model(&self, model: &str) -> Result<ModelName, ApiError> {
-        let name: ModelName =
-            model.parse().map_err(|error: NoModel| ApiError::invalid("model", error.to_string()))?;
+        let unfit = |error: NoModel| ApiError::invalid("model", error.to_string());
+        let name: ModelName = model.parse().map_err(unfit)?;
+        Providers::check(&name).map_err(unfit)?;
         if !Providers::needs_credential(&name.provider) && !self.0.scripted {
             return Err(ApiError::invalid(
                 "model",

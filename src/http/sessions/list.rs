@@ -1,10 +1,6 @@
 //! List sessions, newest first.
 
-use axum::{
-    extract::{Query, State, rejection::QueryRejection},
-    http::Uri,
-    response::Response,
-};
+use axum::{extract::State, http::Uri, response::Response};
 use serde::Deserialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
@@ -16,7 +12,7 @@ use crate::{
         auth::{Caller, ReadSessions},
         error::ApiError,
         openapi::Errors,
-        page::{List, rows},
+        page::{List, Query, rows},
         path,
         write::json,
     },
@@ -39,6 +35,7 @@ pub struct SessionQuery {
     /// Created before this time (RFC 3339).
     pub before: Option<String>,
     /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -47,15 +44,16 @@ pub struct SessionQuery {
 const FIELDS: [&str; 7] = ["status", "agent", "key", "after", "before", "limit", "cursor"];
 
 /// List sessions, newest first; `metadata[name]=value` matches fields of the metadata.
-#[utoipa::path(get, path = "/sessions", tag = "sessions", operation_id = "listSessions", params(SessionQuery),
+#[utoipa::path(get, path = "/sessions", tag = "sessions", operation_id = "listSessions",
+    params(SessionQuery, ("metadata" = Option<HashMap<String, String>>, Query, style = DeepObject, explode,
+        description = "Fields of the metadata that must have this text, as in `metadata[team]=blue`.")),
     responses((status = 200, body = Page<SessionView>), Errors))]
 pub async fn list(
     State(app): State<App>,
     caller: Caller<ReadSessions>,
-    query: Result<Query<SessionQuery>, QueryRejection>,
+    Query(query): Query<SessionQuery>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let query = crate::http::page::query(query)?;
     let rows = rows(query.limit)?;
     let mut filter = Filter {
         status: query.status,
@@ -75,7 +73,10 @@ pub async fn list(
 
 /// The `metadata[name]=value` pairs; any other unknown parameter is refused here.
 fn metadata(uri: &Uri) -> Result<Vec<(String, String)>, ApiError> {
-    let Ok(Query(pairs)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return Ok(Vec::new()) };
+    let Ok(axum::extract::Query(pairs)) = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
+    else {
+        return Ok(Vec::new());
+    };
     let mut metadata = Vec::new();
     for (name, value) in pairs {
         if FIELDS.contains(&name.as_str()) {

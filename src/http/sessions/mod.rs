@@ -4,11 +4,7 @@ pub mod create;
 pub mod list;
 pub mod steer;
 
-use axum::{
-    extract::{Path, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 
 use super::{
     App,
@@ -16,7 +12,7 @@ use super::{
     body::{Body, Nothing, OptionalBody},
     error::ApiError,
     openapi::Errors,
-    path,
+    path::{self, Path},
     write::{Answer, Once, json},
 };
 use crate::{

@@ -1,0 +1,131 @@
+//! How often a caller may ask, and what every answer says about it.
+//!
+//! The extractor of the caller takes one request from its allowance and leaves
+//! what remains with the request; `finish` writes it into the answer's headers.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use governor::{
+    NotUntil, Quota, RateLimiter,
+    clock::{Clock, DefaultClock, QuantaInstant},
+    middleware::StateInformationMiddleware,
+    state::keyed::DashMapStateStore,
+};
+
+use crate::{
+    base::limit::{RATE_SWEEP_REQUESTS, REQUESTS_BURST_SECONDS},
+    domain::{KeyId, SessionId},
+};
+
+/// Whose allowance a request is taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Who {
+    Key(KeyId),
+    /// The client tokens of one session share one.
+    Tokens(SessionId),
+}
+
+/// What is left of an allowance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Requests that may be made at once.
+    pub limit: u32,
+    /// Of these, how many are left.
+    pub remaining: u32,
+    /// Seconds until all are there again.
+    pub reset_seconds: u64,
+}
+
+/// Where the extractor of the caller leaves the allowance for `finish`.
+#[derive(Clone, Debug, Default)]
+pub struct Told(pub Arc<OnceLock<Allowance>>);
+
+/// The allowances of a process.
+pub struct Rates {
+    limiter: RateLimiter<Who, DashMapStateStore<Who>, DefaultClock, StateInformationMiddleware>,
+    per_second: u32,
+    asked: AtomicU32,
+}
+
+impl Rates {
+    /// Each caller may make `per_second` requests a second, sustained.
+    ///
+    /// A caller that was quiet may make those of `REQUESTS_BURST_SECONDS` at once.
+    pub fn new(per_second: u32) -> Self {
+        let burst = per_second.saturating_mul(REQUESTS_BURST_SECONDS).max(1);
+        let per_second = per_second.max(1);
+        let rate = per_second.try_into().expect("the rate is not zero");
+        let quota = Quota::per_second(rate).allow_burst(burst.try_into().expect("the burst is not zero"));
+        let limiter = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
+        Self { limiter, per_second, asked: AtomicU32::new(0) }
+    }
+
+    /// Takes one request; the error says how long to wait.
+    pub fn take(&self, who: Who) -> Result<Allowance, (Allowance, Duration)> {
+        if self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(RATE_SWEEP_REQUESTS) {
+            // Whoever has its whole allowance again needs no row.
+            self.limiter.retain_recent();
+        }
+        match self.limiter.check_key(&who) {
+            Ok(state) => {
+                Ok(self.allowance(state.quota().burst_size().get(), state.remaining_burst_capacity()))
+            }
+            Err(until) => Err((self.allowance(until.quota().burst_size().get(), 0), wait(&until))),
+        }
+    }
+
+    /// Requests a second that a caller may make, sustained.
+    pub fn per_second(&self) -> u32 {
+        self.per_second
+    }
+
+    fn allowance(&self, limit: u32, remaining: u32) -> Allowance {
+        let used = limit.saturating_sub(remaining);
+        Allowance { limit, remaining, reset_seconds: u64::from(used.div_ceil(self.per_second)) }
+    }
+}
+
+impl Allowance {
+    /// Says it in the headers of an answer (IETF draft-ietf-httpapi-ratelimit-headers-03).
+    pub fn write(self, headers: &mut HeaderMap) {
+        let fields = [
+            ("ratelimit-limit", u64::from(self.limit)),
+            ("ratelimit-remaining", u64::from(self.remaining)),
+            ("ratelimit-reset", self.reset_seconds),
+        ];
+        for (name, value) in fields {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
+        }
+    }
+}
+
+fn wait(until: &NotUntil<QuantaInstant>) -> Duration {
+    until.wait_time_from(DefaultClock::default().now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Origin;
+
+    #[test]
+    fn each_caller_has_an_allowance_of_its_own() {
+        let (rates, origin) = (Rates::new(1), Origin::system());
+        let (one, other) = (Who::Key(origin.id()), Who::Tokens(origin.id()));
+        for taken in 1..=REQUESTS_BURST_SECONDS {
+            let left = rates.take(one).expect("the burst is there");
+            assert_eq!(left.limit, REQUESTS_BURST_SECONDS);
+            // A second may pass meanwhile and give one back.
+            assert!(left.remaining >= REQUESTS_BURST_SECONDS - taken && left.remaining < left.limit);
+            assert!(left.reset_seconds <= u64::from(taken));
+        }
+        assert!(rates.take(other).is_ok());
+    }
+}
