@@ -1,5 +1,6 @@
 //! What the tests stand on.
 
 mod boxes;
+pub mod contract;
 pub mod database;
 pub mod service;

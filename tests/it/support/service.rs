@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::database::Database;
+use super::{contract, database::Database};
 
 /// The key of the first organization in every test.
 pub const KEY: &str = "sjk_test_the_first_organization";
@@ -251,9 +251,12 @@ impl Answer {
     }
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request, reads the whole answer and holds it against openapi.yaml.
 pub async fn send(request: reqwest::RequestBuilder) -> Answer {
-    let response = request.send().await.expect("an answer");
+    let (http, request) = request.build_split();
+    let request = request.expect("a request");
+    let (method, path) = (request.method().clone(), request.url().path().to_owned());
+    let response = http.execute(request).await.expect("an answer");
     let (status, headers) = (response.status(), response.headers().clone());
     let text = response.text().await.expect("a body");
     let body = if text.is_empty() {
@@ -261,5 +264,7 @@ pub async fn send(request: reqwest::RequestBuilder) -> Answer {
     } else {
         serde_json::from_str(&text).unwrap_or(Value::String(text))
     };
+    let content_type = headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    contract::check(method.as_str(), &path, status.as_u16(), content_type, &body);
     Answer { status, headers, body }
 }

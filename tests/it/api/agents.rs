@@ -1,0 +1,128 @@
+//! Agents: idempotent by name, changed in revisions.
+
+use futures::future::join_all;
+use serde_json::json;
+
+use super::{World, data, id, noop};
+
+#[tokio::test]
+async fn an_agent_is_created_once_by_its_name() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let created = owner.post("/agents", noop("a")).await;
+    assert_eq!(created.status, 201);
+    assert_eq!(created.body["revision"], 1);
+    assert_eq!(created.body["runtime"], "builtin");
+    let again = owner.post("/agents", noop("a")).await;
+    assert_eq!(again.status, 200);
+    assert_eq!(again.body["id"], created.body["id"]);
+    let other = json!({ "name": "a", "prompt": "Do something.", "model": "scripted/noop" });
+    let error = owner.post("/agents", other).await.error(409);
+    assert_eq!((&error["code"], &error["param"]), (&json!("name_taken"), &json!("name")));
+    // Names are an organization's own.
+    assert_eq!(world.stranger.post("/agents", noop("a")).await.status, 201);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn equal_agents_created_at_once_are_one() {
+    let world = World::still().await;
+    let wanted =
+        json!({ "name": "a", "prompt": "x", "model": "anthropic/claude-sonnet-4-5", "key": "sk-secret" });
+    let answers = join_all((0..20).map(|_| world.owner.post("/agents", wanted.clone()))).await;
+    let created = answers.iter().filter(|answer| answer.status == 201).count();
+    let found = answers.iter().filter(|answer| answer.status == 200).count();
+    assert_eq!((created, found), (1, 19), "{answers:#?}");
+    assert!(answers.iter().all(|answer| answer.body["id"] == answers[0].body["id"]));
+    assert_eq!(data(&world.owner.get("/credentials").await.ok()).len(), 1, "one key was stored once");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_change_of_configuration_makes_a_revision() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let agent = id(&owner.post("/agents", noop("a")).await.ok());
+    let path = format!("/agents/{agent}");
+    let same = owner.patch(&path, json!({ "prompt": "Do nothing." })).await.ok();
+    assert_eq!(same["revision"], 1, "nothing changed");
+    let changed = owner.patch(&path, json!({ "prompt": "Do little.", "tools": ["read"] })).await.ok();
+    assert_eq!((&changed["revision"], &changed["tools"]), (&json!(2), &json!(["read"])));
+    // Limits belong to the agent, not to a revision.
+    let limited = owner.patch(&path, json!({ "limits": { "tokens": 5 } })).await.ok();
+    assert_eq!((&limited["revision"], &limited["limits"]), (&json!(2), &json!({ "tokens": 5 })));
+    assert_eq!(owner.patch(&path, json!({ "tools": null })).await.ok()["tools"], json!(null));
+    let revisions = owner.get(&format!("{path}/revisions")).await.ok();
+    let numbers: Vec<_> =
+        data(&revisions).iter().map(|row| (row["number"].clone(), row["active"].clone())).collect();
+    assert_eq!(numbers, [(json!(3), json!(true)), (json!(2), json!(false)), (json!(1), json!(false))]);
+    let first = data(&revisions)[2]["id"].as_str().expect("an id").to_owned();
+    for revision in ["2", first.as_str()] {
+        let active = owner.post(&format!("{path}/revisions/{revision}/activate"), json!({})).await.ok();
+        let number = active["revision"].to_string();
+        assert!(active["active_revision"]["id"] == revision || number == revision, "{active}");
+    }
+    owner.post(&format!("{path}/revisions/9/activate"), json!({})).await.error(404);
+    // A change after going back makes the next number, not one that was given out.
+    assert_eq!(owner.patch(&path, json!({ "prompt": "More." })).await.ok()["revision"], 4);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn revision_numbers_have_no_gap_when_changes_meet() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let path = format!("/agents/{}", id(&owner.post("/agents", noop("a")).await.ok()));
+    let changes = (0..10).map(|n| owner.patch(&path, json!({ "prompt": format!("{n}") })));
+    assert!(join_all(changes).await.iter().all(|answer| answer.status == 200));
+    let revisions = owner.get(&format!("{path}/revisions")).await.ok();
+    let numbers: Vec<_> =
+        data(&revisions).iter().map(|row| row["number"].as_i64().expect("a number")).collect();
+    assert_eq!(numbers, (1..=11).rev().collect::<Vec<_>>());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_deleted_agents_name_is_free_and_its_sessions_go_on() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let agent = id(&owner.post("/agents", noop("a")).await.ok());
+    let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
+    let deleted = owner.delete(&format!("/agents/{agent}")).await;
+    assert_eq!((deleted.status.as_u16(), &deleted.body), (204, &json!(null)));
+    owner.get(&format!("/agents/{agent}")).await.error(404);
+    owner.delete(&format!("/agents/{agent}")).await.error(404);
+    owner.patch(&format!("/agents/{agent}"), json!({})).await.error(404);
+    owner.post("/sessions", json!({ "agent": "a" })).await.error(404);
+    let next = owner.post("/agents", noop("a")).await;
+    assert_eq!(next.status, 201);
+    assert_ne!(next.body["id"], agent.as_str());
+    let steered =
+        owner.post(&format!("/sessions/{session}/messages"), json!({ "text": "still there?" })).await;
+    assert_eq!(steered.status, 202);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_run_is_refused() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    for (field, value) in [
+        ("model", json!("gpt-5")),
+        ("model", json!("scripted/unheard-of")),
+        ("tools", json!(["bash", "teleport"])),
+        ("name", json!("")),
+        ("name", json!("n".repeat(201))),
+        ("prompt", json!("p".repeat((256 << 10) + 1))),
+        ("limits", json!({ "tokens": -1 })),
+        ("environment", json!({})),
+    ] {
+        let mut agent = noop("a");
+        agent[field] = value;
+        let error = owner.post("/agents", agent).await.error(400);
+        let param = error["param"].as_str().unwrap_or_default();
+        assert!(param.starts_with(field), "{field}: {error}");
+    }
+    assert!(data(&owner.get("/agents").await.ok()).is_empty());
+    world.end().await;
+}

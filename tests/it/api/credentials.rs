@@ -1,0 +1,149 @@
+//! Credentials: keys go in, sealed, and never come out.
+
+use serde_json::{Value, json};
+
+use super::{World, data, id};
+
+const SECRET: &str = "sk-ant-a-very-secret-value-ABCD";
+
+#[tokio::test]
+async fn a_key_never_comes_out_again() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let created = owner.post("/credentials", json!({ "key": SECRET, "name": "mine" })).await;
+    assert_eq!(created.status, 201);
+    assert_eq!((&created.body["provider"], &created.body["last4"]), (&json!("anthropic"), &json!("ABCD")));
+    let path = format!("/credentials/{}", id(&created.body));
+    let agent = json!({ "name": "a", "prompt": "", "model": "anthropic/x", "key": SECRET });
+    let answers = [
+        created,
+        owner.get(&path).await,
+        owner.get("/credentials").await,
+        owner.post("/agents", agent).await,
+        owner.get("/agents").await,
+        owner.post("/sessions", json!({ "agent": "a" })).await,
+    ];
+    for answer in answers {
+        let headers = format!("{:?}", answer.headers);
+        assert!(!answer.ok().to_string().contains(SECRET) && !headers.contains(SECRET));
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_key_lies_sealed_in_its_table() {
+    let world = World::still().await;
+    world.owner.post("/credentials", json!({ "key": SECRET })).await.ok();
+    let mut superuser = world.ground.database.superuser().await;
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select table_name::text from information_schema.tables where table_schema = 'public' and table_type = 'BASE TABLE'",
+    )
+    .fetch_all(&mut superuser)
+    .await
+    .expect("tables");
+    for table in tables {
+        let sql = format!("select coalesce(string_agg(t::text, ' '), '') from {table} t");
+        let text: String =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut superuser).await.expect("rows");
+        assert!(!text.contains(SECRET), "{table} holds the key in clear");
+        // bytea is shown in hexadecimal.
+        let hex = sojourn::base::text::hex(SECRET.as_bytes());
+        assert!(!text.contains(&hex), "{table} holds the key in clear bytes");
+    }
+    let sealed: Vec<u8> = sqlx::query_scalar("select sealed_key from credential")
+        .fetch_one(&mut superuser)
+        .await
+        .expect("a row");
+    assert!(sealed.len() > SECRET.len());
+    drop(superuser);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn one_credential_of_a_provider_is_the_default() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let make = |key: &str, is_default: bool| {
+        owner.post("/credentials", json!({ "key": key, "is_default": is_default }))
+    };
+    let one = id(&make("sk-1111", true).await.ok());
+    let two = id(&make("sk-2222", true).await.ok());
+    let defaults = |list: Value| -> Vec<String> {
+        data(&list).iter().filter(|row| row["is_default"] == true).map(id).collect()
+    };
+    assert_eq!(defaults(owner.get("/credentials").await.ok()), [two]);
+    let body = json!({ "credential": one, "provider": "openai" });
+    let error = put(owner, body).await.error(400);
+    assert_eq!(error["param"], "provider");
+    assert_eq!(put(owner, json!({ "credential": one })).await.ok()["is_default"], true);
+    assert_eq!(defaults(owner.get("/credentials").await.ok()), [one]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_rotated_key_has_another_end_and_a_deleted_one_is_gone() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let path = format!(
+        "/credentials/{}",
+        id(&owner.post("/credentials", json!({ "key": "sk-old-1111" })).await.ok())
+    );
+    assert_eq!(owner.patch(&path, json!({ "key": "sk-new-2222" })).await.ok()["last4"], "2222");
+    assert_eq!(owner.get(&path).await.ok()["last4"], "2222");
+    assert_eq!(owner.delete(&path).await.status, 204);
+    owner.get(&path).await.error(404);
+    owner.patch(&path, json!({ "key": "sk-newer" })).await.error(404);
+    owner.delete(&path).await.error(404);
+    let mut superuser = world.ground.database.superuser().await;
+    let left: Vec<u8> = sqlx::query_scalar("select sealed_key from credential")
+        .fetch_one(&mut superuser)
+        .await
+        .expect("a row");
+    assert!(left.is_empty(), "the sealed key was overwritten");
+    drop(superuser);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_session_without_a_key_for_its_model_is_refused() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let agent = json!({ "name": "a", "prompt": "", "model": "anthropic/claude-sonnet-4-5" });
+    owner.post("/agents", agent).await.ok();
+    let error = owner.post("/sessions", json!({ "agent": "a", "input": "hi" })).await.error(422);
+    assert_eq!(error["code"], "no_credential");
+    assert!(data(&owner.get("/sessions").await.ok()).is_empty(), "nothing was made");
+    // Another organization's default is none of ours.
+    world.stranger.post("/credentials", json!({ "key": "sk-theirs", "is_default": true })).await.ok();
+    owner.post("/sessions", json!({ "agent": "a" })).await.error(422);
+    let credential = owner.post("/credentials", json!({ "key": "sk-mine", "is_default": true })).await.ok();
+    let session = owner.post("/sessions", json!({ "agent": "a" })).await.ok();
+    assert_eq!(session["session"]["credential_id"], credential["id"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_credential_that_makes_no_sense_is_refused() {
+    let world = World::with(&["--role=api", "--allow-private-models=off"]).await;
+    let owner = &world.owner;
+    for (param, body) in [
+        ("key", json!({})),
+        ("key", json!({ "key": "" })),
+        ("provider", json!({ "key": "x", "provider": "No Such" })),
+        ("base_url", json!({ "key": "x", "provider": "groq" })),
+        ("base_url", json!({ "key": "x", "provider": "groq", "base_url": "http://10.0.0.1/v1" })),
+        ("base_url", json!({ "key": "x", "provider": "groq", "base_url": "https://169.254.169.254/" })),
+        ("base_url", json!({ "key": "x", "provider": "groq", "base_url": "not a url" })),
+        ("secret", json!({ "key": "x", "secret": "y" })),
+    ] {
+        let error = owner.post("/credentials", body.clone()).await.error(400);
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(error["param"] == param || message.contains(param), "{body}: {error}");
+    }
+    world.end().await;
+}
+
+async fn put(owner: &crate::support::service::Caller, body: Value) -> crate::support::service::Answer {
+    let request = owner.request(reqwest::Method::PUT, "/credentials/default").json(&body);
+    crate::support::service::send(request).await
+}

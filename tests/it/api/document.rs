@@ -1,0 +1,112 @@
+//! openapi.yaml: the committed file is the emitted one, and it is well formed.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::support::contract::{DOCUMENT, operations};
+
+#[test]
+fn the_committed_document_is_the_emitted_one() {
+    let committed = include_str!("../../../openapi.yaml");
+    assert!(committed == sojourn::http::document(), "openapi.yaml is old: run `make openapi`");
+}
+
+#[test]
+fn every_operation_says_what_it_is() {
+    let tags: BTreeSet<_> = DOCUMENT["tags"]
+        .as_array()
+        .expect("tags")
+        .iter()
+        .map(|tag| tag["name"].clone().to_string())
+        .collect();
+    let (mut ids, mut faults) = (BTreeSet::new(), Vec::new());
+    for operation in operations() {
+        let (id, description) = (operation.id, operation.description);
+        let mut fault = |what: &str| faults.push(format!("{id}: {what}"));
+        if !ids.insert(id.clone()) {
+            fault("its operationId is another's too");
+        }
+        if !description["tags"][0].is_string() || !tags.contains(&description["tags"][0].to_string()) {
+            fault("no tag, or one that the document does not describe");
+        }
+        if description["summary"].as_str().is_none_or(|summary| summary.len() < 10) {
+            fault("no summary");
+        }
+        let responses = description["responses"].as_object().expect("responses");
+        if !responses.keys().any(|class| class.starts_with('2')) {
+            fault("no success");
+        }
+        if !["4XX", "5XX"].iter().all(|class| responses.contains_key(*class)) {
+            fault("no errors");
+        }
+        for (class, response) in responses {
+            if response.get("$ref").is_none() && response["description"].as_str().is_none_or(str::is_empty) {
+                fault(&format!("{class} has no description"));
+            }
+            if class == "204" && response.get("content").is_some() {
+                fault("204 with a body");
+            }
+        }
+        let in_path: BTreeSet<_> =
+            operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+        let parameters = description["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+        let named = parameters.iter().filter(|parameter| parameter["in"] == "path");
+        if named.clone().any(|parameter| parameter["required"] != true) {
+            fault("a path parameter that is not required");
+        }
+        if named.filter_map(|parameter| parameter["name"].as_str()).collect::<BTreeSet<_>>() != in_path {
+            fault("the parameters of its path are not those that it describes");
+        }
+        let takes_key = parameters.iter().any(|parameter| parameter["name"] == "Idempotency-Key");
+        if takes_key != (operation.method == "POST") {
+            fault("every POST takes an Idempotency-Key, and nothing else does");
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(ids.len() > 30, "the document lost its operations");
+}
+
+#[test]
+fn every_reference_leads_somewhere_and_every_part_is_used() {
+    let mut used = BTreeSet::new();
+    references(&DOCUMENT, &mut used);
+    let lost: Vec<_> = used.iter().filter(|place| DOCUMENT.pointer(&place[1..]).is_none()).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    for kind in ["schemas", "responses", "headers"] {
+        for name in DOCUMENT["components"][kind].as_object().expect(kind).keys() {
+            let place = format!("#/components/{kind}/{name}");
+            assert!(used.contains(&place), "{place} is not used");
+        }
+    }
+}
+
+#[test]
+fn every_object_that_is_sent_refuses_unknown_fields() {
+    for operation in operations() {
+        let body = &operation.description["requestBody"]["content"]["application/json"]["schema"];
+        let schemas: Vec<&Value> = match body {
+            Value::Null => continue,
+            body => body["oneOf"].as_array().map_or(vec![body], |choices| choices.iter().collect()),
+        };
+        for schema in schemas.into_iter().filter(|schema| schema["type"] != "null") {
+            let place =
+                schema["$ref"].as_str().unwrap_or_else(|| panic!("{} has no named body", operation.id));
+            let schema = DOCUMENT.pointer(&place[1..]).expect("it leads somewhere");
+            assert_eq!(schema["additionalProperties"], false, "{place}");
+        }
+    }
+}
+
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(place) = fields.get("$ref").and_then(Value::as_str) {
+                found.insert(place.to_owned());
+            }
+            fields.values().for_each(|field| references(field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

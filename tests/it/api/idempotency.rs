@@ -1,0 +1,142 @@
+//! Requests that are sent twice: one effect, one answer.
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use super::{World, data, id, noop};
+use crate::support::service::{Answer, Caller, send};
+
+async fn post_once(caller: &Caller, path: &str, key: &str, body: &Value) -> Answer {
+    let request = caller.request(reqwest::Method::POST, path).header("Idempotency-Key", key).json(body);
+    send(request).await
+}
+
+fn is_replayed(answer: &Answer) -> bool {
+    answer.headers.get("idempotency-replayed").is_some_and(|value| value == "true")
+}
+
+#[tokio::test]
+async fn fifty_equal_creates_at_once_make_one_session() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let by_header = json!({ "agent": "a", "input": "hi" });
+    let answers = join_all((0..50).map(|_| post_once(owner, "/sessions", "once", &by_header))).await;
+    one_session(&answers);
+    assert_eq!(answers.iter().filter(|answer| is_replayed(answer)).count(), 49);
+    let by_key = json!({ "agent": "a", "input": "hi", "key": "the one" });
+    let answers = join_all((0..50).map(|_| owner.post("/sessions", by_key.clone()))).await;
+    one_session(&answers);
+    assert_eq!(data(&owner.get("/sessions").await.ok()).len(), 2);
+    world.end().await;
+}
+
+#[track_caller]
+fn one_session(answers: &[Answer]) {
+    let count = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
+    assert_eq!((count(201), count(200)), (1, answers.len() - 1), "{answers:#?}");
+    assert!(answers.iter().all(|answer| id(&answer.body) == id(&answers[0].body)));
+    let mut tokens: Vec<_> = answers.iter().map(|answer| answer.body["client_token"].to_string()).collect();
+    tokens.sort();
+    tokens.dedup();
+    assert_eq!(tokens.len(), answers.len(), "each answer has a token of its own");
+}
+
+#[tokio::test]
+async fn a_replay_says_so_and_another_request_is_refused() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let first = post_once(owner, "/agents", "k", &noop("a")).await;
+    assert!(first.status == 201 && !is_replayed(&first));
+    owner.patch(&format!("/agents/{}", id(&first.body)), json!({ "prompt": "changed" })).await.ok();
+    let again = post_once(owner, "/agents", "k", &noop("a")).await;
+    assert!(again.status == 201 && is_replayed(&again));
+    assert_eq!(again.body, first.body, "the stored answer, not the agent of now");
+    for (path, body) in [("/agents", noop("b")), ("/credentials", json!({ "key": "x" }))] {
+        let error = post_once(owner, path, "k", &body).await.error(422);
+        assert_eq!(
+            (&error["code"], &error["param"]),
+            (&json!("idempotency_mismatch"), &json!("Idempotency-Key"))
+        );
+    }
+    // Another organization's key of the same spelling is another key.
+    assert_eq!(post_once(&world.stranger, "/agents", "k", &noop("x")).await.status, 201);
+    for bad in ["", &"k".repeat(256)] {
+        let error = post_once(owner, "/agents", bad, &noop("c")).await.error(400);
+        assert_eq!(error["param"], "Idempotency-Key");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_refused_request_is_not_remembered() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let body = json!({ "agent": "late" });
+    post_once(owner, "/sessions", "k", &body).await.error(404);
+    owner.post("/agents", noop("late")).await.ok();
+    let created = post_once(owner, "/sessions", "k", &body).await;
+    assert!(created.status == 201 && !is_replayed(&created));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_sessions_key_names_it_for_good() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let body = json!({ "agent": "a", "key": "daily" });
+    let created = owner.post("/sessions", body.clone()).await.ok();
+    let again = owner.post("/sessions", body.clone()).await;
+    assert_eq!((again.status.as_u16(), id(&again.body)), (200, id(&created)));
+    assert_ne!(again.body["client_token"], created["client_token"]);
+    let other = json!({ "agent": "a", "key": "daily", "input": "other" });
+    let error = owner.post("/sessions", other).await.error(409);
+    assert_eq!((&error["code"], &error["param"]), (&json!("key_taken"), &json!("key")));
+    // What a header named is forgotten after a day; this is not.
+    let mut superuser = world.ground.database.superuser().await;
+    post_once(owner, "/sessions", "header", &json!({ "agent": "a" })).await.ok();
+    sqlx::query("update idempotency set created_at = now() - interval '3 days'")
+        .execute(&mut superuser)
+        .await
+        .expect("older rows");
+    assert_eq!(world.store.forget_answers(1_000).await.expect("housekeeping"), 1);
+    assert_eq!(id(&owner.post("/sessions", body).await.ok()), id(&created));
+    drop(superuser);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_sent_twice_is_one() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
+    let path = format!("/sessions/{session}/messages");
+    let keyed = json!({ "text": "one", "idempotency_key": "m1" });
+    let enveloped = json!({ "envelope": { "id": "m2", "source": "chat", "text": "two", "raw": [1, null] } });
+    for (message, other) in [
+        (&keyed, json!({ "text": "other", "idempotency_key": "m1" })),
+        (&enveloped, json!({ "envelope": { "id": "m2", "source": "chat", "text": "other" } })),
+    ] {
+        let first = owner.post(&path, message.clone()).await;
+        let again = owner.post(&path, message.clone()).await;
+        assert_eq!((first.status.as_u16(), again.status.as_u16()), (202, 200));
+        assert_eq!(first.body, again.body);
+        assert_eq!(owner.post(&path, other).await.error(409)["code"], "idempotency_mismatch");
+    }
+    // The same id of another source is another message.
+    let elsewhere = json!({ "envelope": { "id": "m2", "source": "mail", "text": "three" } });
+    assert_eq!(owner.post(&path, elsewhere).await.status, 202);
+    let answers =
+        join_all((0..20).map(|_| owner.post(&path, json!({ "text": "4", "idempotency_key": "m4" })))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 1, "{answers:#?}");
+    let first = post_once(owner, &path, "h", &json!({ "text": "five" })).await;
+    let again = post_once(owner, &path, "h", &json!({ "text": "five" })).await;
+    assert!(first.status == 202 && again.status == 200 && is_replayed(&again));
+    let messages = owner.get(&path).await.ok();
+    let texts: Vec<_> = data(&messages).iter().map(|event| event["body"]["text"].clone()).collect();
+    assert_eq!(texts, ["one", "two", "three", "4", "five"]);
+    assert_eq!(data(&messages)[1]["body"]["envelope"]["raw"], json!([1, null]));
+    world.end().await;
+}

@@ -1,0 +1,102 @@
+//! What a caller sees over HTTP, short of what an agent does in a turn.
+//!
+//! Three personas: the owner, a stranger (another organization) and nobody. Every
+//! answer is held against openapi.yaml by the fixture.
+
+mod agents;
+mod credentials;
+mod document;
+mod errors;
+mod events;
+mod idempotency;
+mod paging;
+mod schema;
+mod sessions;
+mod tokens;
+
+use serde_json::{Value, json};
+use sojourn::{
+    base::{Origin, seal::MasterKey},
+    store::{Store, Urls, key::NewKey, pool::PoolSizes},
+};
+
+use crate::support::service::{Caller, Ground, Service};
+
+/// A service with two organizations.
+struct World {
+    ground: Ground,
+    service: Service,
+    owner: Caller,
+    stranger: Caller,
+    anonymous: Caller,
+    store: Store,
+}
+
+impl World {
+    /// A service that runs turns.
+    async fn new() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// A service in which no turn ever starts.
+    async fn still() -> Self {
+        Self::with(&["--role=api"]).await
+    }
+
+    async fn with(more: &[&str]) -> Self {
+        let ground = Ground::new().await;
+        let service = ground.serve(more).await;
+        let stranger = service.caller(&ground.organization("strangers").await);
+        let (owner, anonymous) = (service.owner(), service.caller(""));
+        let store = open_store(&ground);
+        Self { ground, service, owner, stranger, anonymous, store }
+    }
+
+    /// Another key of the owner's organization.
+    async fn key(&self, scopes: &[&str], life_seconds: Option<i64>) -> Caller {
+        let origin = Origin::system();
+        let tenant =
+            self.store.find_key(&self.owner.key).await.expect("the owner's key").expect("a key").tenant;
+        let secret = sojourn::base::key::generate(&origin);
+        let scopes: Vec<_> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+        let expires_at = life_seconds.map(|seconds| origin.now() + time::Duration::seconds(seconds));
+        let new =
+            NewKey { tenant, key: origin.id(), secret: &secret, name: "test", scopes: &scopes, expires_at };
+        self.store.create_key(new).await.expect("a key");
+        self.service.caller(&secret)
+    }
+
+    async fn end(self) {
+        self.store.close().await;
+        self.service.stop().await;
+        drop(self.ground);
+    }
+}
+
+fn open_store(ground: &Ground) -> Store {
+    let urls = Urls {
+        owner: ground.database.owner_url.clone(),
+        app: ground.database.app_url.clone(),
+        system: ground.database.system_url.clone(),
+    };
+    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
+    Store::open(&urls, PoolSizes { app: 2, system: 2 }, master).expect("a store")
+}
+
+/// The id that an answer's body has at the top, or of its session.
+#[track_caller]
+fn id(body: &Value) -> String {
+    let id = body["id"].as_str().or_else(|| body["session"]["id"].as_str());
+    id.unwrap_or_else(|| panic!("no id in {body}")).to_owned()
+}
+
+/// The `data` of a page.
+#[track_caller]
+fn data(page: &Value) -> &Vec<Value> {
+    page["data"].as_array().unwrap_or_else(|| panic!("no page: {page}"))
+}
+
+/// An agent that needs no credential.
+fn noop(name: &str) -> Value {
+    json!({ "name": name, "prompt": "Do nothing.", "model": "scripted/noop" })
+}

@@ -1,0 +1,137 @@
+//! The schema keeps tenants apart whatever a query forgets.
+
+use sojourn::store::migrate;
+use sqlx::{Connection, PgConnection, Row};
+
+use super::World;
+use crate::support::database::Database;
+
+/// The tables of the schema, partitions too, with what keeps their rows apart.
+const TABLES: &str = "
+    select c.relname::text as name,
+           c.relrowsecurity as enabled,
+           c.relforcerowsecurity as forced,
+           (select a.attname::text
+            from pg_index i
+            join pg_attribute a on a.attrelid = c.oid and a.attnum = i.indkey[0]
+            where i.indrelid = c.oid and i.indisprimary) as leads,
+           exists (select from pg_policy p where p.polrelid = c.oid) as has_policy
+    from pg_class c
+    where c.relnamespace = 'public'::regnamespace
+      and c.relkind in ('r', 'p')
+      and exists (
+          select from pg_attribute a
+          where a.attrelid = c.oid and a.attname = 'tenant_id' and not a.attisdropped
+      )
+    order by 1";
+
+#[tokio::test]
+async fn every_table_of_a_tenant_is_keyed_by_it_and_protected() {
+    let database = Database::create().await;
+    let mut superuser = database.superuser().await;
+    let tables = sqlx::query(TABLES).fetch_all(&mut superuser).await.expect("tables");
+    let mut names = Vec::new();
+    for table in &tables {
+        let name: String = table.get("name");
+        assert_eq!(
+            table.get::<Option<String>, _>("leads").as_deref(),
+            Some("tenant_id"),
+            "primary key of {name}"
+        );
+        assert!(table.get::<bool, _>("enabled"), "{name} has no row level security");
+        assert!(table.get::<bool, _>("forced"), "{name} does not force row level security");
+        assert!(table.get::<bool, _>("has_policy"), "{name} has no policy");
+        names.push(name);
+    }
+    for known in
+        ["agent", "api_key", "credential", "delivery", "event", "event_00", "event_15", "session", "tenant"]
+    {
+        assert!(names.iter().any(|name| name == known), "{known} is not among {names:?}");
+    }
+    // What belongs to no tenant is named here, so that a new table is thought about.
+    let others: Vec<String> = sqlx::query_scalar(
+        "select relname::text from pg_class
+         where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and relname <> all ($1)
+         order by 1",
+    )
+    .bind(&names)
+    .fetch_all(&mut superuser)
+    .await
+    .expect("tables");
+    assert_eq!(others, ["_sqlx_migrations", "deployment", "node"]);
+}
+
+#[tokio::test]
+async fn nobody_changes_history() {
+    let world = World::still().await;
+    world.owner.post("/sessions", serde_json::json!({})).await.ok();
+    let database = &world.ground.database;
+    for (role, url) in [("app", &database.app_url), ("system", &database.system_url)] {
+        let mut connection = PgConnection::connect(url).await.expect("the role may connect");
+        for table in ["event", "event_00", "event_07"] {
+            for statement in [
+                format!("update {table} set level = 1"),
+                format!("delete from {table}"),
+                format!("truncate {table}"),
+            ] {
+                refused(&mut connection, &statement, role).await;
+            }
+        }
+        refused(&mut connection, "update deployment set app_role = 'x'", role).await;
+        refused(&mut connection, "select * from _sqlx_migrations", role).await;
+        refused(&mut connection, "alter table session disable row level security", role).await;
+    }
+    world.end().await;
+}
+
+async fn refused(connection: &mut PgConnection, statement: &str, role: &str) {
+    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(connection).await;
+    let error = done.err().unwrap_or_else(|| panic!("{role} may {statement}"));
+    let code = error.as_database_error().and_then(|error| error.code().map(|code| code.to_string()));
+    assert_eq!(code.as_deref(), Some("42501"), "{role}: {statement}: {error}");
+}
+
+#[tokio::test]
+async fn the_app_role_sees_one_tenant_or_none() {
+    let world = World::still().await;
+    for caller in [&world.owner, &world.owner, &world.stranger] {
+        caller.post("/sessions", serde_json::json!({})).await.ok();
+    }
+    let mut app = PgConnection::connect(&world.ground.database.app_url).await.expect("the role may connect");
+    let owner = world.store.find_key(&world.owner.key).await.expect("a store").expect("a key").tenant;
+    let stranger = world.store.find_key(&world.stranger.key).await.expect("a store").expect("a key").tenant;
+    for table in ["session", "event", "client_token", "api_key", "tenant"] {
+        let count = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
+        let seen: i64 = sqlx::query_scalar(count).fetch_one(&mut app).await.expect("a count");
+        assert_eq!(seen, 0, "{table} without a tenant");
+    }
+    let count = "select count(*) from session";
+    for (tenant, expected) in [(owner, 2), (stranger, 1)] {
+        let mut tx = app.begin().await.expect("a transaction");
+        set_tenant(&mut tx, tenant.uuid()).await;
+        let seen: i64 = sqlx::query_scalar(count).fetch_one(&mut *tx).await.expect("a count");
+        assert_eq!(seen, expected);
+        // Nor may it write into another's rows, or take its own there.
+        let moved =
+            sqlx::query("update session set tenant_id = $1").bind(uuid::Uuid::nil()).execute(&mut *tx).await;
+        assert!(moved.is_err());
+    }
+    // The setting ended with its transaction.
+    let seen: i64 = sqlx::query_scalar(count).fetch_one(&mut app).await.expect("a count");
+    assert_eq!(seen, 0);
+    world.end().await;
+}
+
+async fn set_tenant(connection: &mut PgConnection, tenant: uuid::Uuid) {
+    sqlx::query("select set_config('sojourn.tenant', $1, true)")
+        .bind(tenant.to_string())
+        .execute(connection)
+        .await
+        .expect("a setting");
+}
+
+#[tokio::test]
+async fn migrating_twice_changes_nothing() {
+    let database = Database::create().await;
+    migrate::schema(&database.owner_url).await.expect("the schema is there");
+}

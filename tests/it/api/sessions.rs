@@ -1,0 +1,203 @@
+//! Sessions: create, change, list, archive.
+
+use futures::future::join_all;
+use serde_json::json;
+
+use super::{World, data, id, noop};
+
+#[tokio::test]
+async fn a_session_starts_with_text_or_an_object() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let agent = id(&owner.post("/agents", noop("a")).await.ok());
+    let object = json!({ "text": "do it", "refs": { "pr": 7 }, "extra": { "deep": [1, "é", null] } });
+    for (input, text, refs) in
+        [(json!("do it"), "do it", json!({})), (object.clone(), "do it", json!({ "pr": 7 }))]
+    {
+        let created = owner.post("/sessions", json!({ "agent": agent, "input": input })).await;
+        assert_eq!(created.status, 201);
+        let session = &created.body["session"];
+        assert_eq!((&session["status"], &session["phase"]), (&json!("queued"), &json!(null)));
+        assert_eq!(session["last_turn"]["state"], "queued");
+        assert_eq!(session["agent_id"], agent.as_str());
+        assert_eq!(session["agent_snapshot"]["name"], "a");
+        let messages = owner.get(&format!("/sessions/{}/messages", id(session))).await.ok();
+        let event = &data(&messages)[0];
+        assert_eq!((&event["body"]["text"], &event["refs"]), (&json!(text), &refs));
+        let whole = if input.is_object() { object.clone() } else { json!(null) };
+        assert_eq!(event["body"]["input"], whole, "verbatim");
+        assert_eq!(event["processed_at"], json!(null), "no turn has taken it");
+    }
+    for bad in [json!(7), json!(["x"]), json!(""), json!({ "text": 7 })] {
+        let error = owner.post("/sessions", json!({ "agent": agent, "input": bad })).await.error(400);
+        assert_eq!(error["param"], "input");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_session_without_input_waits_and_one_without_agent_is_a_log() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let waiting =
+        owner.post("/sessions", json!({ "agent": "a", "title": "t", "metadata": { "k": [1] } })).await.ok();
+    let session = &waiting["session"];
+    assert_eq!((&session["status"], &session["phase"]), (&json!("idle"), &json!("pending")));
+    assert_eq!((&session["title"], &session["metadata"]), (&json!("t"), &json!({ "k": [1] })));
+    assert_eq!(session["last_turn"], json!(null));
+    let bare = owner.post("/sessions", json!({})).await.ok();
+    let path = format!("/sessions/{}/messages", id(&bare));
+    assert_eq!(owner.post(&path, json!({ "text": "anyone?" })).await.error(409)["code"], "no_agent");
+    let error = owner.post("/sessions", json!({ "input": "hi" })).await.error(400);
+    assert_eq!(error["param"], "agent");
+    let error = owner.post("/sessions", json!({ "agent": "nobody" })).await.error(404);
+    assert_eq!(error["param"], "agent");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn fields_that_are_unknown_or_not_built_are_refused_by_name() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let session = id(&owner.post("/sessions", json!({})).await.ok());
+    for (path, body, param) in [
+        ("/sessions".to_owned(), json!({ "sources": [] }), "sources"),
+        ("/sessions".to_owned(), json!({ "environment": {} }), "environment"),
+        ("/sessions".to_owned(), json!({ "limits": { "coffee": 1 } }), "limits.coffee"),
+        (
+            "/sessions".to_owned(),
+            json!({ "destinations": [{ "url": "https://a.example", "x": 1 }] }),
+            "destinations[0].x",
+        ),
+        (format!("/sessions/{session}/messages"), json!({ "text": "x", "priority": 1 }), "priority"),
+        (
+            format!("/sessions/{session}/messages"),
+            json!({ "envelope": { "text": "x", "y": 1 } }),
+            "envelope.y",
+        ),
+        (format!("/sessions/{session}/client-tokens"), json!({ "scope": "read" }), "scope"),
+        (format!("/sessions/{session}/cancel"), json!({ "now": true }), "now"),
+    ] {
+        let error = owner.post(&path, body).await.error(400);
+        assert_eq!(error["param"], param, "{error}");
+    }
+    let error = owner.patch(&format!("/sessions/{session}"), json!({ "status": "idle" })).await.error(400);
+    assert_eq!(error["param"], "status");
+    let big = json!({ "metadata": { "x": "y".repeat(17 << 10) } });
+    assert_eq!(owner.post("/sessions", big).await.error(400)["param"], "metadata");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_patch_changes_what_it_names() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let session =
+        id(&owner.post("/sessions", json!({ "title": "old", "limits": { "turns": 3 } })).await.ok());
+    let path = format!("/sessions/{session}");
+    let patched = owner.patch(&path, json!({ "metadata": { "a": 1 }, "limits": { "tokens": 9 } })).await.ok();
+    assert_eq!((&patched["title"], &patched["metadata"]), (&json!("old"), &json!({ "a": 1 })));
+    assert_eq!(patched["limits"], json!({ "tokens": 9, "turns": 3 }));
+    assert_eq!(owner.patch(&path, json!({ "title": null })).await.ok()["title"], json!(null));
+    let head = owner.get(&path).await.ok()["head"].clone();
+    assert_eq!(owner.patch(&path, json!({ "title": null })).await.ok()["head"], head, "nothing changed");
+    assert_eq!(owner.patch(&path, json!({})).await.ok()["head"], head);
+    // Two that raise different limits do not undo each other.
+    let raises = [
+        json!({ "tokens": 100 }),
+        json!({ "turns": 200 }),
+        json!({ "steps": 300 }),
+        json!({ "turn_seconds": 400 }),
+    ];
+    join_all(raises.map(|limits| owner.patch(&path, json!({ "limits": limits })))).await;
+    let limits = owner.get(&path).await.ok()["limits"].clone();
+    assert_eq!(limits, json!({ "tokens": 100, "turns": 200, "steps": 300, "turn_seconds": 400 }));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_archived_session_is_read_only() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let body = json!({ "agent": "a", "input": "x", "key": "k" });
+    let session = id(&owner.post("/sessions", body.clone()).await.ok());
+    let path = format!("/sessions/{session}");
+    let archived = owner.post(&format!("{path}/archive"), json!({})).await.ok();
+    assert_eq!(
+        (&archived["status"], &archived["last_turn"]["yield_reason"]),
+        (&json!("archived"), &json!("canceled"))
+    );
+    let again = owner.post(&format!("{path}/archive"), json!({})).await.ok();
+    assert_eq!(again, archived, "archiving twice changes nothing");
+    for (end, body) in [
+        ("messages", json!({ "text": "x" })),
+        ("client-tokens", json!({})),
+        ("destinations", json!({ "url": "https://receiver.example/" })),
+    ] {
+        assert_eq!(owner.post(&format!("{path}/{end}"), body).await.error(409)["code"], "archived");
+    }
+    assert_eq!(owner.patch(&path, json!({ "title": "x" })).await.error(409)["code"], "archived");
+    assert_eq!(owner.get(&path).await.ok(), archived);
+    owner.get(&format!("{path}/events")).await.ok();
+    // The key still names it, and nothing opens it again.
+    let again = owner.post("/sessions", body).await;
+    assert_eq!((again.status.as_u16(), &again.body["client_token"]), (200, &json!(null)));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_list_shows_what_its_filters_name() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let agent = id(&owner.post("/agents", noop("a")).await.ok());
+    let one = id(&owner
+        .post("/sessions", json!({ "agent": "a", "metadata": { "team": "red", "n": 1 } }))
+        .await
+        .ok());
+    let two = id(&owner.post("/sessions", json!({ "agent": "a", "input": "x", "key": "k 2" })).await.ok());
+    let three =
+        id(&owner.post("/sessions", json!({ "metadata": { "team": "red", "": "empty" } })).await.ok());
+    owner.post(&format!("/sessions/{three}/archive"), json!({})).await.ok();
+    let middle =
+        owner.get(&format!("/sessions/{two}")).await.ok()["created_at"].as_str().expect("a time").to_owned();
+    for (query, expected) in [
+        (String::new(), vec![&three, &two, &one]),
+        ("status=queued".to_owned(), vec![&two]),
+        ("status=archived".to_owned(), vec![&three]),
+        (format!("agent={agent}"), vec![&two, &one]),
+        ("key=k%202".to_owned(), vec![&two]),
+        ("metadata[team]=red".to_owned(), vec![&three, &one]),
+        ("metadata%5Bteam%5D=red&metadata[n]=1".to_owned(), vec![&one]),
+        ("metadata[team]=blue".to_owned(), vec![]),
+        ("metadata[]=empty".to_owned(), vec![&three]),
+        (format!("after={middle}"), vec![&three]),
+        (format!("before={middle}"), vec![&one]),
+    ] {
+        let list = owner.get(&format!("/sessions?{query}")).await.ok();
+        assert_eq!(
+            data(&list).iter().map(id).collect::<Vec<_>>(),
+            expected.into_iter().cloned().collect::<Vec<_>>(),
+            "{query}"
+        );
+    }
+    for (query, param) in [
+        ("status=asleep", "status"),
+        ("colour=red", "colour"),
+        ("metadata=red", "metadata"),
+        ("limit=0", "limit"),
+        ("limit=501", "limit"),
+        ("limit=x", "limit"),
+        ("after=yesterday", "after"),
+        ("key=%00", "query"),
+        ("cursor=AAAA", "cursor"),
+    ] {
+        let error = owner.get(&format!("/sessions?{query}")).await.error(400);
+        assert!(
+            error["param"] == param || error["message"].as_str().unwrap_or_default().contains(param),
+            "{query}: {error}"
+        );
+    }
+    world.end().await;
+}
