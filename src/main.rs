@@ -6,6 +6,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = sojourn::cli::Cli::parse();
+    sojourn::net::install_tls();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {

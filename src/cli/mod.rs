@@ -15,7 +15,7 @@ use crate::{
     app::Record,
     base::ExposeSecret,
     config::{Database, Settings},
-    http, net,
+    http,
     store::pool::PoolSizes,
 };
 
@@ -64,10 +64,7 @@ enum Admin {
 pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Serve(settings) => serve::run(*settings).await?,
-        Command::Session { connection, command } => {
-            net::install_tls();
-            return session::run(command, &connection).await;
-        }
+        Command::Session { connection, command } => return session::run(command, &connection).await,
         Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await?,
         Command::Openapi => print!("{}", http::document()),
     }
