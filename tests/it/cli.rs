@@ -60,6 +60,7 @@ async fn the_exit_code_says_how_a_watched_turn_ended() {
     let failing = owner.play(json!([{ "fault": { "kind": "unauthorized" } }])).await;
     assert_eq!(sojourn(&service, &["get", &failing, "--watch"]).status.code(), Some(6));
     let waiting = owner.play(json!([{ "delay_ms": 600_000 }])).await;
+    owner.follow(&waiting, |event| event["type"] == "turn.started").await;
     assert_eq!(text(&sojourn(&service, &["cancel", &waiting])).trim(), "running");
     assert_eq!(sojourn(&service, &["get", &waiting, "--watch"]).status.code(), Some(5));
     service.stop().await;
