@@ -11,6 +11,7 @@ mod net;
 mod sandbox;
 mod startup;
 mod support;
+mod tidy;
 mod tool;
 mod turns;
 mod webhook;
