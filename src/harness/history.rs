@@ -49,10 +49,12 @@ struct Builder {
     messages: Vec<Message>,
     /// Input that no turn has taken yet, by the turn that will.
     waiting: HashMap<TurnId, Vec<String>>,
+    /// The turn whose answers are being read.
+    running: Option<TurnId>,
+    /// Input of turns that ended while another one ran; said after that one.
+    later: Vec<String>,
     /// Calls of the last answer and what came of them, in its order.
     calls: Vec<(String, Option<ToolResult>)>,
-    /// Input that was taken while those calls were open; said after their results.
-    said: Vec<String>,
 }
 
 impl Builder {
@@ -67,9 +69,11 @@ impl Builder {
                     self.waiting.entry(turn).or_default().push(text);
                 }
             }
-            Body::TurnStarted { turn_id, .. } => self.take_input(*turn_id),
-            // A turn that ended before it started leaves its input in the history.
-            Body::TurnCompleted(completed) => self.take_input(completed.turn_id),
+            Body::TurnStarted { turn_id, .. } => {
+                self.running = Some(*turn_id);
+                self.take_input(*turn_id);
+            }
+            Body::TurnCompleted(completed) => self.end_turn(completed.turn_id),
             Body::StepCompleted(step) => {
                 self.settle();
                 if step.raw.is_empty() && step.blocks.is_empty() {
@@ -111,21 +115,42 @@ impl Builder {
         }
     }
 
-    fn take_input(&mut self, turn: TurnId) {
-        // A turn that is taken up again has its input in the history already.
-        let Some(texts) = self.waiting.remove(&turn) else { return };
-        self.said.extend(texts);
+    /// A turn that ended before it started leaves its input in the history, but never
+    /// within the steps of another: a worker that runs those does not know of it.
+    fn end_turn(&mut self, turn: TurnId) {
+        if self.running.is_some_and(|running| running != turn) {
+            self.later.extend(self.waiting.remove(&turn).into_iter().flatten());
+            return;
+        }
+        self.running = None;
+        self.take_input(turn);
+        let later = std::mem::take(&mut self.later);
+        self.say(later);
     }
 
-    /// Answers the calls of the last answer, then says what was said meanwhile.
-    fn settle(&mut self) {
-        if !self.calls.is_empty() {
-            let results = self.calls.drain(..).map(|(call_id, result)| {
-                result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
-            });
-            self.messages.push(Message::Results { results: results.collect() });
+    fn take_input(&mut self, turn: TurnId) {
+        // A turn that is taken up again has its input in the history already.
+        if let Some(texts) = self.waiting.remove(&turn) {
+            self.say(texts);
         }
-        self.messages.extend(self.said.drain(..).map(|text| Message::User { text }));
+    }
+
+    fn say(&mut self, texts: Vec<String>) {
+        if !texts.is_empty() {
+            self.settle();
+            self.messages.extend(texts.into_iter().map(|text| Message::User { text }));
+        }
+    }
+
+    /// Answers the calls of the last answer, before anything else is said.
+    fn settle(&mut self) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let results = self.calls.drain(..).map(|(call_id, result)| {
+            result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
+        });
+        self.messages.push(Message::Results { results: results.collect() });
     }
 }
 

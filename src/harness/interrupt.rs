@@ -5,12 +5,9 @@
 
 use std::time::Duration;
 
-use super::{
-    Halt,
-    limits::Trip,
-    next::{Next, next},
-    turn::Run,
-};
+use futures::future::join_all;
+
+use super::{Halt, history, limits::Trip, turn::Run};
 use crate::{
     base::Timestamp,
     domain::{
@@ -72,6 +69,7 @@ impl Run<'_> {
             tokio::time::sleep(drain_grace).await;
         };
         tokio::select! {
+            biased; // a cancel is what the caller asked for, also when it comes late
             interrupt = signaled => interrupt,
             () = self.late() => Interrupt::Deadline,
             () = drained => Interrupt::Drained,
@@ -105,13 +103,10 @@ impl Run<'_> {
                 (YieldReason::DeadlineExceeded, Some(self.late_by()))
             }
         };
-        let open = match next(&self.log, self.turn.id, self.turn.attempt) {
-            Next::Run(calls) => calls,
-            Next::Start | Next::Ask { .. } | Next::Finish(_) => Vec::new(),
-        };
-        for call in &open {
-            self.ports.tools.cancel(call).await;
-        }
+        // Also those of an attempt before this one, which may not have started yet.
+        let open = history::open_calls(&self.log, self.turn.id);
+        // Together: each may take its time to die.
+        join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
         let results: Vec<_> = open.into_iter().map(|call| self.canceled_result(call, reason)).collect();
         match exceeded {
             Some(trip) => self.end_by(trip, results).await,

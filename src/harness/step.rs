@@ -35,6 +35,7 @@ impl Run<'_> {
         let started = self.ports.origin.now();
         let mut ignore = |_| {};
         let answered = tokio::select! {
+            biased; // an answer that is there is paid for
             answered = self.turn.model.answer(&request, &mut ignore) => answered,
             // Dropping the call drops the connection: the provider stops.
             interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => return self.give_up(interrupt).await,
@@ -175,6 +176,7 @@ impl Run<'_> {
             return Err(Halt::Wait(wait));
         }
         tokio::select! {
+            biased; // the loop looks at the signals in any case
             () = tokio::time::sleep(wait) => Ok(false),
             _ = self.interrupted(Duration::ZERO) => Ok(true),
         }

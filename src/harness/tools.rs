@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use serde_json::Value;
 
-use super::{Done, Halt, ToolFault, turn::Run};
+use super::{Done, Halt, ToolFault, history, turn::Run};
 use crate::{
     base::limit,
     domain::{
@@ -45,6 +45,7 @@ impl Run<'_> {
         let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
         let batch = &calls[..together];
         let settled = tokio::select! {
+            biased; // what ran is told, also when the turn ends now
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
             interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => return self.give_up(interrupt).await,
         };
@@ -71,15 +72,27 @@ impl Run<'_> {
                 Ok(false)
             }
             Some(reason) => {
-                // The history must stay sendable: calls without a sandbox get a result too.
-                let open: Vec<_> = batch.iter().filter(|call| !answered(&drafts, call)).collect();
-                for call in open {
-                    let done = not_run("No sandbox could be started, so this tool did not run.".to_owned());
-                    drafts.extend(self.result_events(call, done));
+                // The turn ends here: every call of the answer gets a result, also those
+                // whose turn had not come.
+                for call in history::open_calls(&self.log, self.turn.id) {
+                    if !answered(&drafts, &call) {
+                        let done = self.without_sandbox(&call);
+                        drafts.extend(self.result_events(&call, done));
+                    }
                 }
                 self.fail("sandbox_unavailable", reason, drafts).await
             }
         }
+    }
+
+    /// What a call without a sandbox came to: one that another worker announced may
+    /// have run there.
+    fn without_sandbox(&self, call: &ToolCall) -> Done {
+        if self.fresh.contains(&call.call_id) {
+            return not_run("No sandbox could be started, so this tool did not run.".to_owned());
+        }
+        let words = "No sandbox could be reached to ask what became of this tool; its outcome is unknown.";
+        Done { outcome: Outcome::Unknown, ..not_run(words.to_owned()) }
     }
 
     /// Runs a call, or asks what became of it when another worker announced it.

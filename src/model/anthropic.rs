@@ -20,6 +20,8 @@ use crate::{
     domain::{Answer, conversation::ModelRequest},
 };
 
+pub(super) use request::body as encode;
+
 /// The provider's name in model names, credentials and histories.
 pub const PROVIDER: &str = "anthropic";
 /// The `anthropic-version` that is sent unless the settings say otherwise.

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use crate::domain::{Answer, conversation::ModelRequest};
 
 pub use exchange::{Guard, Http, trusted_client};
-pub use registry::{Connection, ModelName, NoModel, Providers, Settings};
+pub use registry::{Connection, ModelName, NoModel, Providers, Settings, encode};
 pub use scripted::SAMPLE;
 
 /// A provider that answers requests.

@@ -20,6 +20,8 @@ use crate::{
     domain::{Answer, conversation::ModelRequest},
 };
 
+pub(super) use request::body as encode;
+
 /// OpenAI's own name in model names, credentials and histories.
 pub const PROVIDER: &str = "openai";
 

@@ -15,7 +15,10 @@ use super::{
     openai::{self, OpenAi},
     scripted::{self, Scripted},
 };
-use crate::base::{SecretString, limit};
+use crate::{
+    base::{SecretString, limit},
+    domain::conversation::ModelRequest,
+};
 
 /// A model's name with its provider, as in `anthropic/claude-sonnet-4-5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,6 +162,15 @@ impl Providers {
 
 fn unknown_script(model: &str) -> NoModel {
     NoModel::BadName(format!("there is no scripted/{model}; there are {}", scripted::NAMES.join(", ")))
+}
+
+/// The body in which a request travels to a model of `provider`: Anthropic's
+/// Messages, for all others chat completions. Equal requests give equal bytes.
+pub fn encode(provider: &str, request: &ModelRequest) -> Vec<u8> {
+    match provider {
+        anthropic::PROVIDER => anthropic::encode(request),
+        _ => openai::encode(request, provider),
+    }
 }
 
 impl FromStr for ModelName {

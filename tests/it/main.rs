@@ -9,6 +9,7 @@ mod fake;
 mod model;
 mod net;
 mod sandbox;
+mod simulation;
 mod startup;
 mod support;
 mod tidy;

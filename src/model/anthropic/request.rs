@@ -49,7 +49,7 @@ const ASSISTANT: &str = "assistant";
 const BLANK: &str = "(empty)";
 
 /// The request's body as JSON.
-pub(super) fn body(request: &ModelRequest) -> Vec<u8> {
+pub(in crate::model) fn body(request: &ModelRequest) -> Vec<u8> {
     let messages = turns(&request.history);
     let mut body = Body {
         model: &request.model,

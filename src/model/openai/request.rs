@@ -41,7 +41,7 @@ const BLANK: &str = "(empty)";
 pub(super) const REASONING: &str = "reasoning_content";
 
 /// The request's body as JSON.
-pub(super) fn body(request: &ModelRequest, provider: &str) -> Vec<u8> {
+pub(in crate::model) fn body(request: &ModelRequest, provider: &str) -> Vec<u8> {
     let body = Body {
         model: &request.model,
         max_completion_tokens: request.max_tokens,

@@ -30,7 +30,13 @@ pub struct Anthropic {
     paused: AtomicBool,
 }
 
-fn sign(thinking: &str) -> String {
+/// Judges a request's body alone, without what was answered before.
+pub fn accept(body: &Value) -> Result<(), Refusal> {
+    check::body(body, VERSIONS[1])
+}
+
+/// The signature that makes thinking genuine.
+pub fn sign(thinking: &str) -> String {
     hex(&mac(b"the fake's own key", thinking.as_bytes()))
 }
 

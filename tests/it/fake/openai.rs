@@ -13,6 +13,11 @@ pub const BAD_KEY: &str = "sk-revoked";
 #[derive(Default)]
 pub struct OpenAi;
 
+/// Judges a request's body alone.
+pub fn accept(body: &Value) -> Result<(), Refusal> {
+    check::body(body)
+}
+
 impl Dialect for OpenAi {
     const PATH: &'static str = "/v1/chat/completions";
 

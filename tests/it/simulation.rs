@@ -1,0 +1,98 @@
+//! The turn loop under every misfortune that a seed can think of.
+//!
+//! The service's own `domain` and `harness` run on a simulated record, lease, model
+//! and boxes, under a paused clock and one scheduler: a run follows from its seed
+//! alone. Real claiming and real processes are the chaos harness's to prove.
+//!
+//! `SOJOURN_SIM_SEED=7` plays one seed again; `SOJOURN_SIM_SEEDS=1000000` plays many.
+
+mod actors;
+mod boxes;
+mod chance;
+mod database;
+mod dialect;
+mod director;
+mod lease;
+mod ledger;
+mod model;
+mod process;
+mod tools;
+mod world;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use director::Report;
+
+/// Seeds of the short form.
+const SEEDS: u64 = 10_000;
+/// Seeds of the long form.
+const SEEDS_FULL: u64 = 1_000_000;
+
+/// Names the seed when its run panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {} failed; SOJOURN_SIM_SEED={} plays it again", self.0, self.0);
+        }
+    }
+}
+
+/// Plays one seed.
+fn play(seed: u64) -> Report {
+    let _named = Named(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O");
+    runtime.block_on(director::direct(seed))
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))
+}
+
+#[test]
+fn no_seed_breaks_a_promise() {
+    if let Some(seed) = number("SOJOURN_SIM_SEED") {
+        println!("{:#?}", play(seed));
+        return;
+    }
+    let full = std::env::var_os("SOJOURN_TEST_FULL").is_some();
+    let seeds = number("SOJOURN_SIM_SEEDS").unwrap_or(if full { SEEDS_FULL } else { SEEDS });
+    let began = Instant::now();
+    let (next, total) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Report::default())));
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, SeqCst);
+                    if seed >= seeds {
+                        break;
+                    }
+                    let report = play(seed);
+                    total.lock().expect("a seed that panics reports nothing").add(seed, report);
+                }
+            });
+        }
+    });
+    let total = total.lock().expect("all threads are joined");
+    let each: Duration = began.elapsed() / u32::try_from(seeds).expect("fewer seeds");
+    println!("{seeds} seeds in {:.1?}, {each:.1?} each: {total:#?}", began.elapsed());
+}
+
+#[test]
+fn a_seed_plays_the_same_run_again() {
+    for seed in [3, 5, 8, 13, 21, 34] {
+        assert_eq!(format!("{:?}", play(seed)), format!("{:?}", play(seed)), "seed {seed}");
+    }
+}

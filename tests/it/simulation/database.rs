@@ -1,0 +1,246 @@
+//! The record in memory: one session's row and log, with the fence of `store::record`.
+//!
+//! A caller's command goes through `decide` and `apply`, a leased turn through the
+//! rules of the fenced statement, on the row alone. After each append the row must
+//! be what `apply` makes of the log.
+
+use std::time::Duration;
+
+use sojourn::{
+    base::Timestamp,
+    domain::{
+        Event, SandboxId, Session, SessionId, Status, Turn, TurnId,
+        apply::fold,
+        decide::{self, Command, NewSession, Rejection, Stamp},
+        delta::{Delta, Start},
+        event::{Body, Draft, TurnCompleted},
+        session::Limits,
+        turn::{LastTurn, TurnState},
+    },
+    harness::history,
+};
+
+use super::{
+    lease::{Lease, WorkerId},
+    ledger::Ledger,
+};
+
+/// The tables of one session.
+pub struct Database {
+    /// The row, kept by differences where a turn writes.
+    pub session: Session,
+    /// Turns that ended, as their rows stand.
+    ended: Vec<Turn>,
+    pub log: Vec<Event>,
+    pub lease: Lease,
+    /// The box that the rows know of.
+    pub sandbox: Option<SandboxId>,
+    /// What the log has come to by `apply`.
+    folded: Session,
+    folded_ended: Vec<Turn>,
+    pub ledger: Ledger,
+    /// Writes that the fence refused.
+    pub refused: u64,
+}
+
+/// The right to write, as the database checks it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fence {
+    pub epoch: i64,
+    pub worker: WorkerId,
+    pub turn: TurnId,
+}
+
+/// What became of a fenced append.
+#[derive(Clone, Debug)]
+pub enum Recorded {
+    Appended(Vec<Event>),
+    Stale,
+    Moved,
+}
+
+impl Database {
+    /// A database with one new session.
+    pub fn with(id: SessionId, new: NewSession, stamp: &Stamp, now: Duration, ledger: Ledger) -> Self {
+        let events = number(decide::create(new, stamp), 0, stamp.origin.now());
+        let (session, _) = fold(id, &events).expect("a log begins with session.created");
+        let mut lease = Lease::default();
+        if session.queued.is_some() {
+            lease.enqueue(now);
+        }
+        let mut database = Self {
+            folded: session.clone(),
+            session,
+            ended: Vec::new(),
+            log: Vec::new(),
+            lease,
+            sandbox: None,
+            folded_ended: Vec::new(),
+            ledger,
+            refused: 0,
+        };
+        for event in events {
+            database.ledger.note(&event, &[], Limits::default());
+            database.log.push(event);
+        }
+        database
+    }
+
+    /// A caller's command, as `journal::Unit` executes it.
+    pub fn execute(
+        &mut self,
+        mut command: Command,
+        stamp: &Stamp,
+        now: Duration,
+    ) -> Result<usize, Rejection> {
+        if let (Command::Archive { open_calls }, Some(turn)) = (&mut command, &self.session.running) {
+            *open_calls = history::open_calls(&self.log, turn.id);
+        }
+        let drafts = decide::decide(&self.session, command, stamp)?;
+        let events = number(drafts, self.session.head, stamp.origin.now());
+        for event in &events {
+            let effects = self.session.apply(event);
+            self.ended.extend(effects.ended);
+        }
+        let wakes = |event: &Event| {
+            matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
+        };
+        if self.session.status == Status::Archived && !events.is_empty() {
+            self.lease.close();
+        } else if events.iter().any(wakes) {
+            self.lease.enqueue(now);
+        }
+        let count = events.len();
+        self.append(events);
+        Ok(count)
+    }
+
+    /// A leased turn's append: the fenced statement, clause by clause.
+    pub fn record(&mut self, fence: Fence, drafts: Vec<Draft>, ts: Timestamp, now: Duration) -> Recorded {
+        let delta = Delta::of(&drafts);
+        if self.lease.epoch != fence.epoch || self.session.status == Status::Archived {
+            self.refused += 1;
+            return Recorded::Stale;
+        }
+        if !self.fits(fence.turn, &delta) {
+            return Recorded::Moved;
+        }
+        let events = number(drafts, self.session.head, ts);
+        let row = &mut self.session;
+        row.head += events.len() as i64;
+        row.updated_at = ts;
+        row.usage += delta.usage;
+        if let Some(turn) = row.running.as_mut().filter(|turn| turn.id == fence.turn) {
+            turn.usage += delta.usage;
+        }
+        if let Some(start) = delta.start {
+            self.start(start, ts);
+        }
+        if let Some(end) = &delta.end {
+            self.end(fence.turn, end, ts);
+            self.lease.finish(fence.worker, now, self.session.queued.is_some());
+        }
+        self.append(events.clone());
+        Recorded::Appended(events)
+    }
+
+    /// Writes down a box before it is made; refused to whoever lost the lease.
+    pub fn begin_sandbox(&mut self, id: SandboxId, epoch: i64) -> bool {
+        let holds = self.lease.epoch == epoch;
+        if holds {
+            self.sandbox = Some(id);
+        }
+        holds
+    }
+
+    /// Whether the row is as the events assume.
+    fn fits(&self, turn: TurnId, delta: &Delta) -> bool {
+        let row = &self.session;
+        let is_running = row.running.as_ref().is_some_and(|running| running.id == turn);
+        let is_next = row.running.is_none() && row.queued.as_ref().is_some_and(|queued| queued.id == turn);
+        let starts = match delta.start {
+            None => true,
+            Some(start) if start.attempt == 1 => is_next && row.input_head == start.input_to_seq,
+            Some(_) => is_running,
+        };
+        starts && (delta.end.is_none() || is_running || is_next)
+    }
+
+    fn start(&mut self, start: Start, ts: Timestamp) {
+        let row = &mut self.session;
+        row.status = Status::Running;
+        if start.attempt == 1 {
+            row.input_cursor = start.input_to_seq;
+            row.turns += 1;
+            row.running = row.queued.take();
+        }
+        let turn = row.running.as_mut().expect("checked by the fence");
+        turn.state = TurnState::Running;
+        turn.attempt = start.attempt;
+        if start.attempt == 1 {
+            turn.started_at = Some(ts);
+        }
+    }
+
+    fn end(&mut self, id: TurnId, end: &TurnCompleted, ts: Timestamp) {
+        let row = &mut self.session;
+        let was_running = row.running.as_ref().is_some_and(|turn| turn.id == id);
+        row.status = if was_running && row.queued.is_some() { Status::Queued } else { end.status_at_rest() };
+        let mut turn = if was_running {
+            row.running.take().expect("looked at above")
+        } else {
+            row.input_cursor = row.input_head;
+            row.queued.take().expect("checked by the fence")
+        };
+        row.cancel_turn_id.take_if(|canceled| *canceled == id);
+        turn.state = end.yield_reason.state();
+        turn.completed_at = Some(ts);
+        turn.yield_reason = Some(end.yield_reason);
+        turn.result_event_id = end.result_event_id;
+        turn.error.clone_from(&end.error);
+        turn.active_seconds = end.active_seconds;
+        row.ended = Some(LastTurn {
+            id,
+            state: turn.state,
+            yield_reason: turn.yield_reason,
+            result_event_id: turn.result_event_id,
+        });
+        self.ended.push(turn);
+    }
+
+    fn append(&mut self, events: Vec<Event>) {
+        for event in events {
+            assert_eq!(event.seq, self.log.len() as i64 + 1, "the log has a gap");
+            self.ledger.note(&event, &self.log, self.folded.created.limits);
+            let effects = self.folded.apply(&event);
+            self.folded_ended.extend(effects.ended);
+            self.log.push(event);
+        }
+        assert_eq!(self.session, self.folded, "the row is not the fold of its log");
+        assert_eq!(self.ended.last(), self.folded_ended.last(), "a turn's row is not the fold of its log");
+    }
+
+    /// Whether nothing is left to do.
+    pub fn rests(&self) -> bool {
+        let row = &self.session;
+        let is_at_rest = match row.status {
+            Status::Queued | Status::Running => false,
+            Status::AwaitingInput | Status::Idle | Status::Failed | Status::Archived => true,
+        };
+        is_at_rest && row.running.is_none() && row.queued.is_none() && self.lease.job.is_none()
+    }
+
+    /// What must hold once everything has come to rest.
+    pub fn check_at_rest(&self) {
+        let (folded, ended) = fold(self.session.id, &self.log).expect("a log begins with session.created");
+        assert_eq!(self.session, folded, "the row is not the fold of the whole log");
+        assert_eq!(self.ended, ended, "the turns' rows are not the fold of the whole log");
+        assert_eq!(self.session.cancel_turn_id, None, "a cancel outlived its turn");
+        assert!(!self.session.is_pending() || self.session.status == Status::Archived, "input was forgotten");
+        self.ledger.check_at_rest();
+    }
+}
+
+fn number(drafts: Vec<Draft>, base: i64, ts: Timestamp) -> Vec<Event> {
+    (base + 1..).zip(drafts).map(|(seq, draft)| Event { seq, ts, draft }).collect()
+}

@@ -1,0 +1,266 @@
+//! One run from its seed: callers, misfortunes, then calm, rest and the final check.
+
+use std::{sync::Arc, time::Duration};
+
+use sha2::{Digest, Sha256};
+use sojourn::domain::{
+    Actor, Status,
+    decide::{Command, Input, NewSession, Stamp},
+    event::ActorKind,
+    session::{AgentSnapshot, Created, Limits, Source},
+};
+use tokio::time::sleep;
+
+use super::{
+    chance::Chance,
+    database::Database,
+    ledger::{Counts, Ledger},
+    process::Process,
+    world::{Plan, World, enter},
+};
+
+/// Within this everything must rest once nothing fails any more: leases, the longest
+/// Retry-After, the longest command and a few answers fit in it.
+const REST_MAX: Duration = Duration::from_secs(300);
+
+/// What happened in one run, or in many.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub counts: Counts,
+    /// Writes that the fence refused.
+    pub refused: u64,
+    pub crashes: u64,
+    pub freezes: u64,
+    pub slowest_rest: Duration,
+    pub slowest_seed: u64,
+    pub virtual_hours: f64,
+    /// Of the whole log: equal runs have equal ones.
+    digest: [u8; 8],
+}
+
+impl Report {
+    /// Adds the run of `seed`.
+    pub fn add(&mut self, seed: u64, run: Self) {
+        let (all, one) = (&mut self.counts, run.counts);
+        all.events += one.events;
+        all.turns += one.turns;
+        all.takeovers += one.takeovers;
+        all.steps += one.steps;
+        all.calls += one.calls;
+        all.unknown += one.unknown;
+        all.exhausted += one.exhausted;
+        all.slowest_cancel = all.slowest_cancel.max(one.slowest_cancel);
+        all.worst_overshoot = all.worst_overshoot.max(one.worst_overshoot);
+        self.refused += run.refused;
+        self.crashes += run.crashes;
+        self.freezes += run.freezes;
+        self.virtual_hours += run.virtual_hours;
+        if run.slowest_rest > self.slowest_rest {
+            (self.slowest_rest, self.slowest_seed) = (run.slowest_rest, seed);
+        }
+    }
+}
+
+/// How the run of a seed differs from others.
+fn plan(chance: &Chance) -> Plan {
+    let is_quiet = chance.one_in(4);
+    let rarely = |often: u64| if is_quiet { 0 } else { chance.pick(&[0, often, often * 4]) };
+    Plan {
+        lease: chance.millis(2_000, 8_000),
+        workers_max: 1 + chance.below(3),
+        provider: chance.pick(&["anthropic", "openai", "scripted"]),
+        is_strict: chance.one_in(8),
+        processes_fail: !is_quiet,
+        database_fails_one_in: rarely(40),
+        model_fails_one_in: chance.pick(&[0, 2, 4, 12]),
+        boxes_die_one_in: rarely(20),
+    }
+}
+
+/// Plays the run of `seed` to its end.
+pub async fn direct(seed: u64) -> Report {
+    let world = Arc::new(World::new(seed, plan));
+    world.open(session(&world));
+    let report = Arc::new(std::sync::Mutex::new(Report::default()));
+    let (stage, kept) = (Arc::clone(&world), Arc::clone(&report));
+    let director = async move {
+        let report = run(&stage).await;
+        *kept.lock().expect("nobody else holds it") = report;
+    };
+    world.stage.play(&world.chance, director).await;
+    let report = report.lock().expect("nobody else holds it").clone();
+    report
+}
+
+async fn run(world: &Arc<World>) -> Report {
+    let mut report = Report::default();
+    let mut processes = Vec::new();
+    let (done, mut callers) = tokio::sync::oneshot::channel::<()>();
+    let caller = Arc::clone(world);
+    enter(world, async move {
+        call(&caller).await;
+        let _ = done.send(());
+    });
+    while callers.try_recv().is_err() {
+        trouble(world, &mut processes, &mut report).await;
+        sleep(world.chance.millis(0, 3_000)).await;
+    }
+    world.calm_down();
+    report.slowest_rest = rest(world, &mut processes).await;
+    // Whatever happened to it, a session takes input and comes to rest again.
+    if !world.look(|database| database.session.status == Status::Archived) {
+        execute(world, Command::Steer(input("Are you there?"))).await;
+        rest(world, &mut processes).await;
+    }
+    report.virtual_hours = world.now().as_secs_f64() / 3_600.0;
+    world.look(|database| {
+        database.check_at_rest();
+        report.counts = database.ledger.counts;
+        report.refused = database.refused;
+        let log = format!("{:?}", database.log);
+        report.digest.copy_from_slice(&Sha256::digest(log)[..8]);
+    });
+    report
+}
+
+/// Waits until nothing is left to do, and says how long that took.
+async fn rest(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) -> Duration {
+    let began = world.now();
+    while !world.look(|database| database.rests()) {
+        assert!(world.now() - began < REST_MAX, "{}", stuck(world));
+        staff(world, processes);
+        processes.iter().for_each(|process| world.stage.thaw(process.group));
+        sleep(Duration::from_millis(500)).await;
+    }
+    world.now() - began
+}
+
+fn stuck(world: &World) -> String {
+    world.look(|database| {
+        let tail: Vec<_> = database.log.iter().rev().take(6).map(|event| event.draft.body.clone()).collect();
+        format!(
+            "{:?} with {:?} does not come to rest; its log ends (newest first) {tail:?}",
+            database.session.status, database.lease
+        )
+    })
+}
+
+/// Keeps at least one process at work.
+fn staff(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) {
+    processes.retain(|process| !world.stage.has_crashed(process.group));
+    if processes.iter().all(|process| process.is_draining()) {
+        processes.push(Process::start(world));
+    }
+}
+
+/// One misfortune, or none.
+async fn trouble(world: &Arc<World>, processes: &mut Vec<Arc<Process>>, report: &mut Report) {
+    staff(world, processes);
+    if (processes.len() as u64) < world.plan.workers_max && world.chance.one_in(2) {
+        processes.push(Process::start(world));
+    }
+    if world.mishap(world.plan.boxes_die_one_in) {
+        world.boxes.strike();
+    }
+    if !world.plan.processes_fail {
+        return;
+    }
+    let at = world.chance.below(processes.len() as u64) as usize;
+    let process = Arc::clone(&processes[at]);
+    match world.chance.below(8) {
+        0 => world.stage.crash(process.group, 0),
+        // Somewhere within the next things that it does.
+        1 => world.stage.crash(process.group, 1 + world.chance.below(60)),
+        2 => {
+            report.freezes += 1;
+            world.stage.freeze(process.group);
+            let (world, time) =
+                (Arc::clone(world), world.plan.lease.mul_f64(world.chance.below(30) as f64 / 10.0));
+            enter(&Arc::clone(&world), async move {
+                sleep(time).await;
+                world.stage.thaw(process.group);
+            });
+        }
+        3 => process.drain(),
+        _ => return,
+    }
+    report.crashes += u64::from(world.stage.has_crashed(processes[at].group));
+}
+
+/// What callers do, at their own pace.
+async fn call(world: &Arc<World>) {
+    let chance = &world.chance;
+    for _ in 0..3 + chance.below(8) {
+        sleep(world.duration() * chance.pick(&[0, 1, 2, 4])).await;
+        let command = match chance.below(20) {
+            0..8 => Command::Steer(input("Go on.")),
+            8..11 => Command::Steer(Input { interrupt: true, ..input("No, this.") }),
+            11..15 => Command::Cancel,
+            15..19 => Command::Patch { title: None, metadata: None, limits: Some(limits(chance)) },
+            _ => Command::Archive { open_calls: Vec::new() },
+        };
+        execute(world, command).await;
+    }
+}
+
+async fn execute(world: &Arc<World>, command: Command) {
+    let stamp = stamp(world);
+    let executed = world.look(|database| database.execute(command, &stamp, world.now()));
+    if executed.is_ok_and(|events| events > 0) {
+        world.hint(&world.job);
+        world.hint(&world.control);
+    }
+}
+
+fn input(text: &str) -> Input {
+    Input { text: text.to_owned(), ..Input::default() }
+}
+
+fn stamp(world: &World) -> Stamp {
+    let actor = Actor { id: None, display: None, kind: ActorKind::Human };
+    Stamp { actor, origin: world.origin.clone() }
+}
+
+fn limits(chance: &Chance) -> Limits {
+    let some = |chance: &Chance, from: u64, to: u64| chance.one_in(3).then(|| from + chance.below(to - from));
+    Limits {
+        tokens: some(chance, 1, 2_000),
+        turn_seconds: some(chance, 1, 30),
+        turns: some(chance, 1, 8),
+        steps: some(chance, 1, 12),
+    }
+}
+
+fn session(world: &World) -> Database {
+    let snapshot = AgentSnapshot {
+        revision_id: world.origin.id(),
+        revision: 1,
+        name: "repairer".to_owned(),
+        prompt_hash: String::new(),
+        model: format!("{}/m-1", world.plan.provider),
+        model_options: Default::default(),
+        runtime: "builtin".to_owned(),
+        tools: None,
+    };
+    let limits = if world.chance.one_in(2) { limits(&world.chance) } else { Limits::default() };
+    let created = Created {
+        agent_id: Some(world.origin.id()),
+        credential_id: None,
+        agent_snapshot: Some(snapshot),
+        title: None,
+        key: None,
+        client_id: None,
+        metadata: Default::default(),
+        limits,
+        source: Source::Api,
+    };
+    let input = world.chance.one_in(2).then(|| input("Fix it."));
+    let is_quiet = !world.plan.processes_fail && world.plan.database_fails_one_in == 0;
+    Database::with(
+        world.origin.id(),
+        NewSession { created, input },
+        &stamp(world),
+        world.now(),
+        Ledger::new(is_quiet),
+    )
+}

@@ -1,0 +1,113 @@
+//! The lease of one session as a pure state machine: what `store::job` does in SQL.
+//!
+//! Time is the database's, in nobody's hands but the caller's. A claim raises the
+//! epoch and moves the lease's end in one step; nothing else raises it but archive.
+
+use std::time::Duration;
+
+/// A worker process, as the job's row names it.
+pub type WorkerId = u64;
+
+/// The job of a session and the epoch beside it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lease {
+    pub epoch: i64,
+    pub job: Option<Job>,
+}
+
+/// Work that waits or is held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Who holds it.
+    pub worker: Option<WorkerId>,
+    /// When it may be taken: due, or the end of its lease.
+    pub ready_at: Duration,
+}
+
+/// What a claim gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Claimed {
+    pub epoch: i64,
+    /// The holder before let its lease run out.
+    pub taken_over: bool,
+}
+
+impl Lease {
+    /// Makes the job ready, unless somebody holds it: they will look themselves.
+    pub fn enqueue(&mut self, now: Duration) {
+        match &mut self.job {
+            Some(Job { worker: Some(_), .. }) => {}
+            Some(job) => job.ready_at = job.ready_at.min(now),
+            None => self.job = Some(Job { worker: None, ready_at: now }),
+        }
+    }
+
+    /// Takes the job when it is due, or its lease is over.
+    pub fn claim(&mut self, worker: WorkerId, now: Duration, lease: Duration) -> Option<Claimed> {
+        let job = self.job.as_mut().filter(|job| job.ready_at <= now)?;
+        let taken_over = job.worker.is_some();
+        *job = Job { worker: Some(worker), ready_at: now + lease };
+        self.epoch += 1;
+        Some(Claimed { epoch: self.epoch, taken_over })
+    }
+
+    /// Prolongs the lease; `None` when it is not this worker's.
+    pub fn renew(&mut self, worker: WorkerId, now: Duration, lease: Duration) -> Option<i64> {
+        self.held(worker)?.ready_at = now + lease;
+        Some(self.epoch)
+    }
+
+    /// Looks at the lease without prolonging it.
+    pub fn watch(&mut self, worker: WorkerId) -> Option<i64> {
+        self.held(worker)?;
+        Some(self.epoch)
+    }
+
+    /// Gives the job back, to be taken after `delay`.
+    pub fn release(&mut self, worker: WorkerId, now: Duration, delay: Duration) {
+        if let Some(job) = self.held(worker) {
+            *job = Job { worker: None, ready_at: now + delay };
+        }
+    }
+
+    /// Ends the job, or makes it ready again when there is more to do.
+    pub fn finish(&mut self, worker: WorkerId, now: Duration, more: bool) {
+        if self.held(worker).is_some() {
+            self.job = more.then_some(Job { worker: None, ready_at: now });
+        }
+    }
+
+    /// Closes the session: no job, and whoever wrote under an epoch does no more.
+    pub fn close(&mut self) {
+        self.epoch += 1;
+        self.job = None;
+    }
+
+    fn held(&mut self, worker: WorkerId) -> Option<&mut Job> {
+        self.job.as_mut().filter(|job| job.worker == Some(worker))
+    }
+}
+
+#[test]
+fn a_lease_is_taken_over_only_when_it_is_over_and_never_keeps_its_epoch() {
+    let (now, lease) = (Duration::from_secs(10), Duration::from_secs(2));
+    let mut state = Lease::default();
+    assert_eq!(state.claim(1, now, lease), None);
+    state.enqueue(now);
+    assert_eq!(state.claim(1, now, lease), Some(Claimed { epoch: 1, taken_over: false }));
+    state.enqueue(now);
+    assert_eq!(state.claim(2, now + lease / 2, lease), None);
+    assert_eq!(state.renew(1, now + lease / 2, lease), Some(1));
+    assert_eq!(state.claim(2, now + lease, lease), None);
+    assert_eq!(state.claim(2, now + lease * 2, lease), Some(Claimed { epoch: 2, taken_over: true }));
+    assert_eq!(state.renew(1, now + lease * 2, lease), None);
+    state.release(1, now, Duration::ZERO);
+    assert_eq!(state.watch(2), Some(2));
+    state.release(2, now, lease);
+    assert_eq!(state.claim(1, now, lease), None);
+    assert_eq!(state.claim(1, now + lease, lease), Some(Claimed { epoch: 3, taken_over: false }));
+    state.finish(1, now, true);
+    assert_eq!(state.job, Some(Job { worker: None, ready_at: now }));
+    state.close();
+    assert_eq!(state, Lease { epoch: 4, job: None });
+}

@@ -1,0 +1,209 @@
+//! What must be true of a log, checked with each event that enters it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use sojourn::{
+    base::Timestamp,
+    domain::{
+        Event, Message, TurnId,
+        event::{Body, StepCompleted},
+        session::Limits,
+        tool::Replay,
+        turn::YieldReason,
+    },
+    harness::history,
+};
+
+/// A cancel is settled within this while its worker lives.
+const CANCEL_SECONDS_MAX: i64 = 5;
+/// A turn outlives its deadline by this at most while its worker lives.
+const OVERSHOOT_SECONDS_MAX: i64 = 2;
+
+/// A turn starts at most this long after its limits were read.
+const PREPARED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Facts of one log, gathered as it grows.
+#[derive(Default)]
+pub struct Ledger {
+    /// Ends are judged by the clock too.
+    is_quiet: bool,
+    calls: BTreeMap<String, Call>,
+    turns: HashMap<TurnId, Turn>,
+    running: Option<TurnId>,
+    /// Limits that were replaced, and when: a turn may have been prepared under them.
+    replaced: Option<(Timestamp, Limits)>,
+    /// What the model was asked, by the number that its answer carries as usage.
+    asked: HashMap<u64, Vec<Message>>,
+    last_asked: Option<(TurnId, Vec<Message>)>,
+    pub counts: Counts,
+}
+
+/// What happened, for the report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub events: u64,
+    pub turns: u64,
+    pub takeovers: u64,
+    pub steps: u64,
+    pub calls: u64,
+    pub unknown: u64,
+    pub exhausted: u64,
+    pub slowest_cancel: Duration,
+    pub worst_overshoot: Duration,
+}
+
+#[derive(Debug)]
+struct Call {
+    turn: TurnId,
+    replay: Replay,
+    is_answered: bool,
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    attempt: i32,
+    started_at: Option<Timestamp>,
+    /// The longest `turn_seconds` that held while it ran; `None` without a bound.
+    seconds: Option<u64>,
+    canceled_at: Option<Timestamp>,
+    is_ended: bool,
+}
+
+impl Ledger {
+    /// An empty one; `is_quiet` when no worker fails and the database is there.
+    pub fn new(is_quiet: bool) -> Self {
+        Self { is_quiet, ..Self::default() }
+    }
+
+    /// Remembers what the model is asked in its call `number`.
+    pub fn asked(&mut self, number: u64, history: Vec<Message>) {
+        self.asked.insert(number, history);
+    }
+
+    /// What may be done with a call, as the log says.
+    pub fn replay(&self, call: &str) -> Option<Replay> {
+        self.calls.get(call).map(|call| call.replay)
+    }
+
+    /// Checks an event against those before it.
+    pub fn note(&mut self, event: &Event, before: &[Event], limits: Limits) {
+        self.counts.events += 1;
+        if let Some(id) = event.draft.turn_id {
+            let is_ended = self.turns.get(&id).is_some_and(|turn| turn.is_ended);
+            assert!(!is_ended, "a turn wrote after its end: {event:?}");
+        }
+        match &event.draft.body {
+            Body::TurnStarted { turn_id, attempt, .. } => self.start(*turn_id, *attempt, event.ts, limits),
+            Body::SessionUpdated { limits: Some(newer), .. } => {
+                self.replaced = Some((event.ts, limits));
+                self.widen(*newer);
+            }
+            Body::StepCompleted(step) => self.step(event, step, before),
+            Body::ToolCall { call_id, replay, .. } => {
+                self.counts.calls += 1;
+                let turn = event.draft.turn_id.expect("a call belongs to a turn");
+                assert_eq!(self.running, Some(turn), "a call outside its turn");
+                let call = Call { turn, replay: *replay, is_answered: false };
+                assert!(self.calls.insert(call_id.clone(), call).is_none(), "a call was announced twice");
+            }
+            Body::ToolResult { call_id, outcome, .. } => {
+                self.counts.unknown += u64::from(*outcome == sojourn::domain::event::Outcome::Unknown);
+                let call = self.calls.get_mut(call_id).expect("a result belongs to a call");
+                assert_eq!(Some(call.turn), event.draft.turn_id, "a result outside its call's turn");
+                assert!(
+                    !std::mem::replace(&mut call.is_answered, true),
+                    "a call was answered twice: {event:?}"
+                );
+            }
+            Body::TurnCancelRequested { turn_id, .. } => {
+                let turn = self.turns.entry(*turn_id).or_default();
+                turn.canceled_at.get_or_insert(event.ts);
+            }
+            Body::TurnCompleted(completed) => {
+                self.counts.exhausted += u64::from(
+                    completed.error.as_ref().is_some_and(|error| error.code == "recovery_exhausted"),
+                );
+                self.end(completed.turn_id, completed.yield_reason, event.ts);
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, id: TurnId, attempt: i32, ts: Timestamp, limits: Limits) {
+        let turn = self.turns.entry(id).or_default();
+        assert_eq!(attempt, turn.attempt + 1, "an attempt was left out or repeated");
+        turn.attempt = attempt;
+        if attempt == 1 {
+            assert_eq!(self.running.replace(id), None, "two turns run at once");
+            turn.started_at = Some(ts);
+            turn.seconds = limits.turn_seconds;
+            self.counts.turns += 1;
+            if let Some((_, older)) = self.replaced.filter(|(at, _)| ts - *at < PREPARED_WITHIN) {
+                self.widen(older);
+            }
+        } else {
+            assert_eq!(self.running, Some(id), "a turn that does not run was taken over");
+            self.counts.takeovers += 1;
+        }
+    }
+
+    fn widen(&mut self, limits: Limits) {
+        if let Some(turn) = self.running.and_then(|id| self.turns.get_mut(&id)) {
+            turn.seconds = turn.seconds.and_then(|was| limits.turn_seconds.map(|seconds| seconds.max(was)));
+        }
+    }
+
+    /// A request is a function of the log before its answer, and grows at its end.
+    fn step(&mut self, event: &Event, step: &StepCompleted, before: &[Event]) {
+        self.counts.steps += 1;
+        let turn = event.draft.turn_id.expect("a step belongs to a turn");
+        let Some(asked) = self.asked.remove(&step.usage.input_tokens) else {
+            panic!("an answer to a question that was not put, or that was recorded before: {event:?}");
+        };
+        assert_eq!(asked, history::build(before, false), "the request is not what the log says");
+        if let Some((last, earlier)) = &self.last_asked
+            && *last == turn
+        {
+            assert!(asked.starts_with(earlier), "a request does not begin with the one before it");
+        }
+        self.last_asked = Some((turn, asked));
+    }
+
+    fn end(&mut self, id: TurnId, reason: YieldReason, ts: Timestamp) {
+        let open: Vec<_> =
+            self.calls.iter().filter(|(_, call)| call.turn == id && !call.is_answered).collect();
+        assert!(open.is_empty(), "a turn ended with calls that nobody answered: {open:?}");
+        let turn = self.turns.entry(id).or_default();
+        turn.is_ended = true;
+        self.running.take_if(|running| *running == id);
+        if !self.is_quiet {
+            return;
+        }
+        if let Some(since) = turn.canceled_at {
+            let took = ts - since;
+            assert!(took.whole_seconds() < CANCEL_SECONDS_MAX, "a cancel took {took}");
+            self.counts.slowest_cancel = self.counts.slowest_cancel.max(took.try_into().unwrap_or_default());
+        }
+        if let (Some(started), Some(seconds)) = (turn.started_at, turn.seconds) {
+            let over = ts - (started + Duration::from_secs(seconds));
+            assert!(
+                over.whole_seconds() < OVERSHOOT_SECONDS_MAX,
+                "{reason:?} came {over} after the deadline"
+            );
+            self.counts.worst_overshoot =
+                self.counts.worst_overshoot.max(over.try_into().unwrap_or_default());
+        }
+    }
+
+    /// What must hold once everything has come to rest.
+    pub fn check_at_rest(&self) {
+        assert_eq!(self.running, None, "a turn still runs");
+        let open: Vec<_> = self.calls.iter().filter(|(_, call)| !call.is_answered).collect();
+        assert!(open.is_empty(), "calls without a result: {open:?}");
+        let lasting = self.turns.iter().find(|(_, turn)| !turn.is_ended);
+        assert!(lasting.is_none(), "a turn without an end: {lasting:?}");
+    }
+}

@@ -1,0 +1,124 @@
+//! A model that says anything a provider may say, and fails like one.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use sojourn::{
+    domain::{
+        Answer, Block, Message, StopReason, Usage,
+        conversation::ModelRequest,
+        tool::{ASK, ToolCall},
+    },
+    harness::{Delta, Model},
+    model::Fault,
+};
+use tokio::time::sleep;
+
+use super::{dialect, world::World};
+
+/// The session's model.
+pub struct Provider {
+    pub world: Arc<World>,
+}
+
+#[async_trait]
+impl Model for Provider {
+    fn provider(&self) -> &str {
+        self.world.plan.provider
+    }
+
+    async fn answer(
+        &self,
+        request: &ModelRequest,
+        _: &mut (dyn FnMut(Delta) + Send),
+    ) -> Result<Answer, Fault> {
+        if let Err(words) = dialect::check(&request.history) {
+            panic!("{words}: {:#?}", request.history);
+        }
+        if self.world.plan.is_strict {
+            for provider in dialect::PROVIDERS {
+                dialect::check_strictly(provider, request).unwrap_or_else(|words| {
+                    panic!("{provider} refuses: {words}: {:#?}", request.history);
+                });
+            }
+        }
+        let number = self.world.number();
+        self.world.look(|database| database.ledger.asked(number, request.history.clone()));
+        sleep(self.world.duration()).await;
+        if self.world.mishap(self.world.plan.model_fails_one_in) {
+            return Err(self.fault().await);
+        }
+        let (blocks, stop) = self.blocks(number, &request.history);
+        // The number of the question travels as usage, so that the log tells it.
+        let usage = Usage { input_tokens: number, output_tokens: 5, ..Usage::default() };
+        Ok(Answer { raw: dialect::raw(self.provider(), &blocks), blocks, stop, usage })
+    }
+}
+
+impl Provider {
+    async fn fault(&self) -> Fault {
+        let reason = "simulated".to_owned();
+        match self.world.chance.below(12) {
+            0 => Fault::ContextTooLong { reason },
+            1 => Fault::Unauthorized { reason },
+            2 => Fault::Refused { reason },
+            3 => {
+                // A stall, until the adapter gives it up.
+                sleep(Duration::from_secs(120)).await;
+                Fault::Unavailable { reason, retry_after: None }
+            }
+            4..10 => {
+                let retry_after = Some(self.world.chance.millis(0, 30_000));
+                Fault::Unavailable { reason, retry_after }
+            }
+            _ => Fault::Unavailable { reason, retry_after: None },
+        }
+    }
+
+    /// What it says: the longer the turn, the likelier an end.
+    fn blocks(&self, number: u64, history: &[Message]) -> (Vec<Block>, StopReason) {
+        let chance = &self.world.chance;
+        let is_user = |message: &Message| matches!(message, Message::User { .. });
+        let since_input = history.iter().rev().take_while(|message| !is_user(message)).count() as u64;
+        let mut blocks = Vec::new();
+        if chance.one_in(4) {
+            blocks.push(Block::Thinking { text: format!("Thought {number}.") });
+        }
+        if chance.one_in(2) {
+            blocks.push(Block::Text { text: chance.pick(&["Done.", "Next.", " ", ""]).to_owned() });
+        }
+        let is_over = self.world.is_calm() && chance.one_in(2) || chance.below(12) < since_input;
+        if is_over {
+            let stop = match chance.below(10) {
+                0 => StopReason::MaxTokens,
+                1 => StopReason::Refusal,
+                _ => StopReason::EndTurn,
+            };
+            return (blocks, stop);
+        }
+        if chance.one_in(10) {
+            return (blocks, StopReason::Pause);
+        }
+        let calls = if chance.one_in(200) { 70 } else { 1 + chance.below(4) };
+        blocks.extend((0..calls).map(|at| Block::ToolCall(self.call(format!("c{number}_{at}")))));
+        (blocks, if chance.one_in(10) { StopReason::MaxTokens } else { StopReason::ToolUse })
+    }
+
+    fn call(&self, call_id: String) -> ToolCall {
+        let chance = &self.world.chance;
+        let tool = match chance.below(20) {
+            0 => ASK,
+            1 => "no_such_tool",
+            2..8 => "read",
+            8..12 => "write",
+            _ => "bash",
+        };
+        let input: Value = match chance.below(12) {
+            0 => json!({"bad": true}),
+            1 => json!({"_malformed": "{\"comm"}),
+            _ => json!({"command": "make", "question": "Which?"}),
+        };
+        ToolCall { call_id, tool: tool.to_owned(), input }
+    }
+}

@@ -1,0 +1,376 @@
+//! A worker process: claims, keeps its leases, runs turns, drains.
+//!
+//! The loops of `worker` and `queue` over the simulated record; the turns themselves
+//! are run by the service's own `harness::run`.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use serde_json::Map;
+use sojourn::{
+    base::limit::{CLAIM_POLL, CONTROL_INTERVAL, DRAIN_TIMEOUT, STATEMENT_TIMEOUT, TURN_ATTEMPTS_MAX},
+    domain::{
+        Actor, Body, Event, Session, Status, TurnId,
+        delta::Delta,
+        event::{Draft, Outcome, TurnCompleted},
+        turn::{TurnError, YieldReason},
+    },
+    harness::{self, Halt, Journal, Ports, Signals, history},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    actors::Group,
+    database::{Fence, Recorded},
+    lease::Claimed,
+    model::Provider,
+    tools::LeasedTools,
+    world::{Away, World},
+};
+
+/// Turns that one process runs at the same time: with two, a process may take over
+/// from itself after it was frozen.
+const SLOTS: u64 = 2;
+/// How long a job rests that could not be worked on for want of the database.
+const REST: Duration = Duration::from_secs(1);
+
+/// One process; its futures form the group that crashes and freezes together.
+pub struct Process {
+    world: Arc<World>,
+    pub group: Group,
+    held: Mutex<Option<Holding>>,
+    busy: AtomicU64,
+    freed: Notify,
+    drain: watch::Sender<bool>,
+    /// Ends the slots that outlast a drain.
+    abort: CancellationToken,
+    /// Ends the renewals, after the last lease.
+    kept: CancellationToken,
+}
+
+struct Holding {
+    epoch: i64,
+    state: watch::Sender<State>,
+    ends: Instant,
+}
+
+/// What a holder must know about its lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct State {
+    lost: bool,
+    cancel_turn: Option<TurnId>,
+}
+
+/// The right to work on the session. Dropped, it is kept no longer.
+struct Held {
+    process: Arc<Process>,
+    claimed: Claimed,
+    state: watch::Receiver<State>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.process.lock().take_if(|holding| holding.epoch == self.claimed.epoch);
+        self.process.busy.fetch_sub(1, SeqCst);
+        self.process.freed.notify_waiters();
+    }
+}
+
+impl Process {
+    /// Starts a process on the stage.
+    pub fn start(world: &Arc<World>) -> Arc<Self> {
+        let process = Arc::new(Self {
+            world: Arc::clone(world),
+            group: world.number(),
+            held: Mutex::new(None),
+            busy: AtomicU64::new(0),
+            freed: Notify::new(),
+            drain: watch::channel(false).0,
+            abort: CancellationToken::new(),
+            kept: CancellationToken::new(),
+        });
+        world.stage.enter(Some(process.group), Arc::clone(&process).work());
+        world.stage.enter(Some(process.group), Arc::clone(&process).keep());
+        process
+    }
+
+    /// Asks the process to stop, as TERM does.
+    pub fn drain(&self) {
+        self.drain.send_replace(true);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        *self.drain.borrow()
+    }
+
+    async fn work(self: Arc<Self>) {
+        let mut draining = self.drain.subscribe();
+        while !*draining.borrow() {
+            self.fill().await;
+            tokio::select! {
+                biased;
+                _ = draining.wait_for(|draining| *draining) => {}
+                () = self.world.job.notified() => {}
+                () = self.freed.notified() => {}
+                () = sleep(CLAIM_POLL) => {}
+            }
+        }
+        let idle = async {
+            while self.busy.load(SeqCst) > 0 {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        if timeout(DRAIN_TIMEOUT, idle).await.is_err() {
+            self.abort.cancel();
+        }
+        self.kept.cancel();
+    }
+
+    async fn fill(self: &Arc<Self>) {
+        while self.busy.load(SeqCst) < SLOTS {
+            let (worker, lease) = (self.group, self.world.plan.lease);
+            let ends = Instant::now() + lease;
+            let claimed = self.world.ask(move |database, now| database.lease.claim(worker, now, lease)).await;
+            let Ok(Some(claimed)) = claimed else { return };
+            let held = self.hold(claimed, ends);
+            let (process, abort) = (Arc::clone(self), self.abort.clone());
+            self.world.stage.enter(Some(self.group), async move {
+                abort.run_until_cancelled(process.slot(held)).await;
+            });
+        }
+    }
+
+    fn hold(self: &Arc<Self>, claimed: Claimed, ends: Instant) -> Held {
+        let (sender, state) = watch::channel(State::default());
+        *self.lock() = Some(Holding { epoch: claimed.epoch, state: sender, ends });
+        self.busy.fetch_add(1, SeqCst);
+        Held { process: Arc::clone(self), claimed, state }
+    }
+
+    /// Renews what is held and hears what callers want.
+    async fn keep(self: Arc<Self>) {
+        let lease = self.world.plan.lease;
+        let mut ticks = interval(CONTROL_INTERVAL.min(lease / 4));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewed = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.kept.cancelled() => return,
+                () = self.world.control.notified() => {}
+                _ = ticks.tick() => {}
+            }
+            let renew = renewed.elapsed() >= lease / 3;
+            if renew {
+                renewed = Instant::now();
+            }
+            self.tick(renew).await;
+        }
+    }
+
+    async fn tick(&self, renew: bool) {
+        let Some(epoch) = self.lock().as_ref().map(|holding| holding.epoch) else { return };
+        let (worker, lease) = (self.group, self.world.plan.lease);
+        let ends = Instant::now() + lease;
+        let answer = self.world.ask(move |database, now| {
+            let held =
+                if renew { database.lease.renew(worker, now, lease) } else { database.lease.watch(worker) };
+            held.map(|epoch| (epoch, database.session.cancel_turn_id))
+        });
+        if let Ok(Ok(row)) = timeout(STATEMENT_TIMEOUT, answer).await
+            && let Some(holding) = self.lock().as_mut().filter(|holding| holding.epoch == epoch)
+        {
+            match row.filter(|(epoch, _)| *epoch == holding.epoch) {
+                Some((_, cancel_turn)) => {
+                    holding.ends = if renew { ends } else { holding.ends };
+                    let state = State { lost: false, cancel_turn };
+                    holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
+                }
+                None => lose(holding),
+            }
+        }
+        if let Some(holding) = self.lock().as_ref().filter(|holding| holding.ends <= Instant::now()) {
+            lose(holding);
+        }
+    }
+
+    async fn slot(self: Arc<Self>, held: Held) {
+        loop {
+            let Ok(session) = self.world.ask(|database, _| database.session.clone()).await else { return };
+            let Some((turn, attempt)) = pending(&session, held.claimed) else {
+                let worker = self.group;
+                let finish = self.world.ask(move |database, now| {
+                    let more = database.session.queued.is_some() || database.session.running.is_some();
+                    database.lease.finish(worker, now, more);
+                });
+                let _ = finish.await;
+                return;
+            };
+            let delay = match self.run_turn(&held, turn, attempt).await {
+                Ok(()) => return self.world.hint(&self.world.job),
+                Err(Halt::Moved) => continue,
+                Err(Halt::Stale) => return,
+                Err(Halt::Drained) => Duration::ZERO,
+                Err(Halt::Wait(delay)) => delay,
+                Err(Halt::Unavailable(_)) => REST,
+            };
+            let worker = self.group;
+            let release = self.world.ask(move |database, now| {
+                // A cancel that came while the job was held woke nobody.
+                let is_canceled = database.session.cancel_turn_id.is_some();
+                database.lease.release(worker, now, if is_canceled { Duration::ZERO } else { delay });
+            });
+            let _ = release.await;
+            return self.world.hint(&self.world.job);
+        }
+    }
+
+    async fn run_turn(&self, held: &Held, turn: TurnId, attempt: i32) -> Result<(), Halt> {
+        let fence = Fence { epoch: held.claimed.epoch, worker: self.group, turn };
+        let journal = LeasedJournal { world: Arc::clone(&self.world), fence };
+        if attempt > TURN_ATTEMPTS_MAX {
+            return end_early(&journal).await;
+        }
+        let tools = LeasedTools::new(Arc::clone(&self.world), fence);
+        let (sender, signals) = watch::channel(Signals::default());
+        let ports = Ports { journal: &journal, tools: &tools, origin: &self.world.origin, signals };
+        let turn = harness::Turn {
+            id: turn,
+            attempt,
+            model: Arc::new(Provider { world: Arc::clone(&self.world) }),
+            model_name: "m-1".to_owned(),
+            prompt: "You repair things.".to_owned(),
+            options: Default::default(),
+            objects: false,
+        };
+        let id = turn.id;
+        tokio::select! {
+            biased;
+            ended = harness::run(turn, ports) => ended,
+            () = follow(held.state.clone(), self.drain.subscribe(), id, sender) => unreachable!("followed for ever"),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Holding>> {
+        self.held.lock().expect("no holder panics")
+    }
+}
+
+fn lose(holding: &Holding) {
+    holding.state.send_if_modified(|state| !std::mem::replace(&mut state.lost, true));
+}
+
+/// The turn to work on and its attempt.
+fn pending(session: &Session, claimed: Claimed) -> Option<(TurnId, i32)> {
+    match (&session.running, &session.queued) {
+        _ if session.status == Status::Archived => None,
+        (Some(running), _) => Some((running.id, running.attempt + i32::from(claimed.taken_over))),
+        (None, Some(queued)) => Some((queued.id, 1)),
+        (None, None) => None,
+    }
+}
+
+/// The lease's state and the drain, as the harness reads them.
+async fn follow(
+    mut lease: watch::Receiver<State>,
+    mut draining: watch::Receiver<bool>,
+    turn: TurnId,
+    sender: watch::Sender<Signals>,
+) {
+    loop {
+        let state = *lease.borrow_and_update();
+        let signals = Signals {
+            lost: state.lost,
+            cancel: state.cancel_turn == Some(turn),
+            drain: *draining.borrow_and_update(),
+        };
+        sender.send_if_modified(|held| std::mem::replace(held, signals) != signals);
+        let changed = tokio::select! {
+            biased;
+            changed = lease.changed() => changed.is_ok(),
+            changed = draining.changed() => changed.is_ok(),
+        };
+        if !changed {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The log, under a lease.
+struct LeasedJournal {
+    world: Arc<World>,
+    fence: Fence,
+}
+
+#[async_trait]
+impl Journal for LeasedJournal {
+    async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
+        let (fence, ts) = (self.fence, self.world.origin.now());
+        let recorded = self.world.ask(move |database, now| database.record(fence, drafts, ts, now)).await;
+        match recorded.map_err(away)? {
+            Recorded::Appended(events) => Ok(events),
+            Recorded::Stale => Err(Halt::Stale),
+            Recorded::Moved => Err(Halt::Moved),
+        }
+    }
+
+    async fn log(&self) -> Result<Vec<Event>, Halt> {
+        self.world.ask(|database, _| database.log.clone()).await.map_err(away)
+    }
+
+    async fn session(&self) -> Result<Session, Halt> {
+        self.world.ask(|database, _| database.session.clone()).await.map_err(away)
+    }
+}
+
+fn away(_: Away) -> Halt {
+    Halt::Unavailable("the database is away".to_owned())
+}
+
+/// Ends a turn that was interrupted too often, as `worker::slot` does.
+async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
+    let turn = journal.fence.turn;
+    let log = journal.log().await?;
+    let draft = |body: Body| Draft {
+        id: journal.world.origin.id(),
+        actor: Actor::system(),
+        level: body.level(),
+        turn_id: Some(turn),
+        step_id: None,
+        refs: Map::new(),
+        body,
+    };
+    let lost = |call: sojourn::domain::tool::ToolCall| {
+        draft(Body::ToolResult {
+            call_id: call.call_id,
+            tool: call.tool,
+            output: "Nobody knows.".to_owned(),
+            is_error: true,
+            outcome: Outcome::Unknown,
+            duration_ms: 0,
+        })
+    };
+    let mut drafts: Vec<_> = history::open_calls(&log, turn).into_iter().map(lost).collect();
+    let own = log.iter().filter(|event| event.draft.turn_id == Some(turn)).map(|event| &event.draft);
+    drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
+        turn_id: turn,
+        yield_reason: YieldReason::Error,
+        result_event_id: None,
+        usage: Delta::of(own).usage,
+        active_seconds: 0,
+        error: Some(TurnError { code: "recovery_exhausted".to_owned(), message: String::new() }),
+        limit: None,
+        failed: true,
+    }))));
+    journal.record(drafts).await.map(drop)
+}

@@ -1,0 +1,267 @@
+//! The port `Tools` over simulated boxes, with the rules of `worker::ports`.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::{Map, json};
+use sojourn::{
+    base::limit::{SANDBOX_CALL_ATTEMPTS_MAX, SANDBOX_START_ATTEMPTS_MAX},
+    domain::{
+        Actor, Body, SandboxId,
+        event::{Draft, Outcome},
+        tool::{ASK, Replay, ToolCall, ToolSpec},
+    },
+    harness::{Done, Executed, ToolFault, Tools},
+};
+use tokio::{sync::Mutex, time::sleep};
+
+use super::{
+    boxes::Refused,
+    database::{Fence, Recorded},
+    world::{Away, World},
+};
+
+/// The tools, by what a crash in the middle of each means.
+pub const TOOLS: [(&str, Replay); 4] = [
+    ("read", Replay::ReadOnly),
+    ("write", Replay::Idempotent),
+    ("bash", Replay::Unsafe),
+    (ASK, Replay::ReadOnly),
+];
+
+/// What a turn under one lease holds of the session's box.
+pub struct LeasedTools {
+    world: Arc<World>,
+    fence: Fence,
+    specs: Vec<ToolSpec>,
+    attached: Mutex<Option<SandboxId>>,
+}
+
+/// What a call came to when no result can be had by asking.
+enum Open {
+    NeverRan,
+    Lost,
+}
+
+impl LeasedTools {
+    pub fn new(world: Arc<World>, fence: Fence) -> Self {
+        let spec = |(name, replay): (&str, Replay)| ToolSpec {
+            name: name.to_owned(),
+            description: format!("The tool {name}."),
+            input_schema: json!({"type": "object", "properties": {}}),
+            replay,
+        };
+        Self { world, fence, specs: TOOLS.map(spec).into(), attached: Mutex::new(None) }
+    }
+
+    async fn attached(&self) -> Result<SandboxId, ToolFault> {
+        let mut attached = self.attached.lock().await;
+        let id = match *attached {
+            Some(id) => id,
+            None => match self.greet().await? {
+                Some(id) => id,
+                None => self.make().await?,
+            },
+        };
+        *attached = Some(id);
+        Ok(id)
+    }
+
+    async fn greet(&self) -> Result<Option<SandboxId>, ToolFault> {
+        let Some(id) = self.world.ask(|database, _| database.sandbox).await.map_err(away)? else {
+            return Ok(None);
+        };
+        self.world.latency().await;
+        match self.world.boxes.attach(id, self.fence.epoch) {
+            Ok(()) => Ok(Some(id)),
+            Err(Refused::Stale) => Err(ToolFault::Stale),
+            Err(Refused::Gone) => {
+                self.write_off(id).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn make(&self) -> Result<SandboxId, ToolFault> {
+        let epoch = self.fence.epoch;
+        for _ in 0..SANDBOX_START_ATTEMPTS_MAX {
+            let id: SandboxId = self.world.origin.id();
+            let begun = self.world.ask(move |database, _| database.begin_sandbox(id, epoch)).await;
+            if !begun.map_err(away)? {
+                return Err(ToolFault::Stale);
+            }
+            self.world.latency().await;
+            if self.world.mishap(self.world.plan.boxes_die_one_in) {
+                self.end_row(id).await?;
+                sleep(Duration::from_millis(200)).await;
+                continue;
+            }
+            self.world.boxes.create(id, epoch);
+            self.world.latency().await;
+            self.say(Body::SandboxCreated { sandbox_id: id, duration_ms: 1 }).await?;
+            return Ok(id);
+        }
+        Err(ToolFault::Unavailable("no box started".to_owned()))
+    }
+
+    /// Whether the box that an earlier worker used is still there.
+    async fn survived(&self) -> Result<bool, ToolFault> {
+        let mut attached = self.attached.lock().await;
+        if attached.is_none() {
+            *attached = self.greet().await?;
+        }
+        Ok(attached.is_some())
+    }
+
+    async fn gone(&self, id: SandboxId) -> Result<Result<Done, Open>, ToolFault> {
+        let mut attached = self.attached.lock().await;
+        if attached.take_if(|attached| *attached == id).is_some() {
+            self.write_off(id).await?;
+        }
+        Ok(Err(Open::Lost))
+    }
+
+    async fn write_off(&self, id: SandboxId) -> Result<(), ToolFault> {
+        self.end_row(id).await?;
+        self.say(Body::SandboxLost { sandbox_id: id, reason: "it is gone".to_owned() }).await
+    }
+
+    async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
+        let end = self.world.ask(move |database, _| {
+            database.sandbox.take_if(|live| *live == id);
+        });
+        end.await.map_err(away)
+    }
+
+    async fn say(&self, body: Body) -> Result<(), ToolFault> {
+        let draft = Draft {
+            id: self.world.origin.id(),
+            actor: Actor::system(),
+            level: body.level(),
+            turn_id: Some(self.fence.turn),
+            step_id: None,
+            refs: Map::new(),
+            body,
+        };
+        let (fence, ts) = (self.fence, self.world.origin.now());
+        let said = self.world.ask(move |database, now| database.record(fence, vec![draft], ts, now)).await;
+        match said.map_err(away)? {
+            Recorded::Appended(_) => Ok(()),
+            Recorded::Stale | Recorded::Moved => Err(ToolFault::Stale),
+        }
+    }
+
+    async fn run_here(&self, call: &ToolCall) -> Result<Result<Done, Open>, ToolFault> {
+        let id = self.attached().await?;
+        self.world.latency().await;
+        let epoch = self.fence.epoch;
+        let started = match self.replay_of(call) {
+            Replay::Unsafe => {
+                let ends = self.world.now() + self.world.duration();
+                self.world.look(|log| self.world.boxes.start(id, epoch, &call.call_id, ends, log))
+            }
+            Replay::ReadOnly | Replay::Idempotent => {
+                self.world.look(|log| self.world.boxes.touch(id, epoch, &call.call_id, log))
+            }
+        };
+        match started {
+            Ok(()) => self.follow(id, call).await,
+            Err(Refused::Stale) => Err(ToolFault::Stale),
+            Err(Refused::Gone) => self.gone(id).await,
+        }
+    }
+
+    /// Waits for the command of a call, asking now and then whether its box lives.
+    async fn follow(&self, id: SandboxId, call: &ToolCall) -> Result<Result<Done, Open>, ToolFault> {
+        if self.replay_of(call) != Replay::Unsafe {
+            self.world.latency().await;
+            return Ok(Ok(done(call, Outcome::Ran)));
+        }
+        loop {
+            let now = self.world.now();
+            match self.world.boxes.ends(id, self.fence.epoch, &call.call_id) {
+                Ok(None) => return Ok(Err(Open::NeverRan)),
+                Ok(Some(ends)) if ends <= now => return Ok(Ok(done(call, Outcome::Ran))),
+                Ok(Some(ends)) => sleep((ends - now).min(Duration::from_secs(1))).await,
+                Err(Refused::Stale) => return Err(ToolFault::Stale),
+                Err(Refused::Gone) => return self.gone(id).await,
+            }
+            self.world.latency().await;
+        }
+    }
+
+    fn replay_of(&self, call: &ToolCall) -> Replay {
+        (self as &dyn Tools).replay(&call.tool)
+    }
+}
+
+#[async_trait]
+impl Tools for LeasedTools {
+    fn specs(&self) -> &[ToolSpec] {
+        &self.specs
+    }
+
+    fn refused(&self, call: &ToolCall) -> Option<String> {
+        let is_known = self.specs.iter().any(|spec| spec.name == call.tool);
+        (!is_known || call.input.get("bad").is_some()).then(|| "It cannot run like this.".to_owned())
+    }
+
+    async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+        for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
+            match self.run_here(call).await? {
+                Ok(done) => return Ok(done),
+                Err(Open::Lost) if self.replay_of(call) == Replay::Unsafe => {
+                    return Ok(done(call, Outcome::Unknown));
+                }
+                Err(Open::Lost | Open::NeverRan) => {}
+            }
+        }
+        Err(ToolFault::Unavailable("the box was lost again and again".to_owned()))
+    }
+
+    async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+        if self.replay_of(call) != Replay::Unsafe {
+            return self.run(call).await;
+        }
+        // Without the box that it was announced for, nobody can say whether it ran.
+        if !self.survived().await? {
+            return Ok(done(call, Outcome::Unknown));
+        }
+        let id = self.attached().await?;
+        self.world.latency().await;
+        match self.follow(id, call).await? {
+            Ok(done) => Ok(done),
+            Err(Open::Lost) => Ok(done(call, Outcome::Unknown)),
+            Err(Open::NeverRan) => self.run(call).await,
+        }
+    }
+
+    async fn cancel(&self, call: &ToolCall) {
+        let held = *self.attached.lock().await;
+        let id = match held {
+            Some(id) => Some(id),
+            None => self.greet().await.ok().flatten(),
+        };
+        if let Some(id) = id {
+            sleep(self.world.chance.millis(0, 1_000)).await;
+            let _ = self.world.boxes.kill(id, self.fence.epoch, &call.call_id, self.world.now());
+        }
+    }
+}
+
+fn done(call: &ToolCall, outcome: Outcome) -> Done {
+    let ran = outcome == Outcome::Ran;
+    let exec = (ran && call.tool == "bash").then(|| Executed {
+        command: "make".to_owned(),
+        exit_code: 0,
+        summary: String::new(),
+        bytes: 0,
+        cause: "exited".to_owned(),
+    });
+    let output = if ran { format!("{} is done.", call.call_id) } else { "Nobody knows.".to_owned() };
+    Done { output, is_error: !ran, outcome, duration: Duration::ZERO, exec }
+}
+
+fn away(_: Away) -> ToolFault {
+    ToolFault::Unavailable("the database is away".to_owned())
+}

@@ -1,0 +1,175 @@
+//! What all actors of one simulated run share.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use sojourn::base::{Clock, Origin, Timestamp, entropy::SeededEntropy};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, sleep},
+};
+
+use super::{actors::Stage, boxes::Boxes, chance::Chance, database::Database};
+
+/// A run: everything in it follows from the seed.
+pub struct World {
+    pub chance: Chance,
+    pub origin: Origin,
+    pub plan: Plan,
+    pub stage: Stage,
+    pub boxes: Boxes,
+    database: Mutex<Option<Database>>,
+    began: Instant,
+    /// From here on nothing fails any more.
+    calm: AtomicBool,
+    numbers: AtomicU64,
+    /// A hint that a job may be ready; hints get lost.
+    pub job: Notify,
+    /// A hint that a caller wants something of a held job.
+    pub control: Notify,
+}
+
+/// How one run differs from another. A mishap happens once in so many chances,
+/// and never for 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub lease: Duration,
+    pub workers_max: u64,
+    pub provider: &'static str,
+    /// Every request is put into its provider's words and checked by the strict fake.
+    pub is_strict: bool,
+    /// Worker processes crash, freeze, drain.
+    pub processes_fail: bool,
+    pub database_fails_one_in: u64,
+    pub model_fails_one_in: u64,
+    pub boxes_die_one_in: u64,
+}
+
+/// The database did not answer; what was asked may have been done.
+#[derive(Clone, Copy, Debug)]
+pub struct Away;
+
+/// The paused clock of the runtime, as the service reads it.
+struct PausedClock {
+    began: Instant,
+}
+
+impl Clock for PausedClock {
+    fn now(&self) -> Timestamp {
+        // 2026-11-01T00:00:00Z: any fixed time would do.
+        let start = Timestamp::from_unix_timestamp(1_793_491_200).expect("a time in range");
+        start + self.began.elapsed()
+    }
+}
+
+impl World {
+    pub fn new(seed: u64, plan: impl FnOnce(&Chance) -> Plan) -> Self {
+        let chance = Chance::new(seed);
+        let began = Instant::now();
+        let entropy = SeededEntropy::new(seed);
+        Self {
+            plan: plan(&chance),
+            chance,
+            origin: Origin::new(Arc::new(PausedClock { began }), Arc::new(entropy)),
+            stage: Stage::default(),
+            boxes: Boxes::default(),
+            database: Mutex::new(None),
+            began,
+            calm: AtomicBool::new(false),
+            numbers: AtomicU64::new(0),
+            job: Notify::new(),
+            control: Notify::new(),
+        }
+    }
+
+    /// Time since the run began: the database's clock.
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// A number that no other has, from 1.
+    pub fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, SeqCst) + 1
+    }
+
+    pub fn open(&self, database: Database) {
+        *self.database.lock().expect("no statement panics") = Some(database);
+    }
+
+    /// The tables, at once and whatever fails: for checks.
+    pub fn look<T>(&self, at: impl FnOnce(&mut Database) -> T) -> T {
+        let mut database: MutexGuard<'_, _> = self.database.lock().expect("no statement panics");
+        at(database.as_mut().expect("the database is open"))
+    }
+
+    /// Sends a statement. Dropped, its sender does not take it back: it may still be
+    /// executed, late, like that of a process that was killed after it was sent.
+    pub async fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        statement: impl FnOnce(&mut Database, Duration) -> T + Send + 'static,
+    ) -> Result<T, Away> {
+        let (reply, answer) = oneshot::channel();
+        let world = Arc::clone(self);
+        self.stage.enter(None, async move {
+            world.latency().await;
+            if world.mishap(world.plan.database_fails_one_in) {
+                return;
+            }
+            let done = world.look(|database| statement(database, world.now()));
+            world.latency().await;
+            if !world.mishap(world.plan.database_fails_one_in) {
+                let _ = reply.send(done);
+            }
+        });
+        answer.await.map_err(|_| Away)
+    }
+
+    /// Whether something goes wrong now.
+    pub fn mishap(&self, one_in: u64) -> bool {
+        !self.is_calm() && self.chance.one_in(one_in)
+    }
+
+    pub fn is_calm(&self) -> bool {
+        self.calm.load(SeqCst)
+    }
+
+    pub fn calm_down(&self) {
+        self.calm.store(true, SeqCst);
+    }
+
+    /// Sends a hint, or loses it.
+    pub fn hint(&self, hint: &Notify) {
+        if self.chance.one_in(2) {
+            hint.notify_waiters();
+        }
+    }
+
+    /// How long a command runs, or a model thinks: mostly shorter than a lease.
+    pub fn duration(&self) -> Duration {
+        match self.chance.below(8) {
+            0 => Duration::ZERO,
+            1..7 => self.chance.millis(1, 2_000),
+            _ => self.chance.millis(2_000, 12_000),
+        }
+    }
+
+    /// A way through the network: often none, sometimes long.
+    pub async fn latency(&self) {
+        match self.chance.below(16) {
+            0..8 => {}
+            8..15 => sleep(self.chance.millis(1, 5)).await,
+            _ => sleep(self.chance.millis(10, 400)).await,
+        }
+    }
+}
+
+/// Enters an actor that nothing can stop.
+pub fn enter(world: &Arc<World>, life: impl Future<Output = ()> + Send + 'static) {
+    world.stage.enter(None, life);
+}
