@@ -107,7 +107,7 @@ pub async fn recoveries(
         // A worker can die after its claim and before it has written anything.
         let hit = |process: u32, since: OffsetDateTime| {
             let times = by_process.get(&process)?;
-            times.iter().copied().filter(|at| *at >= since && *at <= one.at).next_back()
+            times.iter().copied().rfind(|at| *at >= since && *at <= one.at)
         };
         let margin = time::Duration::milliseconds(100);
         let since = one.last_at - margin;
