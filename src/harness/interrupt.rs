@@ -5,12 +5,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Halt,
-    limits::Trip,
-    next::{Next, next},
-    turn::Run,
-};
+use super::{Halt, history, limits::Trip, turn::Run};
 use crate::{
     base::Timestamp,
     domain::{
@@ -105,10 +100,9 @@ impl Run<'_> {
                 (YieldReason::DeadlineExceeded, Some(self.late_by()))
             }
         };
-        let open = match next(&self.log, self.turn.id, self.turn.attempt) {
-            Next::Run(calls) => calls,
-            Next::Start | Next::Ask { .. } | Next::Finish(_) => Vec::new(),
-        };
+        // By the log and not by what comes next: an attempt that ends before it has begun
+        // settles the calls of the one before.
+        let open = history::open_calls(&self.log, self.turn.id);
         for call in &open {
             self.ports.tools.cancel(call).await;
         }
