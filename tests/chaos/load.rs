@@ -157,7 +157,7 @@ fn script(name: &str, dice: &Dice) -> Value {
             tools.push(json!({ "tool": "write", "input": input }));
         }
         let text = format!("Step {step} of {name}.");
-        steps.push(json!({ "text": text, "delay_ms": dice.below(400), "tools": tools }));
+        steps.push(json!({ "text": text, "delay_ms": dice.below(400), "tools": tools, "new_ids": true }));
     }
     steps.push(json!({ "text": format!("Done with {name}.") }));
     json!({ "script": steps })
