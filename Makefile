@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full lint openapi clean-state
+.PHONY: help run test test-full chaos lint openapi clean-state
 
 help: ## list these commands
 	@sed -n $(if $(wildcard scripts/bench),,-e '/^bench:/d') -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -20,6 +20,9 @@ test: ## everything that has to pass: formatting, lints, tests, published client
 
 test-full: ## the same with the long forms of the tests
 	@scripts/test --full
+
+chaos: ## kill, freeze and cut a deployment, the long form; CHAOS='--kills 50' for another
+	cargo test --locked --test chaos -- $(or $(CHAOS),--kills 1000 --freezes 500 --postgres-restarts 100 --drains 100 --stream-cuts 10000 --minutes 300 --write)
 
 lint: ## formatting and lints only
 	cargo fmt --all --check

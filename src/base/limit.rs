@@ -89,6 +89,19 @@ pub const DRAIN_TOOL_GRACE: Duration = Duration::from_secs(1);
 pub const DRAIN_MODEL_GRACE: Duration = Duration::from_secs(8);
 /// Crashes that one turn survives before it ends `recovery_exhausted`.
 pub const TURN_ATTEMPTS_MAX: i32 = 5;
+/// First and longest pause before a turn asks again for a record that is away.
+pub const RECORD_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Times that a turn asks again before its job is given back for others to try.
+pub const RECORD_ATTEMPTS_MAX: u32 = 60;
+/// How often workers look for sessions that have work and no job.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// A session whose work nobody has taken up for this long is overdue: the promise
+/// is that none ever is, whatever crashes.
+pub const OVERDUE_AFTER: Duration = Duration::from_secs(30);
+/// Tries of a turn whose sandbox cannot be had before its agent has done anything.
+pub const INFRASTRUCTURE_ATTEMPTS_MAX: u32 = 4;
+/// First and longest back-off between those tries.
+pub const INFRASTRUCTURE_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// How long one statement may run before the database gives it up.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 

@@ -95,6 +95,9 @@ pub enum ToolFault {
     /// No sandbox could be had after bounded tries: the turn ends.
     #[error("no sandbox could be had: {0}")]
     Unavailable(String),
+    /// The record is out of reach: what became of the call is asked later.
+    #[error("the record is out of reach: {0}")]
+    Away(String),
 }
 
 /// Why a turn stops without an end of its own. The log says where to go on.

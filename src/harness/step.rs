@@ -160,7 +160,7 @@ impl Run<'_> {
     fn retry_at(&self) -> Option<Timestamp> {
         let newest = self.own_events().rev().find_map(|event| match &event.draft.body {
             Body::StepCompleted(_) => Some(None),
-            Body::ErrorModel(failure) => Some(failure.retry_at),
+            Body::ErrorModel(failure) | Body::ErrorRuntime(failure) => Some(failure.retry_at),
             _ => None,
         });
         newest.flatten()
@@ -168,7 +168,7 @@ impl Run<'_> {
 
     /// Waits until the last failure may be tried again: here when that is soon,
     /// else by giving the slot away. Returns whether a signal ended the wait.
-    async fn wait_for_retry(&mut self) -> Result<bool, Halt> {
+    pub(super) async fn wait_for_retry(&mut self) -> Result<bool, Halt> {
         let Some(retry_at) = self.retry_at() else { return Ok(false) };
         let left = |at: Timestamp| Duration::try_from(at - self.ports.origin.now()).unwrap_or_default();
         let wait = self.deadline().map_or(left(retry_at), |deadline| left(retry_at).min(left(deadline)));

@@ -3,19 +3,32 @@
 use futures::future::join_all;
 use serde_json::Value;
 
-use super::{Done, Halt, ToolFault, history, turn::Run};
+use super::{
+    Done, Halt, ToolFault, history,
+    turn::{NO_SANDBOX, Run},
+};
 use crate::{
-    base::limit,
+    base::{backoff::Backoff, limit},
     domain::{
         Actor, Level,
-        event::{Body, Draft, Outcome},
+        event::{Body, Draft, Failure, Outcome},
         tool::{ASK, Replay, ToolCall},
     },
 };
 
+const BACKOFF: Backoff =
+    Backoff { first: limit::INFRASTRUCTURE_BACKOFF.0, longest: limit::INFRASTRUCTURE_BACKOFF.1 };
+
 impl Run<'_> {
     /// Runs the next calls and writes their results. Returns whether the turn is over.
     pub(super) async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<bool, Halt> {
+        if self.wait_for_retry().await? {
+            // A signal ended the wait; the loop looks at it first.
+            return Ok(false);
+        }
+        if self.is_retry_of_nothing() {
+            self.fresh.extend(calls.iter().map(|call| call.call_id.clone()));
+        }
         let Some(first) = calls.first() else { return Ok(false) };
         let asked_for = self.calls_of_step();
         if asked_for > limit::TOOL_CALLS_PER_STEP_MAX {
@@ -63,6 +76,7 @@ impl Run<'_> {
             match settled {
                 Ok(done) => drafts.extend(self.result_events(call, done)),
                 Err(ToolFault::Stale) => return Err(Halt::Stale),
+                Err(ToolFault::Away(reason)) => return Err(Halt::Unavailable(reason)),
                 Err(ToolFault::Unavailable(reason)) => unavailable = Some(reason),
             }
         }
@@ -71,18 +85,52 @@ impl Run<'_> {
                 self.record(drafts).await?;
                 Ok(false)
             }
-            Some(reason) => {
-                // The turn ends here: every call of the answer gets a result, also those
-                // whose turn had not come.
-                for call in history::open_calls(&self.log, self.turn.id) {
-                    if !answered(&drafts, &call) {
-                        let done = self.without_sandbox(&call);
-                        drafts.extend(self.result_events(&call, done));
-                    }
-                }
-                self.fail("sandbox_unavailable", reason, drafts).await
+            Some(reason) => self.no_sandbox(batch, drafts, reason).await,
+        }
+    }
+
+    /// Tries again from scratch as long as the agent has done nothing; else, or when
+    /// that was tried often enough, ends the turn.
+    async fn no_sandbox(
+        &mut self,
+        batch: &[ToolCall],
+        mut drafts: Vec<Draft>,
+        reason: String,
+    ) -> Result<bool, Halt> {
+        let has_acted = drafts.iter().chain(self.own_events().map(|event| &event.draft)).any(
+            |draft| matches!(&draft.body, Body::ToolResult { outcome, .. } if *outcome != Outcome::NotRun),
+        );
+        // A call of an earlier attempt may have begun: it is not tried, it is asked for.
+        let never_began = batch.iter().all(|call| self.fresh.contains(&call.call_id));
+        let failures = 1 + self
+            .own_events()
+            .rev()
+            .take_while(|event| !matches!(event.draft.body, Body::StepCompleted(_)))
+            .filter(|event| matches!(event.draft.body, Body::ErrorRuntime(_)))
+            .count() as u32;
+        if !has_acted && never_began && failures < limit::INFRASTRUCTURE_ATTEMPTS_MAX {
+            let retry_at = self.ports.origin.now() + BACKOFF.delay(failures, self.ports.origin);
+            let failure = Failure { code: NO_SANDBOX.to_owned(), message: reason, retry_at: Some(retry_at) };
+            drafts.push(self.draft(Body::ErrorRuntime(failure), Actor::system()));
+            self.record(drafts).await?;
+            return Ok(false);
+        }
+        // The turn ends here: every call of the answer gets a result, also those
+        // whose turn had not come.
+        for call in history::open_calls(&self.log, self.turn.id) {
+            if !answered(&drafts, &call) {
+                let done = self.without_sandbox(&call);
+                drafts.extend(self.result_events(&call, done));
             }
         }
+        self.fail(NO_SANDBOX, reason, drafts).await
+    }
+
+    /// Whether the last thing that happened is that no sandbox could be had for calls
+    /// that had not begun: a box that is made for one of them says so in the log.
+    fn is_retry_of_nothing(&self) -> bool {
+        let last = self.own_events().next_back().map(|event| &event.draft.body);
+        matches!(last, Some(Body::ErrorRuntime(Failure { retry_at: Some(_), .. })))
     }
 
     /// What a call without a sandbox came to: one that another worker announced may

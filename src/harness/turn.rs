@@ -15,7 +15,7 @@ use crate::{
     domain::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
         conversation::ModelOptions,
-        event::{Body, Draft, TurnCompleted},
+        event::{Body, Draft, Outcome, TurnCompleted},
         turn::{TurnError, YieldReason},
     },
 };
@@ -41,6 +41,9 @@ pub struct Ports<'a> {
     pub origin: &'a Origin,
     pub signals: watch::Receiver<Signals>,
 }
+
+/// The error of a turn for whose tools no sandbox could be had.
+pub(super) const NO_SANDBOX: &str = "sandbox_unavailable";
 
 pub(super) struct Run<'a> {
     pub turn: Turn,
@@ -150,7 +153,13 @@ impl Run<'_> {
         limit: Option<&str>,
         before: Vec<Draft>,
     ) -> Result<bool, Halt> {
-        let did_something = self.own_events().any(|event| matches!(event.draft.body, Body::StepCompleted(_)));
+        // Asking for a tool is nothing done when no sandbox could be had for it.
+        let without_sandbox = error.as_ref().is_some_and(|error| error.code == NO_SANDBOX);
+        let did_something =
+            self.own_events().map(|event| &event.draft).chain(&before).any(|draft| match &draft.body {
+                Body::ToolResult { outcome, .. } => *outcome != Outcome::NotRun,
+                body => matches!(body, Body::StepCompleted(_)) && !without_sandbox,
+            });
         let completed = TurnCompleted {
             turn_id: self.turn.id,
             yield_reason: reason,

@@ -56,6 +56,8 @@ struct Step {
     usage: Option<Usage>,
     stop: Option<StopReason>,
     fault: Option<Planned>,
+    /// Ids of calls differ at each try, as a real provider's do.
+    new_ids: bool,
 }
 
 /// A fault to be played `times` times before the step itself is.
@@ -116,7 +118,11 @@ impl Model for Scripted {
             return Err(planned.play(&step, deltas).await);
         }
         pause(step.delay).await;
-        let blocks = step.blocks(request.history.len());
+        let mut place = request.history.len().to_string();
+        if step.new_ids {
+            place = format!("{place}_{}_{}", std::process::id(), self.faults.count());
+        }
+        let blocks = step.blocks(&place);
         for (index, block) in blocks.iter().enumerate() {
             grow(index, block, deltas);
         }
@@ -125,7 +131,7 @@ impl Model for Scripted {
 }
 
 impl Step {
-    fn blocks(&self, messages: usize) -> Vec<Block> {
+    fn blocks(&self, place: &str) -> Vec<Block> {
         let mut blocks = Vec::new();
         if !self.thinking.is_empty() {
             blocks.push(Block::Thinking { text: self.thinking.clone() });
@@ -136,7 +142,7 @@ impl Step {
         // The place in the history makes an id unique in the session and the
         // same when the call is made again.
         let calls = self.tools.iter().enumerate().map(|(at, (tool, input))| {
-            let call_id = format!("call_{messages}_{at}");
+            let call_id = format!("call_{place}_{at}");
             Block::ToolCall(ToolCall { call_id, tool: tool.clone(), input: input.clone() })
         });
         blocks.extend(calls);

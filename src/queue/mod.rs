@@ -26,7 +26,7 @@ use crate::{
     domain::{SessionId, TenantId, TurnId},
     store::{
         Result, Store,
-        hint::Hints,
+        hint::{Hint, Hints},
         job::{Claimant, Claimed, Held, Kind, Watched},
         record::Fence,
     },
@@ -43,6 +43,8 @@ struct Inner {
     held: Mutex<HashMap<Key, Holding>>,
     /// The tenant that was served last: the next claim begins after it.
     served: Mutex<TenantId>,
+    /// Since when the database has answered every question; none while it does not.
+    answering: Mutex<Option<Instant>>,
 }
 
 type Key = (TenantId, SessionId, Kind);
@@ -50,8 +52,6 @@ type Key = (TenantId, SessionId, Kind);
 struct Holding {
     epoch: i64,
     state: watch::Sender<State>,
-    /// When the lease ends by our own clock: never later than by the database's.
-    ends: Instant,
 }
 
 /// What a holder must know about its lease.
@@ -74,16 +74,22 @@ impl Queue {
     /// A queue for the worker process that `claimant` names.
     pub fn new(store: Store, hints: Hints, claimant: Claimant) -> Self {
         let served = Mutex::new(Id::from_uuid(Uuid::nil()));
-        Self(Arc::new(Inner { store, hints, claimant, held: Mutex::default(), served }))
+        let answering = Mutex::default();
+        Self(Arc::new(Inner { store, hints, claimant, held: Mutex::default(), served, answering }))
     }
 
     /// Takes up to `jobs_max` ready jobs, of the tenants in turn.
+    ///
+    /// Nothing is taken over from another holder before the database has answered us
+    /// for one lease: while it was away its holders could not renew either. The
+    /// server's own start does not tell that alone: after a crash it replays its log
+    /// first, and a promoted standby has been up all the time.
     pub async fn claim(&self, jobs_max: i64) -> Result<Vec<Lease>> {
-        // Counted from before the question: the lease cannot end earlier for us
-        // than the database thinks.
-        let ends = Instant::now() + self.0.claimant.lease;
         let after = *self.served();
-        let claimed = self.0.store.claim(self.0.claimant, after, jobs_max).await?;
+        let takes_over = self.answering().is_some_and(|since| since.elapsed() >= self.0.claimant.lease);
+        let claimed = self.0.store.claim(self.0.claimant, takes_over, after, jobs_max).await;
+        self.answered(claimed.is_ok());
+        let claimed = claimed?;
         let next = match claimed.last() {
             Some(last) => Some(last.tenant),
             None => self.0.store.skip_tenants(after).await?,
@@ -91,7 +97,14 @@ impl Queue {
         if let Some(next) = next {
             *self.served() = next;
         }
-        Ok(claimed.into_iter().map(|claimed| self.hold(claimed, ends)).collect())
+        Ok(claimed.into_iter().map(|claimed| self.hold(claimed)).collect())
+    }
+
+    /// Gives back everything that this process still holds, whoever worked on it.
+    pub async fn give_back(&self) -> Result<u64> {
+        let given = self.0.store.give_back(self.0.claimant.worker).await?;
+        self.0.hints.send(Hint::Job);
+        Ok(given)
     }
 
     /// Waits until there may be something to claim.
@@ -127,7 +140,6 @@ impl Queue {
         }
         let mut held = Held::default();
         keys.iter().for_each(|(tenant, session, kind)| held.push(*tenant, *session, *kind));
-        let ends = Instant::now() + self.0.claimant.lease;
         let worker = self.0.claimant.worker;
         let answer = timeout(STATEMENT_TIMEOUT, async {
             if renew {
@@ -136,32 +148,48 @@ impl Queue {
                 self.0.store.watch(worker, &held).await
             }
         });
+        // Without an answer nothing is lost: the database alone says whose a lease is,
+        // and what it hears of a holder that is too late it refuses by the epoch.
         match answer.await {
-            Ok(Ok(rows)) => self.heard(&keys, &rows, renew.then_some(ends)),
-            Ok(Err(error)) => tracing::warn!(%error, "leases could not be looked after; trying again"),
-            Err(_) => tracing::warn!("leases could not be looked after in time; trying again"),
+            Ok(Ok(rows)) => {
+                self.answered(true);
+                self.heard(&keys, &rows);
+            }
+            Ok(Err(error)) => {
+                self.answered(false);
+                tracing::warn!(%error, "leases could not be looked after; trying again");
+            }
+            Err(_) => {
+                self.answered(false);
+                tracing::warn!("leases could not be looked after in time; trying again");
+            }
         }
-        self.lose_expired();
     }
 
-    fn hold(&self, claimed: Claimed, ends: Instant) -> Lease {
+    fn hold(&self, claimed: Claimed) -> Lease {
         let (sender, state) = watch::channel(State::default());
-        let holding = Holding { epoch: claimed.epoch, state: sender, ends };
-        self.lock().insert((claimed.tenant, claimed.session, claimed.kind), holding);
+        let holding = Holding { epoch: claimed.epoch, state: sender };
+        let before = self.lock().insert((claimed.tenant, claimed.session, claimed.kind), holding);
+        // This process let it run out and took it again: its first holder must stop.
+        before.iter().for_each(lose);
         Lease { queue: self.clone(), claimed, state }
     }
 
+    fn answered(&self, did: bool) {
+        let mut answering = self.answering();
+        *answering = did.then(|| answering.unwrap_or_else(Instant::now));
+    }
+
     /// Tells each holder what its row says; a row that is not there was lost.
-    fn heard(&self, asked: &HashSet<Key>, rows: &[Watched], ends: Option<Instant>) {
+    fn heard(&self, asked: &HashSet<Key>, rows: &[Watched]) {
         let rows: HashMap<Key, &Watched> =
             rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
-        for (key, holding) in self.lock().iter_mut() {
+        for (key, holding) in self.lock().iter() {
             if !asked.contains(key) {
                 continue; // taken after the question
             }
             match rows.get(key).filter(|row| row.epoch == holding.epoch) {
                 Some(row) => {
-                    holding.ends = ends.unwrap_or(holding.ends);
                     let state = State { lost: false, cancel_turn: row.cancel_turn };
                     holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
                 }
@@ -170,10 +198,8 @@ impl Queue {
         }
     }
 
-    /// A lease that could not be renewed in time may be another's already.
-    fn lose_expired(&self) {
-        let now = Instant::now();
-        self.lock().values().filter(|holding| holding.ends <= now).for_each(lose);
+    fn answering(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.0.answering.lock().expect("nobody panics who heard from the database")
     }
 
     fn served(&self) -> std::sync::MutexGuard<'_, TenantId> {
@@ -211,13 +237,22 @@ impl Lease {
     }
 
     /// Gives the job back, ready after `delay`.
-    pub async fn release(self, delay: Duration) -> Result<()> {
+    pub async fn release(&self, delay: Duration) -> Result<()> {
         self.queue.0.store.release(self.queue.0.claimant.worker, &self.claimed, delay).await
     }
 
     /// Ends the job, unless input has arrived that it must still see.
-    pub async fn finish(self) -> Result<()> {
+    pub async fn finish(&self) -> Result<()> {
         self.queue.0.store.finish(self.queue.0.claimant.worker, &self.claimed).await
+    }
+
+    /// Waits until it is known that the lease is another's.
+    ///
+    /// Cancel-safe: it only looks.
+    pub async fn lost(&self) {
+        let mut state = self.state.clone();
+        // Without a sender there is no lease either.
+        let _ = state.wait_for(|state| state.lost).await;
     }
 
     /// The worker process that holds it.

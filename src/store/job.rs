@@ -42,6 +42,8 @@ pub struct Claimed {
     pub epoch: i64,
     /// The holder before let its lease run out: it crashed or hangs.
     pub taken_over: bool,
+    /// How often that has happened since the job was last done.
+    pub takeovers: i32,
 }
 
 /// What a holder learns about its job.
@@ -70,6 +72,7 @@ struct ClaimRow {
     kind: String,
     epoch: i64,
     taken_over: bool,
+    takeovers: i32,
 }
 
 #[derive(FromRow)]
@@ -181,7 +184,15 @@ impl Store {
     /// command that holds the session is never waited for, so the two cannot deadlock.
     /// A lease that ran out while the server was down is honoured for one more lease:
     /// its holder could not renew it.
-    pub async fn claim(&self, claimant: Claimant, after: TenantId, jobs_max: i64) -> Result<Vec<Claimed>> {
+    ///
+    /// With `takes_over`, also jobs whose holder let its lease run out.
+    pub async fn claim(
+        &self,
+        claimant: Claimant,
+        takes_over: bool,
+        after: TenantId,
+        jobs_max: i64,
+    ) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
             .bind(claimant.worker)
             .bind(claimant.node)
@@ -191,6 +202,7 @@ impl Store {
             .bind(after.uuid())
             .bind(limit::CLAIM_TENANTS_MAX)
             .bind(limit::TENANT_JOBS_MAX)
+            .bind(takes_over)
             .fetch_all(&self.system)
             .await?;
         let claimed = |row: ClaimRow| Claimed {
@@ -199,6 +211,7 @@ impl Store {
             kind: Kind::from_word(&row.kind),
             epoch: row.epoch,
             taken_over: row.taken_over,
+            takeovers: row.takeovers,
         };
         Ok(rows.into_iter().map(claimed).collect())
     }
@@ -295,6 +308,16 @@ impl Store {
         Ok(())
     }
 
+    /// Gives back every job of a worker that works no more; returns how many. By the
+    /// index `job_worker`.
+    pub async fn give_back(&self, worker: Uuid) -> Result<u64> {
+        let done = sqlx::query("update job set worker_id = null, ready_at = now() where worker_id = $1")
+            .bind(worker)
+            .execute(&self.system)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
     /// Removes a job that is done, unless input has arrived that it must still see.
     pub async fn finish(&self, worker: Uuid, job: &Claimed) -> Result<()> {
         sqlx::query(
@@ -338,7 +361,8 @@ impl Store {
 }
 
 /// $1 worker, $2 node, $3 lease and $4 silence of a node in ms, $5 jobs, $6 the
-/// tenant served last, $7 tenants of one visit, $8 concurrency by default.
+/// tenant served last, $7 tenants of one visit, $8 concurrency by default, $9 whether
+/// leases that ran out are taken over.
 const CLAIM: &str = "
 with recursive visited as (
     (select tenant_id, 1 as place from job where tenant_id > $6 order by tenant_id limit 1)
@@ -372,7 +396,8 @@ with recursive visited as (
         join session s using (tenant_id, session_id)
         where j.tenant_id = r.tenant_id
           and j.ready_at <= now()
-          and (j.worker_id is null or pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now())
+          and (j.worker_id is null
+               or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
           and (j.node_id is null or j.node_id = $2 or not exists (
               select from node n
               where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
@@ -393,13 +418,13 @@ with recursive visited as (
         takeovers = j.takeovers + due.taken_over::integer
     from due
     where j.tenant_id = due.tenant_id and j.session_id = due.session_id and j.kind = due.kind
-    returning j.tenant_id, j.session_id, j.kind, due.taken_over
+    returning j.tenant_id, j.session_id, j.kind, due.taken_over, j.takeovers
 )
 update session s
 set epoch = s.epoch + 1
 from held
 where s.tenant_id = held.tenant_id and s.session_id = held.session_id
-returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over";
+returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers";
 
 fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
     let watched = |row: WatchRow| Watched {

@@ -5,6 +5,7 @@
 //! statement. Nothing here decides anything: rules live in `domain`.
 
 pub mod agent;
+pub mod alive;
 pub mod column;
 pub mod credential;
 pub mod delivery;
@@ -70,6 +71,7 @@ impl From<sqlx::Error> for Error {
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed
+            | sqlx::Error::BeginFailed
             | sqlx::Error::Protocol(_) => Self::Unavailable { retry_after: RETRY_AFTER, source },
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_) => {
                 Self::Corrupt(source.to_string())

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Error, Result, Store, Tx,
+    alive::{self, overdue},
     column::{from_json, from_word, json, uncount, word},
     turn,
 };
@@ -71,6 +72,8 @@ pub struct Filter {
     /// Created after and before these sessions' making.
     pub after: Option<Timestamp>,
     pub before: Option<Timestamp>,
+    /// Only those that stand still although they should not, or only the others.
+    pub overdue: Option<bool>,
     /// Sessions older than this one: the page's position.
     pub below: Option<SessionId>,
 }
@@ -168,8 +171,9 @@ impl Tx {
     pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
         let tenant = self.tenant;
         let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
-        let rows: Vec<Row> = sqlx::query_as(columns!(
-            "where tenant_id = $1
+        let rows: Vec<Row> = sqlx::query_as(concat!(
+            columns!(
+                "where tenant_id = $1
                and ($2::uuid is null or session_id < $2)
                and ($3::text is null or status = $3)
                and ($4::uuid is null or agent_id = $4)
@@ -180,7 +184,10 @@ impl Tx {
                    select from unnest($8::text[], $9::text[]) as wanted (name, value)
                    where metadata ->> name is distinct from value
                )
-             order by session_id desc
+               and ($11::boolean is null or $11 = "
+            ),
+            overdue!("$12"),
+            ") order by session_id desc
              limit $10"
         ))
         .bind(tenant.uuid())
@@ -193,6 +200,8 @@ impl Tx {
         .bind(keys)
         .bind(values)
         .bind(limit)
+        .bind(filter.overdue)
+        .bind(alive::seconds())
         .fetch_all(self.connection())
         .await?;
         let turns = turns_of(self.connection(), tenant, &rows).await?;

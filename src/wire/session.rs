@@ -159,6 +159,9 @@ pub struct SessionView {
     /// The finer word while one is true, as in `pending` or `retrying`.
     #[schema(required)]
     pub phase: Option<&'static str>,
+    /// While `phase` is `retrying`: when the turn goes on.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub next_attempt_at: Option<OffsetDateTime>,
     /// Place among the organization's sessions that wait for a worker, from 1; only
     /// while this one is queued, and only when it is read by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,6 +203,7 @@ impl From<Session> for SessionView {
             id: session.id,
             status: session.status,
             phase: never_ran.then_some("pending"),
+            next_attempt_at: None,
             queue_position: None,
             head: session.head,
             input_cursor: session.input_cursor,
@@ -217,6 +221,14 @@ impl From<Session> for SessionView {
             created_at: session.created_at,
             updated_at: session.updated_at,
         }
+    }
+}
+
+impl SessionView {
+    /// The same while its turn waits for a provider or a sandbox and holds no worker.
+    pub fn waiting(self, until: Option<OffsetDateTime>) -> Self {
+        let phase = until.map(|_| "retrying").or(self.phase);
+        Self { phase, next_attempt_at: until, ..self }
     }
 }
 

@@ -190,11 +190,11 @@ impl Hands {
         match self.writer.record(vec![draft]).await {
             Ok(_) => Ok(()),
             Err(Halted::Stale | Halted::Moved) => Err(ToolFault::Stale),
-            Err(Halted::Failed(error)) => Err(ToolFault::Unavailable(error.to_string())),
+            Err(Halted::Failed(error)) => Err(ToolFault::Away(error.to_string())),
         }
     }
 }
 
 fn away(error: store::Error) -> ToolFault {
-    ToolFault::Unavailable(error.to_string())
+    ToolFault::Away(error.to_string())
 }

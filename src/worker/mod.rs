@@ -4,12 +4,14 @@
 //! own under its lease. Asked to stop, the worker claims nothing more, lets every
 //! turn come to its next checkpoint, and leaves running commands to whoever comes.
 
+mod early;
 mod hands;
 mod ports;
 mod reap;
 mod slot;
+mod sweep;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::{
     sync::watch,
@@ -57,6 +59,7 @@ impl Worker {
             async move { queue.keep(kept).await }
         });
         tasks.spawn(self.clone().reap(stop.clone()));
+        tasks.spawn(self.clone().sweep(stop.clone()));
         let mut slots = JoinSet::new();
         while !stop.is_cancelled() {
             self.fill(&mut slots, &draining).await;
@@ -70,13 +73,15 @@ impl Worker {
         drain.send_replace(true);
         let drained = timeout(DRAIN_TIMEOUT, async { while slots.join_next().await.is_some() {} });
         if drained.await.is_err() {
-            // A model call or a command outlasts the drain: dropping it is safe, the
-            // log says where to go on and the box keeps the command.
-            tracing::warn!(
-                slots = slots.len(),
-                "turns did not reach a checkpoint in time; their leases run out"
-            );
+            // A model call outlasts the drain: dropping it is safe, the log says where
+            // to go on.
+            tracing::warn!(slots = slots.len(), "turns did not reach a checkpoint in time; they are cut off");
             slots.shutdown().await;
+        }
+        match self.queue.give_back().await {
+            Ok(0) => {}
+            Ok(jobs) => tracing::info!(jobs, "jobs were given back"),
+            Err(error) => tracing::warn!(%error, "jobs could not be given back; their leases run out"),
         }
         kept.cancel();
         while tasks.join_next().await.is_some() {}
@@ -124,6 +129,3 @@ impl Worker {
         }
     }
 }
-
-/// How long a job rests that could not be worked on for want of the database.
-const REST: Duration = Duration::from_secs(1);

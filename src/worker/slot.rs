@@ -2,26 +2,31 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::Map;
 use tokio::sync::watch;
 
 use super::{
-    REST, Worker,
+    Worker,
+    early::{RECOVERY_EXHAUSTED, end_early},
     hands::Hands,
     ports::{LeasedJournal, LeasedTools},
 };
 use crate::{
-    base::{SecretString, limit::TURN_ATTEMPTS_MAX},
-    domain::{
-        Actor, Body, Session, Status, TenantId, TurnId,
-        event::{Draft, Outcome, TurnCompleted},
-        turn::{TurnError, YieldReason},
+    base::{
+        SecretString,
+        backoff::Backoff,
+        limit::{self, RECORD_ATTEMPTS_MAX, TURN_ATTEMPTS_MAX},
     },
-    harness::{self, Halt, Journal as _, Model, Signals},
+    domain::{Session, Status, TenantId, TurnId},
+    harness::{self, Halt, Model, Signals},
     journal::TurnWriter,
     model::{Connection, ModelName, NoModel},
     queue::{Lease, State},
-    store::{self, agent::Revision, hint::Hint, job::Kind},
+    store::{
+        self,
+        agent::Revision,
+        hint::Hint,
+        job::{Claimed, Kind},
+    },
 };
 
 /// Works on a job. Returns what became of it, in a word for the log.
@@ -41,25 +46,19 @@ async fn run_turns(
     lease: Lease,
     draining: watch::Receiver<bool>,
 ) -> Result<&'static str, store::Error> {
+    let claimed = *lease.claimed();
+    let mut attempts = Attempts { claimed, known: None };
+    let mut failures = 0;
     loop {
-        let claimed = *lease.claimed();
-        let session = worker.store.load_session(claimed.tenant, claimed.session).await?;
-        let turn = match (&session.running, &session.queued) {
-            _ if session.status == Status::Archived => None,
-            (Some(running), _) => Some((running.id, running.attempt + i32::from(claimed.taken_over))),
-            (None, Some(queued)) => Some((queued.id, 1)),
-            (None, None) => None,
-        };
-        let Some((turn, attempt)) = turn else {
-            lease.finish().await?;
-            return Ok("nothing was pending");
-        };
-        let writer = worker.journal.writer(lease.fence(), turn);
-        match run_turn(worker, &lease, &session, writer, attempt, &draining).await {
-            Ok(()) => {
+        match run_next(worker, &lease, &mut attempts, &draining).await {
+            Ok(Some(())) => {
                 // The end of the turn gave the job back; more input may wait.
                 worker.hints.send(Hint::Job);
                 return Ok("the turn ended");
+            }
+            Ok(None) => {
+                put_back(worker, &lease, None).await?;
+                return Ok("nothing was pending");
             }
             Err(Halt::Moved) => {}
             Err(Halt::Stale) => return Ok("the lease was lost"),
@@ -69,16 +68,91 @@ async fn run_turns(
                 return Ok("handed back");
             }
             Err(Halt::Wait(delay)) => {
-                lease.release(delay).await?;
+                put_back(worker, &lease, Some(delay)).await?;
                 return Ok("waits");
             }
             Err(Halt::Unavailable(reason)) => {
-                tracing::warn!(session.id = %claimed.session, turn.id = %turn, reason, "a turn cannot go on yet");
-                lease.release(REST).await?;
-                return Ok("given back");
+                failures += 1;
+                tracing::warn!(session.id = %claimed.session, failures, reason, "a turn cannot go on yet");
+                // The lease outlives a restart of the database: as long as nobody else
+                // has it, going on from the log costs no attempt.
+                let delay = RECORD_BACKOFF.delay(failures, worker.journal.origin());
+                tokio::select! {
+                    () = tokio::time::sleep(delay) => {}
+                    () = lease.lost() => return Ok("the lease was lost"),
+                }
+                let is_draining = *draining.borrow();
+                if is_draining || failures >= RECORD_ATTEMPTS_MAX {
+                    lease.release(delay).await?;
+                    return Ok("given back");
+                }
             }
         }
     }
+}
+
+const RECORD_BACKOFF: Backoff = Backoff { first: limit::RECORD_BACKOFF.0, longest: limit::RECORD_BACKOFF.1 };
+
+/// Gives a job back for a later time, or ends it; asks the database again while that
+/// is away, because a lease that runs out counts as a crash.
+async fn put_back(worker: &Worker, lease: &Lease, delay: Option<Duration>) -> Result<(), store::Error> {
+    for attempt in 1.. {
+        let answered = match delay {
+            Some(delay) => lease.release(delay).await,
+            None => lease.finish().await,
+        };
+        match answered {
+            Err(store::Error::Unavailable { .. }) if attempt < RECORD_ATTEMPTS_MAX => {}
+            Ok(()) | Err(_) => return answered,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RECORD_BACKOFF.delay(attempt, worker.journal.origin())) => {}
+            () = lease.lost() => return Ok(()),
+        }
+    }
+    unreachable!("the loop above only ends by returning")
+}
+
+/// Which attempt of a turn a lease is.
+struct Attempts {
+    claimed: Claimed,
+    /// The turn that it was told for: going on within the lease is the same attempt.
+    known: Option<(TurnId, i32)>,
+}
+
+impl Attempts {
+    /// The turn to work on and its attempt; `None` when nothing is pending.
+    fn of(&mut self, session: &Session) -> Option<(TurnId, i32)> {
+        let (turn, attempt) = match (&session.running, &session.queued) {
+            _ if session.status == Status::Archived => return None,
+            (Some(running), _) => (running.id, running.attempt + i32::from(self.claimed.taken_over)),
+            (None, Some(queued)) => (queued.id, 1),
+            (None, None) => return None,
+        };
+        let known = self.known.filter(|(known, _)| *known == turn);
+        self.known = known.or(Some((turn, attempt)));
+        self.known
+    }
+}
+
+/// Runs what is pending. Returns `None` when nothing is.
+async fn run_next(
+    worker: &Worker,
+    lease: &Lease,
+    attempts: &mut Attempts,
+    draining: &watch::Receiver<bool>,
+) -> Result<Option<()>, Halt> {
+    let Claimed { tenant, session, takeovers, .. } = attempts.claimed;
+    let session = worker.store.load_session(tenant, session).await.map_err(unavailable)?;
+    let Some((turn, attempt)) = attempts.of(&session) else { return Ok(None) };
+    let writer = worker.journal.writer(lease.fence(), turn);
+    // A worker that dies before it has written anything leaves the attempt as it was.
+    if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
+        let message =
+            format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
+        return end_early(worker, &writer, RECOVERY_EXHAUSTED, message).await.map(Some);
+    }
+    run_turn(worker, lease, &session, writer, attempt, draining).await.map(Some)
 }
 
 async fn run_turn(
@@ -90,11 +164,6 @@ async fn run_turn(
     draining: &watch::Receiver<bool>,
 ) -> Result<(), Halt> {
     let turn = writer.turn();
-    if attempt > TURN_ATTEMPTS_MAX {
-        let message =
-            format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
-        return end_early(worker, &writer, RECOVERY_EXHAUSTED, message).await;
-    }
     let prepared = match prepare(worker, lease.fence().tenant, session, turn, attempt).await? {
         Ok(prepared) => prepared,
         Err((code, message)) => return end_early(worker, &writer, code, message).await,
@@ -207,59 +276,6 @@ async fn prepare(
 fn connection(open: store::credential::OpenCredential) -> Connection {
     let key: SecretString = open.key;
     Connection { provider: open.provider, base_url: open.base_url.and_then(|url| url.parse().ok()), key }
-}
-
-/// The code of a turn that was given up after too many crashes.
-const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
-
-/// Ends a turn that cannot be run: what is open is settled, and the session is
-/// steerable; failed, when nothing was done or trying again did not help.
-async fn end_early(
-    worker: &Worker,
-    writer: &TurnWriter,
-    code: &'static str,
-    message: String,
-) -> Result<(), Halt> {
-    let journal = LeasedJournal(writer.clone());
-    let log = journal.log().await?;
-    let origin = worker.journal.origin();
-    let draft = |body: Body| Draft {
-        id: origin.id(),
-        actor: Actor::system(),
-        level: body.level(),
-        turn_id: Some(writer.turn()),
-        step_id: None,
-        refs: Map::new(),
-        body,
-    };
-    let open = harness::history::open_calls(&log, writer.turn());
-    let mut drafts: Vec<_> = open
-        .into_iter()
-        .map(|call| {
-            draft(Body::ToolResult {
-                call_id: call.call_id,
-                tool: call.tool,
-                output: "The turn ended before this call could be settled; its outcome is unknown."
-                    .to_owned(),
-                is_error: true,
-                outcome: Outcome::Unknown,
-                duration_ms: 0,
-            })
-        })
-        .collect();
-    let own: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(writer.turn())).collect();
-    let did_something = own.iter().any(|event| matches!(event.draft.body, Body::StepCompleted(_)));
-    drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
-        turn_id: writer.turn(),
-        yield_reason: YieldReason::Error,
-        result_event_id: None,
-        usage: crate::domain::delta::Delta::of(own.iter().map(|event| &event.draft)).usage,
-        active_seconds: 0,
-        error: Some(TurnError { code: code.to_owned(), message }),
-        limit: None,
-        failed: code == RECOVERY_EXHAUSTED || !did_something,
-    }))));
-    journal.record(drafts).await.map(drop)
 }
 
 pub(super) fn unavailable(error: store::Error) -> Halt {

@@ -1,6 +1,7 @@
 //! Behaviour through the doors of the house: one binary, so it links once; a
 //! database per test, so they share nothing.
 
+mod alive;
 mod api;
 mod cli;
 mod embedded;

@@ -6,7 +6,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
 
 use crate::{
-    domain::{AgentId, Status},
+    domain::{AgentId, Session, Status},
     http::{
         App,
         auth::{Caller, ReadSessions},
@@ -34,6 +34,9 @@ pub struct SessionQuery {
     pub after: Option<String>,
     /// Created before this time (RFC 3339).
     pub before: Option<String>,
+    /// `true`: only sessions that stand still although they should not; none when the
+    /// service is healthy.
+    pub overdue: Option<bool>,
     /// Rows of the page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
@@ -41,7 +44,7 @@ pub struct SessionQuery {
     pub cursor: Option<String>,
 }
 
-const FIELDS: [&str; 7] = ["status", "agent", "key", "after", "before", "limit", "cursor"];
+const FIELDS: [&str; 8] = ["status", "agent", "key", "after", "before", "overdue", "limit", "cursor"];
 
 /// List sessions, newest first; `metadata[name]=value` matches fields of the metadata.
 #[utoipa::path(get, path = "/sessions", tag = "sessions", operation_id = "listSessions",
@@ -62,13 +65,19 @@ pub async fn list(
         metadata: metadata(&uri)?,
         after: instant("after", query.after)?,
         before: instant("before", query.before)?,
+        overdue: query.overdue,
         below: None,
     };
     let list = List::new(&app, caller.tenant, "sessions", &filter);
     filter.below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let sessions = tx.sessions(&filter, rows as i64 + 1).await?;
-    Ok(json(&list.page(sessions, rows, |session| session.id, SessionView::from)))
+    let waits = tx.waits(&sessions).await?;
+    let view = |session: Session| {
+        let waits = waits.get(&session.id).copied();
+        SessionView::from(session).waiting(waits)
+    };
+    Ok(json(&list.page(sessions, rows, |session| session.id, view)))
 }
 
 /// The `metadata[name]=value` pairs; any other unknown parameter is refused here.

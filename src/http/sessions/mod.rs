@@ -31,7 +31,9 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    let mut view = SessionView::from(tx.session(id).await?);
+    let session = tx.session(id).await?;
+    let waits = tx.waits(std::slice::from_ref(&session)).await?.remove(&id);
+    let mut view = SessionView::from(session).waiting(waits);
     if view.status == Status::Queued {
         view.queue_position = tx.queue_position(id).await?;
     }

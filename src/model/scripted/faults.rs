@@ -23,9 +23,17 @@ pub(in crate::model) struct Faults(Mutex<Counted>);
 struct Counted {
     played: HashMap<Key, u32>,
     oldest_first: VecDeque<Key>,
+    answers: u64,
 }
 
 impl Faults {
+    /// A number that no other answer of this process has.
+    pub(super) fn count(&self) -> u64 {
+        let mut counted = self.0.lock().expect("no holder of the counter panics");
+        counted.answers += 1;
+        counted.answers
+    }
+
     /// Whether the fault strikes now; the call after the last strike forgets it,
     /// so that another session with an equal history meets it again.
     pub(super) fn strikes(&self, request: &ModelRequest, times: u32) -> bool {

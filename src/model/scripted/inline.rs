@@ -37,6 +37,8 @@ struct Line {
     usage: Option<Used>,
     stop: Option<StopReason>,
     fault: Option<Trouble>,
+    #[serde(default)]
+    new_ids: bool,
     #[serde(default = "one")]
     repeat: u32,
 }
@@ -127,6 +129,7 @@ impl From<Line> for Step {
             usage: line.usage.map(usage),
             stop: line.stop,
             fault,
+            new_ids: line.new_ids,
         }
     }
 }

@@ -141,6 +141,26 @@ async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_onc
 }
 
 #[tokio::test]
+async fn a_turn_that_is_canceled_between_two_workers_settles_the_call_of_the_first() {
+    let scene = Scene::open(&[]).await;
+    let id = scene.owner.play(json!([run(COUNTED), { "text": "Never." }])).await;
+    appears(&scene.ground, "ready").await;
+    until(&scene.owner, &id, "sandbox.created").await;
+    let mut superuser = scene.ground.database.superuser().await;
+    let steal = "with s as (update session set epoch = epoch + 1)
+                 update job set worker_id = gen_random_uuid(), ready_at = now() + interval '1 second'";
+    sqlx::query(steal).execute(&mut superuser).await.expect("an update");
+    superuser.close().await.expect("a clean end");
+    // The next worker finds the cancel in the row, before its attempt has begun.
+    scene.owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!(ends(&log), ["canceled"]);
+    assert_eq!(of(&log, "tool.result").len(), 1, "{log:#?}");
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_turn_that_is_lost_again_and_again_is_given_up() {
     let scene = Scene::open(&["--role=api"]).await;
     let id = scene.owner.play(json!([{ "text": "Never." }])).await;

@@ -1,0 +1,130 @@
+//! Sessions that should move and do not: found again, counted, shown.
+//!
+//! The promise `Alive`: whatever crashes, a session that is not at rest is held under
+//! a live lease, or has a job that is due soon. What it forbids is called overdue.
+
+use std::collections::HashMap;
+
+use uuid::Uuid;
+
+use super::{Result, Store, Tx};
+use crate::{
+    base::{Id, Timestamp, limit::OVERDUE_AFTER},
+    domain::{Session, SessionId, Status},
+};
+
+/// Whether a row of `session` is overdue, with the seconds in the named parameter: its
+/// work has no job that is held, due soon, or waiting in the queue for its first worker.
+macro_rules! overdue {
+    ($seconds:literal) => {
+        concat!(
+            "(session.status in ('queued', 'running')
+              and session.updated_at < now() - ",
+            $seconds,
+            " * interval '1 second'
+              and not exists (
+                  select from job j
+                  where j.tenant_id = session.tenant_id
+                    and j.session_id = session.session_id
+                    and j.kind = 'turn'
+                    and (j.ready_at > now() - ",
+            $seconds,
+            " * interval '1 second' or (j.worker_id is null and session.status = 'queued'))
+              ))"
+        )
+    };
+}
+pub(super) use overdue;
+
+impl Store {
+    /// Gives a job to every session that has work and none: a turn that should run, by
+    /// the index `turn_live`, or a box that outlived its session, by `sandbox_live`.
+    /// Returns how many; with nothing pending a job does nothing.
+    pub async fn enqueue_forgotten(&self, jobs_max: i64) -> Result<u64> {
+        let done = sqlx::query(
+            "insert into job (tenant_id, session_id, kind, ready_at, node_id)
+             (
+                 select distinct t.tenant_id, t.session_id, 'turn', now(), b.node_id
+                 from turn t
+                 join session s using (tenant_id, session_id)
+                 left join sandbox b
+                     on b.tenant_id = t.tenant_id and b.session_id = t.session_id and b.state <> 'ended'
+                 where t.state in ('queued', 'running')
+                   and s.status <> 'archived'
+                   and not exists (
+                       select from job j
+                       where j.tenant_id = t.tenant_id and j.session_id = t.session_id and j.kind = 'turn'
+                   )
+                 limit $1
+             )
+             union all
+             (
+                 select b.tenant_id, b.session_id, 'cleanup', now(), b.node_id
+                 from sandbox b
+                 join session s using (tenant_id, session_id)
+                 where b.state <> 'ended'
+                   and s.status = 'archived'
+                   and not exists (
+                       select from job j
+                       where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'cleanup'
+                   )
+                 limit $1
+             )
+             on conflict do nothing",
+        )
+        .bind(jobs_max)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// How many sessions are overdue, of all tenants; 0 when healthy. By the index
+    /// `turn_live`.
+    pub async fn sessions_overdue(&self) -> Result<i64> {
+        let row: (i64,) = sqlx::query_as(concat!(
+            "select count(*)
+             from session
+             where (tenant_id, session_id) in (
+                 select tenant_id, session_id from turn where state in ('queued', 'running')
+             )
+             and ",
+            overdue!("$1")
+        ))
+        .bind(seconds())
+        .fetch_one(&self.system)
+        .await?;
+        Ok(row.0)
+    }
+}
+
+impl Tx {
+    /// When those of these sessions go on whose running turn waits for a time, and
+    /// holds no worker meanwhile.
+    pub async fn waits(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Timestamp>> {
+        let running = sessions.iter().filter(|session| session.status == Status::Running);
+        let running: Vec<_> = running.map(|session| session.id.uuid()).collect();
+        if running.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let tenant = self.tenant.uuid();
+        let rows: Vec<(Uuid, Timestamp)> = sqlx::query_as(
+            "select session_id, ready_at
+             from job
+             where tenant_id = $1
+               and session_id = any($2)
+               and kind = 'turn'
+               and worker_id is null
+               and ready_at > now()",
+        )
+        .bind(tenant)
+        .bind(running)
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows.into_iter().map(|(session, at)| (Id::from_uuid(session), at)).collect())
+    }
+}
+
+/// How long a session may stand still, in seconds.
+pub(super) fn seconds() -> f64 {
+    OVERDUE_AFTER.as_secs_f64()
+}

@@ -1,0 +1,80 @@
+//! Turns that end before they could run: for want of a model, or of luck.
+//!
+//! Called by `slot`; writes through the turn's own pen, so that a worker that lost the
+//! session ends nothing.
+
+use serde_json::Map;
+
+use super::{
+    Worker,
+    hands::Hands,
+    ports::{LeasedJournal, LeasedTools},
+};
+use crate::{
+    domain::{
+        Actor, Body,
+        event::{Draft, Outcome, TurnCompleted},
+        turn::{TurnError, YieldReason},
+    },
+    harness::{self, Halt, Journal as _},
+    journal::TurnWriter,
+};
+
+/// The code of a turn that was given up after too many crashes.
+pub(super) const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
+
+/// Ends a turn that cannot be run: what is open is settled, and the session is
+/// steerable; failed, when nothing was done or trying again did not help.
+pub(super) async fn end_early(
+    worker: &Worker,
+    writer: &TurnWriter,
+    code: &'static str,
+    message: String,
+) -> Result<(), Halt> {
+    let journal = LeasedJournal(writer.clone());
+    let log = journal.log().await?;
+    let origin = worker.journal.origin();
+    let draft = |body: Body| Draft {
+        id: origin.id(),
+        actor: Actor::system(),
+        level: body.level(),
+        turn_id: Some(writer.turn()),
+        step_id: None,
+        refs: Map::new(),
+        body,
+    };
+    let open = harness::history::open_calls(&log, writer.turn());
+    // What an earlier attempt started would go on beside the next turn.
+    let hands = Hands::new(worker.clone(), writer.fence(), writer.clone());
+    let tools = LeasedTools::new(worker.catalogue.clone(), hands, None);
+    for call in &open {
+        harness::Tools::cancel(&tools, call).await;
+    }
+    let mut drafts: Vec<_> = open
+        .into_iter()
+        .map(|call| {
+            draft(Body::ToolResult {
+                call_id: call.call_id,
+                tool: call.tool,
+                output: "The turn ended before this call could be settled; its outcome is unknown."
+                    .to_owned(),
+                is_error: true,
+                outcome: Outcome::Unknown,
+                duration_ms: 0,
+            })
+        })
+        .collect();
+    let own: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(writer.turn())).collect();
+    let did_something = own.iter().any(|event| matches!(event.draft.body, Body::StepCompleted(_)));
+    drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
+        turn_id: writer.turn(),
+        yield_reason: YieldReason::Error,
+        result_event_id: None,
+        usage: crate::domain::delta::Delta::of(own.iter().map(|event| &event.draft)).usage,
+        active_seconds: 0,
+        error: Some(TurnError { code: code.to_owned(), message }),
+        limit: None,
+        failed: code == RECOVERY_EXHAUSTED || !did_something,
+    }))));
+    journal.record(drafts).await.map(drop)
+}

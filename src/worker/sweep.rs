@@ -1,0 +1,41 @@
+//! The net under the queue: sessions that should move and that nobody would find.
+//!
+//! Every wake is enqueued in the transaction of its cause, so the sweep finds nothing
+//! while the service is healthy; what it finds is put right and said.
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::Worker;
+use crate::{
+    base::limit::{HOUSEKEEPING_BATCH, SWEEP_INTERVAL},
+    store::hint::Hint,
+};
+
+impl Worker {
+    /// Looks at the start and then every few seconds, until `stop`.
+    pub(super) async fn sweep(self, stop: CancellationToken) {
+        let mut ticks = interval(SWEEP_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            self.find_forgotten().await;
+        }
+    }
+
+    async fn find_forgotten(&self) {
+        match self.store.enqueue_forgotten(HOUSEKEEPING_BATCH).await {
+            Ok(0) => {}
+            Ok(jobs) => {
+                tracing::error!(jobs, "sessions had work and no job; they have one now");
+                self.hints.send(Hint::Job);
+            }
+            Err(error) => tracing::warn!(%error, "forgotten sessions could not be looked for"),
+        }
+        match self.store.sessions_overdue().await {
+            Ok(0) | Err(_) => {}
+            Ok(sessions) => {
+                tracing::error!(sessions, "sessions are overdue; see GET /v3/sessions?overdue=true")
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The promises, checked on the database when everything has come to rest.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::Context;
+use sojourn::{
+    base::{Id, Origin, seal::MasterKey},
+    blob::Blobs,
+    domain::{Body, Event, SessionId, Status, TenantId, TurnId, apply, event::Outcome, turn::YieldReason},
+    journal::Journal,
+    store::{Store, hint::Hints, pool::PoolSizes},
+};
+use uuid::Uuid;
+
+use crate::{
+    client::Violations,
+    cluster::Cluster,
+    load::{self, Made},
+    processes::MASTER_KEY,
+};
+
+/// What was found, beside the violations.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub sessions: u64,
+    pub events: u64,
+    pub turns: u64,
+    pub calls: u64,
+    /// Commands that left their token.
+    pub ran: u64,
+    /// Calls whose outcome nobody knows.
+    pub unknown: u64,
+    /// Turns that went on in a second or later attempt.
+    pub recovered: u64,
+    /// Turns that were interrupted too often.
+    pub exhausted: u64,
+    pub attempts_max: i32,
+}
+
+/// Reads everything and holds it against the promises.
+pub struct Checker<'a> {
+    store: Store,
+    journal: Journal,
+    data_dir: &'a Path,
+    violations: &'a Violations,
+    found: Found,
+}
+
+impl<'a> Checker<'a> {
+    pub fn new(cluster: &Cluster, data_dir: &'a Path, violations: &'a Violations) -> anyhow::Result<Self> {
+        let master = MasterKey::parse(MASTER_KEY).context("the master key")?;
+        let store = Store::open(cluster.own_urls(), PoolSizes { app: 2, system: 2 }, master)?;
+        let blobs = Blobs::local(&data_dir.join("blobs"))?;
+        let journal = Journal::new(store.clone(), blobs, Hints::new(Uuid::nil()), Origin::system());
+        Ok(Self { store, journal, data_dir, violations, found: Found::default() })
+    }
+
+    /// Checks every session that the load made.
+    pub async fn check(mut self, tenant: TenantId, made: &[Made]) -> anyhow::Result<Found> {
+        for one in made {
+            self.session(tenant, one).await.with_context(|| one.session.to_string())?;
+        }
+        self.store.close().await;
+        Ok(self.found)
+    }
+
+    async fn session(&mut self, tenant: TenantId, made: &Made) -> anyhow::Result<()> {
+        let id = made.session;
+        let log = self.journal.log(tenant, id, 0).await?;
+        self.found.sessions += 1;
+        self.found.events += log.len() as u64;
+        if !log.iter().map(|event| event.seq).eq(1..=log.len() as i64) {
+            self.say(id, "its seq has a gap");
+            return Ok(());
+        }
+        let ids: HashSet<_> = log.iter().map(|event| event.draft.id).collect();
+        if ids.len() != log.len() {
+            self.say(id, "an event is in its log twice");
+        }
+        self.fold(tenant, id, &log).await?;
+        let inputs = log.iter().filter(|event| matches!(event.draft.body, Body::UserMessage { .. })).count();
+        if inputs as u64 != made.inputs {
+            self.say(id, &format!("{} messages were acknowledged, {inputs} are in its log", made.inputs));
+        }
+        let mut turns: BTreeMap<TurnId, Vec<&Event>> = BTreeMap::new();
+        for event in &log {
+            if let Some(turn) = event.draft.turn_id {
+                turns.entry(turn).or_default().push(event);
+            }
+        }
+        for (turn, events) in &turns {
+            self.turn(id, *turn, events);
+        }
+        let trace = made.trace.clone().unwrap_or_else(|| load::trace(self.data_dir, id));
+        self.effects(id, &log, &trace);
+        Ok(())
+    }
+
+    /// The row is the fold of the log, and the session is at rest.
+    async fn fold(&self, tenant: TenantId, id: SessionId, log: &[Event]) -> anyhow::Result<()> {
+        let row = self.store.load_session(tenant, id).await?;
+        let Some((folded, ended)) = apply::fold(id, log) else {
+            self.say(id, "its log does not begin with its creation");
+            return Ok(());
+        };
+        if folded != row {
+            self.say(id, &format!("its row is not the fold of its log:\n  row  {row:?}\n  fold {folded:?}"));
+        }
+        match row.status {
+            Status::Idle | Status::AwaitingInput | Status::Failed | Status::Archived => {}
+            Status::Queued | Status::Running => self.say(id, &format!("it is still {:?}", row.status)),
+        }
+        if row.is_pending() {
+            self.say(id, "input waits and nobody takes it");
+        }
+        let mut tx = self.store.begin(tenant).await?;
+        let rows = tx.turns(id, None, 1_000).await?;
+        for turn in &ended {
+            if rows.iter().find(|row| row.id == turn.id) != Some(turn) {
+                self.say(id, &format!("the row of {} is not the fold of its events", turn.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// One terminal event, attempts in order, nothing out of place.
+    fn turn(&mut self, id: SessionId, turn: TurnId, events: &[&Event]) {
+        self.found.turns += 1;
+        let mut attempts = 0;
+        let (mut unknown, mut exhausted) = (0, false);
+        let mut end: Option<YieldReason> = None;
+        let mut open: HashSet<&str> = HashSet::new();
+        let mut settled: HashSet<&str> = HashSet::new();
+        for event in events {
+            let what = event.draft.body.type_name();
+            if end.is_some() {
+                self.say(id, &format!("{what} ({}) follows the end of {turn}", event.seq));
+            }
+            match &event.draft.body {
+                Body::UserMessage { .. } | Body::TurnCancelRequested { .. } => continue,
+                Body::TurnStarted { attempt, .. } => {
+                    if *attempt != attempts + 1 {
+                        self.say(id, &format!("attempt {attempt} of {turn} follows attempt {attempts}"));
+                    }
+                    attempts = *attempt;
+                }
+                Body::TurnCompleted(completed) => {
+                    end = Some(completed.yield_reason);
+                    let code = completed.error.as_ref().map(|error| error.code.as_str());
+                    match code {
+                        None => {}
+                        Some("recovery_exhausted") => exhausted = true,
+                        Some(code) => self.say(id, &format!("{turn} failed: {code}, {:?}", completed.error)),
+                    }
+                }
+                Body::ToolCall { call_id, .. } => {
+                    self.found.calls += 1;
+                    if !open.insert(call_id) || settled.contains(call_id.as_str()) {
+                        self.say(id, &format!("{call_id} of {turn} is called twice"));
+                    }
+                }
+                Body::ToolResult { call_id, outcome, .. } => {
+                    unknown += u64::from(*outcome == Outcome::Unknown);
+                    if !open.remove(call_id.as_str()) || !settled.insert(call_id) {
+                        self.say(id, &format!("{call_id} of {turn} has a second result"));
+                    }
+                }
+                _ => {}
+            }
+            if attempts == 0 && end.is_none() {
+                self.say(id, &format!("{what} ({}) comes before the start of {turn}", event.seq));
+            }
+        }
+        if end.is_none() {
+            self.say(id, &format!("{turn} has no end"));
+        }
+        // No fault ends a box, so whatever ran can be asked.
+        if unknown > 0 && end != Some(YieldReason::Canceled) && !exhausted {
+            self.say(id, &format!("{unknown} calls of {turn} have an unknown outcome"));
+        }
+        if !open.is_empty() {
+            self.say(id, &format!("calls of {turn} have no result: {open:?}"));
+        }
+        self.found.unknown += unknown;
+        self.found.exhausted += u64::from(exhausted);
+        self.found.recovered += u64::from(attempts > 1);
+        self.found.attempts_max = self.found.attempts_max.max(attempts);
+    }
+
+    /// What the commands left on the disk against what the log says of them.
+    fn effects(&mut self, id: SessionId, log: &[Event], trace: &[String]) {
+        let mut left: HashMap<&str, u32> = HashMap::new();
+        for token in trace {
+            *left.entry(token).or_default() += 1;
+        }
+        self.found.ran += left.len() as u64;
+        for (token, count) in left.iter().filter(|(_, count)| **count > 1) {
+            self.say(id, &format!("{token} ran {count} times"));
+        }
+        let mut tokens: HashMap<(&TurnId, &str), &str> = HashMap::new();
+        for event in log {
+            let Some(turn) = &event.draft.turn_id else { continue };
+            match &event.draft.body {
+                Body::ToolCall { call_id, tool, input, .. } if tool == "bash" => {
+                    let command = input["command"].as_str().unwrap_or_default();
+                    tokens.insert((turn, call_id), command.split(' ').nth(1).unwrap_or_default());
+                }
+                Body::ToolResult { call_id, outcome, output, .. } => {
+                    let Some(token) = tokens.get(&(turn, call_id.as_str())) else { continue };
+                    let count = left.get(token).copied().unwrap_or(0);
+                    match outcome {
+                        Outcome::Ran if count != 1 => {
+                            self.say(id, &format!("{token} counts as run and ran {count} times: {output}"));
+                        }
+                        Outcome::NotRun if count != 0 => {
+                            self.say(id, &format!("{token} counts as not run and ran {count} times"));
+                        }
+                        Outcome::Ran | Outcome::NotRun | Outcome::Unknown => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn say(&self, id: SessionId, words: &str) {
+        self.violations.note(format!("{id}: {words}"));
+    }
+}
+
+/// The tenant of the run.
+pub async fn tenant(cluster: &Cluster) -> anyhow::Result<TenantId> {
+    let mut connection = cluster.superuser().await?;
+    let id: Uuid = sqlx::query_scalar("select tenant_id from tenant").fetch_one(&mut connection).await?;
+    Ok(Id::from_uuid(id))
+}
+
+/// The middle and the longest of some times.
+pub fn spread(times: &mut [Duration]) -> (Duration, Duration) {
+    times.sort_unstable();
+    let middle = times.get(times.len() / 2).copied().unwrap_or_default();
+    (middle, times.last().copied().unwrap_or_default())
+}

@@ -1,0 +1,184 @@
+//! The Postgres of a run: private, durable, and restarted as by a crash.
+//!
+//! It also carries the run's witness: a trigger that notes who wrote each event
+//! under which epoch, and where a writer can be held between the two writes of a
+//! tool call, so that a fault falls exactly there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use sojourn::{
+    base::Origin,
+    store::{Urls, embedded::Embedded},
+};
+use sqlx::{Connection, PgConnection, Row};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
+
+/// A Postgres of one's own.
+pub struct Cluster {
+    data_dir: PathBuf,
+    embedded: Mutex<Option<Embedded>>,
+    urls: Urls,
+}
+
+/// Where a writer is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seam {
+    /// The call is being written; its exec comes next.
+    Call = 1,
+    /// The exec is over; its result is being written.
+    Result = 2,
+}
+
+const WITNESS: &str = "
+create schema chaos;
+create table chaos.write (
+    session_id uuid not null,
+    seq bigint not null,
+    type text not null,
+    turn_id uuid,
+    attempt integer,
+    epoch bigint,
+    process integer,
+    at timestamptz not null default clock_timestamp(),
+    server_start timestamptz not null default pg_postmaster_start_time()
+);
+create function chaos.witness() returns trigger language plpgsql security definer as $$
+declare
+    writer integer := nullif(current_setting('chaos.process', true), '')::integer;
+begin
+    if writer is not null and new.type in ('tool.call', 'tool.result') then
+        perform pg_advisory_xact_lock_shared(case new.type when 'tool.call' then 1 else 2 end, writer);
+    end if;
+    insert into chaos.write (session_id, seq, type, turn_id, attempt, epoch, process)
+    select new.session_id, new.seq, new.type, new.turn_id, (new.body ->> 'attempt')::integer, s.epoch, writer
+    from public.session s
+    where s.tenant_id = new.tenant_id and s.session_id = new.session_id;
+    return new;
+end
+$$;
+create trigger witness before insert on public.event for each row execute function chaos.witness();
+";
+
+impl Cluster {
+    /// Makes and starts it below the data directory of the service.
+    pub async fn start(data_dir: &Path) -> anyhow::Result<Self> {
+        let embedded = Embedded::start(data_dir, &Origin::system(), &|_| {}).await?;
+        let urls = embedded.urls();
+        Ok(Self { data_dir: data_dir.to_owned(), embedded: Mutex::new(Some(embedded)), urls })
+    }
+
+    /// Where a process connects; the witness knows it by `process`.
+    pub fn urls(&self, process: u32) -> Urls {
+        let named = |url: &str| format!("{url}&options%5Bchaos.process%5D={process}");
+        Urls { owner: named(&self.urls.owner), app: named(&self.urls.app), system: named(&self.urls.system) }
+    }
+
+    /// Where the harness itself connects.
+    pub fn own_urls(&self) -> &Urls {
+        &self.urls
+    }
+
+    /// A connection with every right.
+    pub async fn superuser(&self) -> sqlx::Result<PgConnection> {
+        PgConnection::connect(&self.urls.owner.replace("sojourn_owner@", "postgres@")).await
+    }
+
+    /// Installs the witness, once the schema is there.
+    pub async fn watch(&self) -> anyhow::Result<()> {
+        let mut connection = self.superuser().await?;
+        sqlx::raw_sql(WITNESS).execute(&mut connection).await?;
+        Ok(connection.close().await?)
+    }
+
+    /// Ends the server without a word to anybody, as `pg_ctl -m immediate` does,
+    /// and starts it again. Returns how long nobody could connect.
+    pub async fn crash(&self) -> anyhow::Result<Duration> {
+        let pid_file = self.data_dir.join("postgres/pgdata/postmaster.pid");
+        let text = fs::read_to_string(&pid_file).context("the server's pid")?;
+        let pid: i32 = text.lines().next().unwrap_or_default().trim().parse()?;
+        let began = Instant::now();
+        kill_process(Pid::from_raw(pid).context("a pid")?, Signal::QUIT)?;
+        while !has_ended(pid) {
+            ensure!(began.elapsed() < Duration::from_secs(30), "Postgres does not end");
+            sleep(Duration::from_millis(5)).await;
+        }
+        let again = Embedded::start(&self.data_dir, &Origin::system(), &|_| {}).await?;
+        *self.embedded.lock().await = Some(again);
+        Ok(began.elapsed())
+    }
+
+    /// Holds the next writer of `process` at the seam, and lets `fault` happen
+    /// while it is held. Returns whether anybody came by in time.
+    pub async fn at_seam<T>(
+        &self,
+        seam: Seam,
+        process: u32,
+        fault: impl AsyncFnOnce() -> T,
+    ) -> anyhow::Result<Option<T>> {
+        let mut connection = self.superuser().await?;
+        let (class, process) = (seam as i32, i32::try_from(process)?);
+        sqlx::query("select pg_advisory_lock($1, $2)")
+            .bind(class)
+            .bind(process)
+            .execute(&mut connection)
+            .await?;
+        let until = Instant::now() + Duration::from_secs(4);
+        let mut met = false;
+        while !met && Instant::now() < until {
+            let held = sqlx::query(
+                "select count(*) as held from pg_locks
+                 where locktype = 'advisory' and classid::bigint = $1 and objid::bigint = $2 and not granted",
+            )
+            .bind(class)
+            .bind(process)
+            .fetch_one(&mut connection)
+            .await?;
+            met = held.get::<i64, _>("held") > 0;
+            if !met {
+                sleep(Duration::from_millis(3)).await;
+            }
+        }
+        let done = if met { Some(fault().await) } else { None };
+        // The lock goes with the connection; whoever was held goes on.
+        connection.close().await?;
+        Ok(done)
+    }
+
+    /// Breaks the statements that are held at the seam: what they wrote is lost.
+    pub async fn lose(&self, seam: Seam, process: u32) -> anyhow::Result<()> {
+        let mut connection = self.superuser().await?;
+        sqlx::query(
+            "select pg_terminate_backend(pid) from pg_locks
+             where locktype = 'advisory' and classid::bigint = $1 and objid::bigint = $2 and not granted",
+        )
+        .bind(seam as i32)
+        .bind(i32::try_from(process)?)
+        .execute(&mut connection)
+        .await?;
+        Ok(connection.close().await?)
+    }
+
+    /// Stops the server for good.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        if let Some(embedded) = self.embedded.into_inner() {
+            embedded.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+fn has_ended(pid: i32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])),
+        Err(_) => true,
+    }
+}

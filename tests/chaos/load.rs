@@ -1,0 +1,173 @@
+//! Live sessions: turns whose commands leave a trace that can be counted.
+//!
+//! Each command appends its own token to a file of the workspace, which lies on
+//! the session's disk: the harness reads it there, past the service, and so knows
+//! how often each command really ran.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use sojourn::domain::SessionId;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    client::{Client, Violations},
+    plan::Dice,
+};
+
+/// The file in which commands leave their tokens.
+pub const TRACE: &str = "trace";
+/// No turn of the load takes this long, whatever happens to it.
+const TURN_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What all drivers share.
+pub struct Load {
+    pub client: Arc<Client>,
+    pub violations: Arc<Violations>,
+    pub data_dir: PathBuf,
+    pub agent: String,
+    pub stop: AtomicBool,
+    /// Sessions for the readers of streams, as they are made.
+    pub fresh: mpsc::Sender<String>,
+    /// What was made, and what its commands left.
+    pub made: Mutex<Vec<Made>>,
+    pub turns: AtomicU64,
+    pub slowest_cancel: Mutex<Duration>,
+    pub cancels: AtomicU64,
+}
+
+/// One session of the load.
+#[derive(Clone, Debug)]
+pub struct Made {
+    pub session: SessionId,
+    /// Inputs that were acknowledged.
+    pub inputs: u64,
+    /// Lines of the trace, read before the session was archived; none if it was not.
+    pub trace: Option<Vec<String>>,
+}
+
+impl Load {
+    /// Drives one session after another until the end of the run.
+    pub async fn drive(self: Arc<Self>, driver: usize, dice: Dice) {
+        for round in 0.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            // What went wrong was noted where it did; the next session goes on.
+            if let Err(error) = self.one_session(&format!("d{driver}.{round}"), &dice).await {
+                eprintln!("a session of driver {driver} was given up: {error:#}");
+            }
+        }
+    }
+
+    async fn one_session(&self, name: &str, dice: &Dice) -> anyhow::Result<()> {
+        let body = json!({ "agent": self.agent, "input": script(&format!("{name}.0"), dice) });
+        let created = self.post("/sessions", &body).await?;
+        let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
+        let mut made = Made { session: id.parse()?, inputs: 1, trace: None };
+        // Readers that are busy miss this one.
+        let _ = self.fresh.try_send(id.clone());
+        let mut driven = Ok(());
+        for turn in 1..=2 + dice.below(3) {
+            driven = self.one_turn(&id, dice).await;
+            if driven.is_err() || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let text = script(&format!("{name}.{turn}"), dice).to_string();
+            driven = self.post(&format!("/sessions/{id}/messages"), &json!({ "text": text })).await.map(drop);
+            if driven.is_err() {
+                break;
+            }
+            made.inputs += 1;
+        }
+        if driven.is_ok() {
+            driven = self.one_turn(&id, dice).await;
+        }
+        if driven.is_ok() && dice.once_in(3) && !self.stop.load(Ordering::Relaxed) {
+            made.trace = Some(trace(&self.data_dir, made.session));
+            driven = self.post(&format!("/sessions/{id}/archive"), &json!({})).await.map(drop);
+        }
+        self.made.lock().expect("no driver panics").push(made);
+        driven
+    }
+
+    /// Waits for the turn under way, and now and then cancels it.
+    async fn one_turn(&self, id: &str, dice: &Dice) -> anyhow::Result<()> {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        let mut canceled = None;
+        if dice.once_in(8) {
+            sleep(dice.millis(300, 3_000)).await;
+            self.post(&format!("/sessions/{id}/cancel"), &json!({})).await?;
+            self.cancels.fetch_add(1, Ordering::Relaxed);
+            canceled = Some(Instant::now());
+        }
+        let until = Instant::now() + TURN_PATIENCE;
+        loop {
+            let session =
+                self.client.send(&self.violations, Method::GET, &format!("/sessions/{id}"), None).await?;
+            if matches!(session["status"].as_str(), Some("idle" | "awaiting_input" | "failed" | "archived")) {
+                if let Some(asked) = canceled {
+                    let mut slowest = self.slowest_cancel.lock().expect("no driver panics");
+                    *slowest = slowest.max(asked.elapsed());
+                }
+                return Ok(());
+            }
+            if Instant::now() > until {
+                self.violations.note(format!("{id} is stuck {} for {TURN_PATIENCE:?}", session["status"]));
+                anyhow::bail!("stuck");
+            }
+            sleep(dice.millis(150, 350)).await;
+        }
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.client.send(&self.violations, Method::POST, path, Some(body)).await
+    }
+}
+
+/// A turn of some seconds: commands that must run once, among others.
+fn script(name: &str, dice: &Dice) -> Value {
+    let mut steps = Vec::new();
+    for step in 0..2 + dice.below(4) {
+        let mut tools = Vec::new();
+        for call in 0..1 + dice.below(2) {
+            let token = format!("{name}.{step}.{call}");
+            // Some commands outlive the lease of a worker that dies.
+            let seconds = if dice.once_in(8) { 3.0 } else { dice.below(8) as f64 / 10.0 };
+            let command = format!("echo {token} >> {TRACE}; sleep {seconds}; echo {token}");
+            tools.push(json!({ "tool": "bash", "input": { "command": command } }));
+        }
+        if dice.once_in(3) {
+            tools.push(json!({ "tool": "grep", "input": { "pattern": "d" } }));
+            tools.push(json!({ "tool": "read", "input": { "path": TRACE } }));
+        }
+        if dice.once_in(4) {
+            let input = json!({ "path": format!("notes/{name}.{step}"), "content": name });
+            tools.push(json!({ "tool": "write", "input": input }));
+        }
+        let text = format!("Step {step} of {name}.");
+        steps.push(json!({ "text": text, "delay_ms": dice.below(400), "tools": tools, "new_ids": true }));
+    }
+    steps.push(json!({ "text": format!("Done with {name}.") }));
+    json!({ "script": steps })
+}
+
+/// What the commands of a session left on its disk.
+pub fn trace(data_dir: &Path, session: SessionId) -> Vec<String> {
+    let tenants = std::fs::read_dir(data_dir.join("boxes")).into_iter().flatten().flatten();
+    let mut files =
+        tenants.map(|tenant| tenant.path().join(session.uuid().to_string()).join("workspace").join(TRACE));
+    let text = files.find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}

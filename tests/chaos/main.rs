@@ -1,0 +1,228 @@
+//! Chaos: a whole deployment of real processes under load, killed, frozen and cut
+//! off at random and at its seams, then every promise checked on its database.
+//!
+//! `make chaos` runs it; `cargo test --test chaos -- --help` says how much. It ends
+//! with 1 when anything was lost, doubled, stuck or not done.
+
+mod check;
+mod client;
+mod cluster;
+mod faults;
+mod ground;
+mod load;
+mod plan;
+mod processes;
+mod proxy;
+mod readers;
+mod report;
+mod witness;
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use clap::Parser;
+use reqwest::Method;
+use serde_json::json;
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    client::{Client, Violations},
+    faults::{Counts, Faults},
+    ground::Ground,
+    load::Load,
+    plan::{Dice, Plan},
+    processes::Fleet,
+    readers::Readers,
+    report::Outcome,
+};
+
+/// Streams that are read at the same time.
+const READERS: usize = 8;
+/// Everything must be at rest so soon after the last fault: the promise `Alive`,
+/// and a turn of the load on top of it.
+const REST: Duration = Duration::from_secs(60);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let plan = Plan::parse();
+    sojourn::net::install_tls();
+    let seed = plan.seed.unwrap_or_else(|| u64::from_le_bytes(sojourn::base::Origin::system().bytes()) >> 16);
+    println!("chaos with seed {seed}");
+    let ground = match Ground::new() {
+        Ok(ground) => ground,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let violations = Arc::new(Violations::default());
+    let ran = run(plan.clone(), seed, &ground, violations.clone()).await;
+    if let Err(error) = &ran {
+        eprintln!("error: {error:#}");
+    }
+    let failed = ran.is_err() || !violations.all().is_empty();
+    if let Err(error) = ground.clear(failed || plan.keep).await {
+        eprintln!("error: the ground could not be cleared: {error:#}");
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let dice = Dice::new(seed);
+    let cluster = ground.cluster().await?;
+    let fleet = Arc::new(Fleet::new(&plan, &ground.data_dir, &ground.logs)?);
+    let faults = Arc::new(Faults {
+        plan: plan.clone(),
+        cluster: cluster.clone(),
+        fleet: fleet.clone(),
+        violations: violations.clone(),
+        late: AtomicBool::new(false),
+        counts: Counts::default(),
+    });
+    for slot in &fleet.slots {
+        // One after the other: the first one migrates and makes the organization.
+        slot.lock().await.start(|process| cluster.urls(process)).await?;
+    }
+    cluster.watch().await?;
+
+    let client = Arc::new(Client::new(fleet.addresses.clone(), dice.fork())?);
+    let agent = json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline" });
+    let agent = client.send(&violations, Method::POST, "/agents", Some(&agent)).await?;
+    let (fresh, sessions) = mpsc::channel(4);
+    let load = Arc::new(Load {
+        client: client.clone(),
+        violations: violations.clone(),
+        data_dir: ground.data_dir.clone(),
+        agent: agent["id"].as_str().unwrap_or_default().to_owned(),
+        stop: AtomicBool::new(false),
+        fresh,
+        made: Mutex::default(),
+        turns: AtomicU64::new(0),
+        slowest_cancel: Mutex::default(),
+        cancels: AtomicU64::new(0),
+    });
+    let readers = Arc::new(Readers {
+        client,
+        violations: violations.clone(),
+        fresh: tokio::sync::Mutex::new(sessions),
+        left: AtomicU64::new(plan.stream_cuts),
+        cuts: AtomicU64::new(0),
+        resumes: AtomicU64::new(0),
+        events: AtomicU64::new(0),
+        seen: Mutex::default(),
+    });
+    let settled = act(&faults, &load, &readers, &dice).await?;
+
+    let made = load.made.lock().expect("no driver panics").clone();
+    let tenant = check::tenant(&cluster).await?;
+    let found = check::Checker::new(&cluster, &ground.data_dir, &violations)?.check(tenant, &made).await?;
+    witness::check_epochs(&cluster, &violations).await?;
+    let hit = fleet.faults.lock().expect("no fault panics").clone();
+    let recoveries = witness::recoveries(&cluster, plan.lease(), &hit, &violations).await?;
+    for complaint in fleet.stop().await {
+        violations.note(complaint);
+    }
+    for panic in ground.panics()? {
+        violations.note(panic);
+    }
+    let mut outcome = Outcome {
+        seed,
+        took: began.elapsed(),
+        settled,
+        faults: &faults,
+        load: &load,
+        readers: &readers,
+        found,
+        recoveries,
+        violations: violations.all(),
+    };
+    println!("\n{}", outcome.table());
+    for violation in &outcome.violations {
+        println!("VIOLATION {violation}");
+    }
+    if plan.write && outcome.violations.is_empty() {
+        outcome.write()?;
+    }
+    Ok(())
+}
+
+/// Load, readers and faults together, until all is done and at rest. Returns how
+/// long that took after the last fault.
+async fn act(
+    faults: &Arc<Faults>,
+    load: &Arc<Load>,
+    readers: &Arc<Readers>,
+    dice: &Dice,
+) -> anyhow::Result<Duration> {
+    let plan = &faults.plan;
+    let mut drivers = JoinSet::new();
+    for driver in 0..plan.sessions {
+        drivers.spawn(load.clone().drive(driver, dice.fork()));
+    }
+    let mut following = JoinSet::new();
+    for _ in 0..READERS {
+        following.spawn(readers.clone().read(dice.fork()));
+    }
+    let mut helpers = JoinSet::new();
+    let (guard, clock) = (faults.clone(), faults.clone());
+    helpers.spawn(async move { guard.supervise().await });
+    helpers.spawn(async move {
+        sleep(Duration::from_secs(clock.plan.minutes * 60)).await;
+        clock.violations.note(format!("not done after {} minutes", clock.plan.minutes));
+        clock.late.store(true, Ordering::Relaxed);
+    });
+    faults.run(&dice.fork()).await;
+    while readers.left.load(Ordering::Relaxed) > 0 && !faults.late.load(Ordering::Relaxed) {
+        sleep(Duration::from_millis(100)).await;
+    }
+    // Readers end when nothing is left to cut; drivers end with the turn under way.
+    readers.left.store(0, Ordering::Relaxed);
+    load.stop.store(true, Ordering::Relaxed);
+    let last = Instant::now();
+    let rested = tokio::time::timeout(REST, async {
+        while drivers.join_next().await.is_some() {}
+        last.elapsed()
+    });
+    let settled = rested.await.unwrap_or_else(|_| {
+        faults.violations.note(format!("sessions are not at rest {REST:?} after the last fault"));
+        REST
+    });
+    while let Some(ended) = following.join_next().await {
+        ended??;
+    }
+    helpers.shutdown().await;
+    compare(load, readers, faults).await?;
+    Ok(settled)
+}
+
+/// What readers saw is the log itself.
+async fn compare(load: &Load, readers: &Readers, faults: &Faults) -> anyhow::Result<()> {
+    let seen = readers.seen.lock().expect("no reader panics").clone();
+    for (session, ids) in seen {
+        let mut log = Vec::new();
+        while log.len() < ids.len() {
+            let path = format!("/sessions/{session}/events?limit=500&after={}", log.len());
+            let page = load.client.send(&faults.violations, Method::GET, &path, None).await?;
+            let data = page["data"].as_array().cloned().unwrap_or_default();
+            if data.is_empty() {
+                break;
+            }
+            log.extend(data.iter().map(|event| event["id"].as_str().unwrap_or_default().to_owned()));
+        }
+        if !log.starts_with(&ids) {
+            faults.violations.note(format!("{session}: its readers saw another log than there is"));
+        }
+    }
+    Ok(())
+}

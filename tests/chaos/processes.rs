@@ -1,0 +1,211 @@
+//! The processes of a run: real ones, hit and started again by their own pid.
+
+use std::{
+    fs::{self, File},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use sojourn::store::Urls;
+use time::OffsetDateTime;
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep, timeout},
+};
+
+use crate::plan::Plan;
+
+/// The key of the organization of the run.
+pub const KEY: &str = "sjk_test_the_organization_of_chaos";
+/// The phrase that every process and the checks share.
+pub const MASTER_KEY: &str = "a passphrase that is long enough for chaos";
+
+/// What a process is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Api,
+    Worker,
+}
+
+/// All processes. A slot that is locked is being hit.
+pub struct Fleet {
+    pub slots: Vec<tokio::sync::Mutex<Slot>>,
+    /// Where the API is served, whether or not it is up.
+    pub addresses: Vec<SocketAddr>,
+    pub faults: Mutex<Vec<Fault>>,
+}
+
+/// The place of a process that is started again and again.
+pub struct Slot {
+    pub role: Role,
+    name: String,
+    listen: SocketAddr,
+    ground: Ground,
+    child: Option<Child>,
+    /// The number that the witness knows the present process by.
+    pub process: u32,
+}
+
+/// What every process is started with.
+#[derive(Clone)]
+struct Ground {
+    data_dir: PathBuf,
+    logs: PathBuf,
+    lease_ms: u64,
+}
+
+/// Something that was done to a process, or to the database (`process` 0).
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    pub process: u32,
+    pub at: OffsetDateTime,
+}
+
+static PROCESSES: AtomicU32 = AtomicU32::new(0);
+/// Numbers of API processes begin here, so that the witness tells them apart.
+pub const FIRST_API: u32 = 1_000_000;
+
+impl Fleet {
+    /// Places for all processes of the plan; none runs yet.
+    pub fn new(plan: &Plan, data_dir: &Path, logs: &Path) -> anyhow::Result<Self> {
+        let ground = Ground { data_dir: data_dir.to_owned(), logs: logs.to_owned(), lease_ms: plan.lease_ms };
+        let (mut slots, mut addresses) = (Vec::new(), Vec::new());
+        for (role, word, count) in [(Role::Api, "api", plan.apis), (Role::Worker, "worker", plan.workers)] {
+            for number in 1..=count {
+                let listen = free_address()?;
+                if role == Role::Api {
+                    addresses.push(listen);
+                }
+                let name = format!("{word}-{number}");
+                let slot = Slot { role, name, listen, ground: ground.clone(), child: None, process: 0 };
+                slots.push(tokio::sync::Mutex::new(slot));
+            }
+        }
+        Ok(Self { slots, addresses, faults: Mutex::default() })
+    }
+
+    /// Notes a fault, so that a recovery can be told from it.
+    pub fn note(&self, process: u32) {
+        let fault = Fault { process, at: OffsetDateTime::now_utc() };
+        self.faults.lock().expect("no fault panics").push(fault);
+    }
+
+    /// Ends every process as an operator would. Returns those that did not end well.
+    pub async fn stop(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for slot in &self.slots {
+            let mut slot = slot.lock().await;
+            if let Err(error) = slot.drain().await {
+                complaints.push(format!("{error:#}"));
+            }
+        }
+        complaints
+    }
+}
+
+impl Slot {
+    /// Starts the process and waits until it says that it works.
+    pub async fn start(&mut self, urls: impl Fn(u32) -> Urls) -> anyhow::Result<()> {
+        let base = if self.role == Role::Api { FIRST_API } else { 0 };
+        self.process = base + PROCESSES.fetch_add(1, Ordering::Relaxed) + 1;
+        let urls = urls(self.process);
+        let log = self.log();
+        let file = File::create(&log).with_context(|| format!("{}", log.display()))?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        command
+            .arg("serve")
+            .arg(format!("--role={}", if self.role == Role::Api { "api" } else { "worker" }))
+            .arg(format!("--data-dir={}", self.ground.data_dir.display()))
+            .arg(format!("--database-url={}", urls.app))
+            .arg(format!("--owner-database-url={}", urls.owner))
+            .arg(format!("--system-database-url={}", urls.system))
+            .arg(format!("--listen={}", self.listen))
+            .arg(format!("--lease-ms={}", self.ground.lease_ms))
+            .arg(format!("--bootstrap-api-key={KEY}"))
+            .arg(format!("--master-key={MASTER_KEY}"))
+            .args(["--first-session=off", "--workers=16", "--log=info,sojourn=debug"])
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .kill_on_drop(true);
+        self.child = Some(command.spawn().context("the service cannot be started")?);
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            if said.contains("sojourn serves") || said.contains("sojourn works") {
+                return Ok(());
+            }
+            if self.has_ended() || Instant::now() > until {
+                let last = said.lines().last().unwrap_or("nothing").to_owned();
+                self.kill().await;
+                bail!("{} did not start: {last}", self.name);
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Whether it ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Ends the process without a word: KILL.
+    pub async fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended before.
+            let _ = child.kill().await;
+        }
+    }
+
+    /// Stops the process where it is.
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a stopped process go on.
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Asks the process to end and waits for it. Returns how long that took.
+    pub async fn drain(&mut self) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        self.signal(Signal::TERM)?;
+        let Some(mut child) = self.child.take() else { return Ok(Duration::ZERO) };
+        match timeout(Duration::from_secs(25), child.wait()).await {
+            Ok(ended) if ended.as_ref().is_ok_and(|status| status.success()) => Ok(began.elapsed()),
+            Ok(ended) => bail!("{} (process {}) ended with {ended:?} after TERM", self.name, self.process),
+            Err(_) => bail!("{} (process {}) did not end within 25 s of TERM", self.name, self.process),
+        }
+    }
+
+    /// What the process said last.
+    pub fn last_words(&self) -> String {
+        let said = fs::read_to_string(self.log()).unwrap_or_default();
+        format!("{} (process {}): {}", self.name, self.process, said.lines().last().unwrap_or_default())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.ground.logs.join(format!("{:04}-{}.log", self.process, self.name))
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let id = self.child.as_ref().and_then(Child::id).context("the process has ended")?;
+        let pid = Pid::from_raw(i32::try_from(id)?).context("a pid")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+/// A loopback address that nobody listens on.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}

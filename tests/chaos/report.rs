@@ -1,0 +1,96 @@
+//! The table of a run: printed, and kept in docs/reliability.md when asked for.
+
+use std::{fmt::Write, fs, path::Path, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use crate::{
+    check::{Found, spread},
+    faults::Faults,
+    load::Load,
+    readers::Readers,
+    witness::Recoveries,
+};
+
+/// Everything that a run has to say.
+pub struct Outcome<'a> {
+    pub seed: u64,
+    pub took: Duration,
+    /// From the last fault until every session was at rest.
+    pub settled: Duration,
+    pub faults: &'a Faults,
+    pub load: &'a Load,
+    pub readers: &'a Readers,
+    pub found: Found,
+    pub recoveries: Recoveries,
+    pub violations: Vec<String>,
+}
+
+impl Outcome<'_> {
+    /// The table, as Markdown.
+    pub fn table(&mut self) -> String {
+        let plan = &self.faults.plan;
+        let counts = &self.faults.counts;
+        let (middle, longest) = spread(&mut self.recoveries.times);
+        let ms = |value: u32| format!("{value} ms");
+        let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
+        let cancel = *self.load.slowest_cancel.lock().expect("no driver panics");
+        let of = |done: u32, wanted: u32| format!("{done} of {wanted}");
+        let at_seam = |done: u32, seam: u32| format!("{done} ({seam} at a seam)");
+        let rows = [
+            ("kills", of(counts.kills.load(Relaxed), plan.kills)),
+            ("of them between two writes of a call", counts.kills_at_seam.load(Relaxed).to_string()),
+            (
+                "freezes beyond the lease",
+                at_seam(counts.freezes.load(Relaxed), counts.freezes_at_seam.load(Relaxed)),
+            ),
+            ("Postgres restarts, immediate", of(counts.restarts.load(Relaxed), plan.postgres_restarts)),
+            ("drains by TERM", of(counts.drains.load(Relaxed), plan.drains)),
+            ("stream cuts", format!("{} of {}", self.readers.cuts.load(Relaxed), plan.stream_cuts)),
+            ("stream resumes", self.readers.resumes.load(Relaxed).to_string()),
+            ("sessions, turns", format!("{}, {}", self.found.sessions, self.found.turns)),
+            ("events in the logs", self.found.events.to_string()),
+            ("events read from streams", self.readers.events.load(Relaxed).to_string()),
+            ("tool calls", self.found.calls.to_string()),
+            ("commands that ran, by their own count", self.found.ran.to_string()),
+            ("calls with an unknown outcome (canceled ones too)", self.found.unknown.to_string()),
+            ("turns that changed their worker after a fault", self.found.recovered.to_string()),
+            ("most attempts of a turn", self.found.attempts_max.to_string()),
+            ("turns that were interrupted too often", self.found.exhausted.to_string()),
+            ("takeovers that no fault explains", self.recoveries.unexplained.to_string()),
+            ("fault to next attempt, p50", seconds(middle)),
+            ("fault to next attempt, slowest", seconds(longest)),
+            ("slowest of the cancels", format!("{} of {}", seconds(cancel), self.load.cancels.load(Relaxed))),
+            ("slowest drain", ms(counts.slowest_drain_ms.load(Relaxed))),
+            ("longest time without Postgres", ms(counts.longest_outage_ms.load(Relaxed))),
+            ("answers 503, each with Retry-After", self.load.client.unavailable.load(Relaxed).to_string()),
+            ("last fault until all is at rest", seconds(self.settled)),
+            ("lost, doubled or broken", self.violations.len().to_string()),
+        ];
+        let mut table = format!(
+            "seed {}, {} API and {} worker processes, {} sessions at a time, lease {} ms, {:.0} s\n\n| what | count |\n|---|---|\n",
+            self.seed,
+            plan.apis,
+            plan.workers,
+            plan.sessions,
+            plan.lease_ms,
+            self.took.as_secs_f64()
+        );
+        for (what, count) in rows {
+            writeln!(table, "| {what} | {count} |").expect("writing to a string cannot fail");
+        }
+        table
+    }
+
+    /// Keeps the table as the last full run.
+    pub fn write(&mut self) -> anyhow::Result<()> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reliability.md");
+        let kills = f64::from(self.faults.counts.kills.load(Relaxed).max(1));
+        let text = format!(
+            "# Reliability, measured\n\nWritten by `make chaos` (`tests/chaos`), which kills, freezes and cuts a whole \
+             deployment under load and then\nchecks every promise on its database. The last full run:\n\n{}\n\
+             Zero of {kills} kills means: at most {:.2} % per kill lose something, at 95 % confidence.\n",
+            self.table(),
+            300.0 / kills,
+        );
+        Ok(fs::write(file, text)?)
+    }
+}

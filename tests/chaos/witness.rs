@@ -1,0 +1,131 @@
+//! What the witness saw: who wrote under which epoch, and how long each turn that
+//! lost its worker waited for the next one.
+
+use std::{collections::HashMap, time::Duration};
+
+use sqlx::FromRow;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{
+    client::Violations,
+    cluster::Cluster,
+    processes::{FIRST_API, Fault},
+};
+
+#[derive(FromRow)]
+struct Started {
+    session_id: Uuid,
+    turn_id: Uuid,
+    attempt: i32,
+    at: OffsetDateTime,
+    server_start: OffsetDateTime,
+    last_at: OffsetDateTime,
+    last_process: Option<i32>,
+}
+
+/// Times from a fault to the next attempt of a turn that it hit.
+#[derive(Debug, Default)]
+pub struct Recoveries {
+    pub times: Vec<Duration>,
+    /// Second attempts of turns whose worker had nothing done to it.
+    pub unexplained: u64,
+}
+
+/// No epoch has two writers, and none writes under an epoch that was replaced.
+pub async fn check_epochs(cluster: &Cluster, violations: &Violations) -> anyhow::Result<()> {
+    let mut connection = cluster.superuser().await?;
+    let shared: Vec<(Uuid, i64, i64)> = sqlx::query_as(
+        "select session_id, epoch, count(distinct process)
+         from chaos.write
+         where process < $1
+         group by session_id, epoch
+         having count(distinct process) > 1",
+    )
+    .bind(i32::try_from(FIRST_API)?)
+    .fetch_all(&mut connection)
+    .await?;
+    for (session, epoch, writers) in shared {
+        violations.note(format!("{session}: {writers} processes wrote under epoch {epoch}"));
+    }
+    let backwards: Vec<(Uuid, i64)> = sqlx::query_as(
+        "select session_id, seq
+         from (
+             select session_id, seq, epoch, lag(epoch) over (partition by session_id order by seq) as before
+             from chaos.write
+         ) w
+         where epoch < before",
+    )
+    .fetch_all(&mut connection)
+    .await?;
+    for (session, seq) in backwards {
+        violations.note(format!("{session}: event {seq} was written under an epoch that was replaced"));
+    }
+    Ok(())
+}
+
+/// Finds each second attempt's fault, and that none came too early after a start.
+pub async fn recoveries(
+    cluster: &Cluster,
+    lease: Duration,
+    faults: &[Fault],
+    violations: &Violations,
+) -> anyhow::Result<Recoveries> {
+    let mut connection = cluster.superuser().await?;
+    let started: Vec<Started> = sqlx::query_as(
+        "select w.session_id, w.turn_id, w.attempt, w.at, w.server_start, p.at as last_at,
+                p.process as last_process
+         from chaos.write w
+         join lateral (
+             select at, process
+             from chaos.write b
+             where b.session_id = w.session_id and b.seq < w.seq and b.turn_id = w.turn_id
+               and b.type not in ('user.message', 'turn.cancel_requested')
+             order by b.seq desc
+             limit 1
+         ) p on true
+         where w.type = 'turn.started' and w.attempt > 1
+         order by w.at",
+    )
+    .fetch_all(&mut connection)
+    .await?;
+    let mut by_process: HashMap<u32, Vec<OffsetDateTime>> = HashMap::new();
+    for fault in faults {
+        by_process.entry(fault.process).or_default().push(fault.at);
+    }
+    let mut found = Recoveries::default();
+    for one in &started {
+        if one.at < one.server_start + lease {
+            violations.note(format!(
+                "{}: {} was taken over {} after the server's start",
+                one.session_id,
+                one.turn_id,
+                one.at - one.server_start
+            ));
+        }
+        let last = one.last_process.and_then(|process| u32::try_from(process).ok()).unwrap_or_default();
+        // A worker can die after its claim and before it has written anything.
+        let hit = |process: u32, since: OffsetDateTime| {
+            let times = by_process.get(&process)?;
+            times.iter().copied().rfind(|at| *at >= since && *at <= one.at)
+        };
+        let margin = time::Duration::milliseconds(100);
+        let since = one.last_at - margin;
+        let cause = [hit(last, since), hit(0, since)]
+            .into_iter()
+            .flatten()
+            .max()
+            .or_else(|| faults.iter().map(|fault| fault.at).rfind(|at| *at >= since && *at <= one.at));
+        match cause.and_then(|cause| Duration::try_from(one.at - cause).ok()) {
+            Some(time) => found.times.push(time),
+            None => {
+                found.unexplained += 1;
+                eprintln!("attempt {} of {} has no fault to explain it", one.attempt, one.turn_id);
+            }
+        }
+    }
+    if let Some(slow) = found.times.iter().find(|time| **time > Duration::from_secs(30)) {
+        violations.note(format!("a turn waited {slow:?} for its next worker"));
+    }
+    Ok(found)
+}

@@ -1,0 +1,108 @@
+//! Nothing stays stuck: what is forgotten is found, what waits says so, what
+//! cannot be had is tried again.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection};
+
+use crate::support::service::{Caller, Ground};
+
+async fn sql(ground: &Ground, statement: &str) {
+    let mut superuser = ground.database.superuser().await;
+    sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut superuser).await.expect(statement);
+    superuser.close().await.expect("a clean end");
+}
+
+fn of<'a>(log: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    log.iter().filter(|event| event["type"] == kind).collect()
+}
+
+/// Reads the session until it is as wanted; the caller's own patience bounds it.
+async fn until(owner: &Caller, session: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        let view = owner.get(&format!("/sessions/{session}")).await.ok();
+        if is_wanted(&view) {
+            return view;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "never as wanted: {view}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_job_was_lost_is_found_and_runs() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let session = api.owner().play(json!([{ "text": "Found." }])).await;
+    sql(&ground, "delete from job").await;
+    let worker = ground.serve(&["--role=worker"]).await;
+    let log = api.owner().settled(&session, 1).await;
+    assert_eq!(of(&log, "turn.completed")[0]["body"]["yield_reason"], "completed");
+    worker.stop().await;
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_that_stands_still_is_listed_as_overdue_and_no_other_is() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let owner = api.owner();
+    let (stuck, waiting) =
+        (owner.play(json!([{ "text": "a" }])).await, owner.play(json!([{ "text": "b" }])).await);
+    sql(&ground, "update session set updated_at = now() - interval '1 minute'").await;
+    sql(&ground, "update job set ready_at = now() - interval '1 minute'").await;
+    let listed = async |overdue: bool| -> Vec<String> {
+        let page = owner.get(&format!("/sessions?overdue={overdue}")).await.ok();
+        let ids = page["data"].as_array().expect("a list").iter();
+        ids.map(|session| session["id"].as_str().expect("an id").to_owned()).collect()
+    };
+    assert_eq!(listed(true).await, Vec::<String>::new(), "both are queued");
+    // A holder whose lease ended long ago, and whom nobody relieved.
+    let id: sojourn::domain::SessionId = stuck.parse().expect("an id");
+    let held = format!("update job set worker_id = gen_random_uuid() where session_id = '{}'", id.uuid());
+    sql(&ground, &held).await;
+    assert_eq!(listed(true).await, [stuck]);
+    assert_eq!(listed(false).await, [waiting]);
+    owner.get("/sessions?overdue=perhaps").await.error(400);
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_waits_for_its_provider_says_until_when_and_can_be_canceled() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let fault = json!({ "kind": "rate_limited", "retry_after_ms": 600_000 });
+    let session = owner.play(json!([{ "text": "Never.", "fault": fault }])).await;
+    let view = until(&owner, &session, |view| view["phase"] == "retrying").await;
+    assert_eq!(view["status"], "running");
+    assert!(view["next_attempt_at"].is_string(), "{view}");
+    let listed = owner.get("/sessions?status=running").await.ok();
+    assert_eq!(listed["data"][0]["phase"], "retrying");
+    owner.post(&format!("/sessions/{session}/cancel"), json!({})).await.ok();
+    let log = owner.settled(&session, 1).await;
+    assert_eq!(of(&log, "turn.completed")[0]["body"]["yield_reason"], "canceled");
+    let view = owner.get(&format!("/sessions/{session}")).await.ok();
+    assert_eq!(view["phase"], Value::Null);
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_without_a_sandbox_is_tried_again_from_scratch_and_then_fails() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--sandbox-runtime=no-such-runtime"]).await;
+    let owner = service.owner();
+    let call = json!({ "tool": "bash", "input": { "command": "true" } });
+    let session = owner.play(json!([{ "tools": [call] }, { "text": "Done." }])).await;
+    let log = owner.settled(&session, 1).await;
+    let tries = of(&log, "error.runtime");
+    assert!(tries.len() > 1 && tries.iter().all(|event| event["body"]["retry_at"].is_string()), "{tries:?}");
+    let result = of(&log, "tool.result");
+    assert_eq!((result.len(), &result[0]["body"]["outcome"]), (1, &json!("not_run")));
+    let end = &of(&log, "turn.completed")[0]["body"];
+    assert_eq!(end["error"]["code"], "sandbox_unavailable");
+    let view = owner.get(&format!("/sessions/{session}")).await.ok();
+    assert_eq!(view["status"], "failed");
+    service.stop().await;
+}
