@@ -58,6 +58,28 @@ pub struct Made {
 }
 
 impl Load {
+    /// Load by `client` on sessions of `agent`, of which nothing is made yet.
+    pub fn new(
+        client: Arc<Client>,
+        violations: Arc<Violations>,
+        data_dir: PathBuf,
+        agent: String,
+        fresh: mpsc::Sender<String>,
+    ) -> Self {
+        Self {
+            client,
+            violations,
+            data_dir,
+            agent,
+            stop: AtomicBool::new(false),
+            fresh,
+            made: Mutex::default(),
+            turns: AtomicU64::new(0),
+            slowest_cancel: Mutex::default(),
+            cancels: AtomicU64::new(0),
+        }
+    }
+
     /// Drives one session after another until the end of the run.
     pub async fn drive(self: Arc<Self>, driver: usize, dice: Dice) {
         for round in 0.. {

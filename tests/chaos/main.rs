@@ -20,8 +20,8 @@ mod witness;
 use std::{
     process::ExitCode,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -100,28 +100,9 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     let agent = json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline" });
     let agent = client.send(&violations, Method::POST, "/agents", Some(&agent)).await?;
     let (fresh, sessions) = mpsc::channel(4);
-    let load = Arc::new(Load {
-        client: client.clone(),
-        violations: violations.clone(),
-        data_dir: ground.data_dir.clone(),
-        agent: agent["id"].as_str().unwrap_or_default().to_owned(),
-        stop: AtomicBool::new(false),
-        fresh,
-        made: Mutex::default(),
-        turns: AtomicU64::new(0),
-        slowest_cancel: Mutex::default(),
-        cancels: AtomicU64::new(0),
-    });
-    let readers = Arc::new(Readers {
-        client,
-        violations: violations.clone(),
-        fresh: tokio::sync::Mutex::new(sessions),
-        left: AtomicU64::new(plan.stream_cuts),
-        cuts: AtomicU64::new(0),
-        resumes: AtomicU64::new(0),
-        events: AtomicU64::new(0),
-        seen: Mutex::default(),
-    });
+    let agent = agent["id"].as_str().unwrap_or_default().to_owned();
+    let load = Arc::new(Load::new(client.clone(), violations.clone(), ground.data_dir.clone(), agent, fresh));
+    let readers = Arc::new(Readers::new(client, violations.clone(), sessions, plan.stream_cuts));
     let settled = act(&faults, &load, &readers, &dice).await?;
 
     let made = load.made.lock().expect("no driver panics").clone();

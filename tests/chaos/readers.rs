@@ -41,6 +41,25 @@ pub struct Readers {
 const SILENCE: Duration = Duration::from_secs(90);
 
 impl Readers {
+    /// Readers of `sessions` whose streams are cut `cuts` times in all.
+    pub fn new(
+        client: Arc<Client>,
+        violations: Arc<Violations>,
+        sessions: mpsc::Receiver<String>,
+        cuts: u64,
+    ) -> Self {
+        Self {
+            client,
+            violations,
+            fresh: Mutex::new(sessions),
+            left: AtomicU64::new(cuts),
+            cuts: AtomicU64::new(0),
+            resumes: AtomicU64::new(0),
+            events: AtomicU64::new(0),
+            seen: std::sync::Mutex::default(),
+        }
+    }
+
     /// Reads one session after another until all cuts are made.
     pub async fn read(self: Arc<Self>, dice: Dice) -> anyhow::Result<()> {
         let proxy = Proxy::start().await?;
