@@ -57,6 +57,9 @@ pub const HISTORY_PAGE_ROWS: i64 = 1_000;
 
 /// A comment this often keeps proxies from closing an idle stream.
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(10);
+/// How often a stream asks whether its reader's key or token is still good; with
+/// `KEY_CACHE_TTL` a revoked key reads on for at most 5 s.
+pub const STREAM_PROOF_INTERVAL: Duration = Duration::from_secs(2);
 /// Events that a stream reads at once.
 pub const STREAM_PAGE_ROWS: i64 = 200;
 /// The net under the hints: how often a stream looks without one.

@@ -15,7 +15,7 @@ use super::{
     rate::{Told, Who},
 };
 use crate::{
-    base::{Origin, key, limit, seal::sha256},
+    base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
     domain::{Actor, ActorKind, Level, SessionId, TenantId, decide::Stamp, session::Source},
     store::{Result as StoreResult, key::LiveKey, token::LiveToken},
     wire::ErrorType,
@@ -74,8 +74,13 @@ pub struct SessionCaller<S: Scope> {
     pub actor: Actor,
     /// The caller sees nothing beyond this level.
     pub level: Level,
+    /// What the caller proved it with.
+    pub proof: Proof,
     scope: PhantomData<fn() -> S>,
 }
+
+/// A secret that was good when the request began.
+pub struct Proof(SecretString);
 
 impl<S: Scope> Caller<S> {
     /// Who to write down as the author of a command.
@@ -133,7 +138,8 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             }
             let session = path::id(wanted)?;
             let (tenant, actor) = (key.tenant, key_actor(&key));
-            return Ok(Self { tenant, session, actor, level: Level::Internal, scope: PhantomData });
+            let proof = Proof(secret.into());
+            return Ok(Self { tenant, session, actor, level: Level::Internal, proof, scope: PhantomData });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
         app.take_one(Who::Tokens(token.session), parts)?;
@@ -147,8 +153,21 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             session,
             actor: token_actor(&token),
             level: token.level,
+            proof: Proof(secret.into()),
             scope: PhantomData,
         })
+    }
+}
+
+impl Proof {
+    /// Whether the secret still opens anything. Also true while nobody can say.
+    pub async fn holds(&self, app: &App) -> bool {
+        let secret = self.0.expose_secret();
+        if secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
+            app.0.store.find_token(secret).await.map_or(true, |found| found.is_some())
+        } else {
+            app.live_key(secret).await.map_or(true, |found| found.is_some())
+        }
     }
 }
 

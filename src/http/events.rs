@@ -10,12 +10,15 @@ use axum::{
 };
 use futures::StreamExt;
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 use utoipa::IntoParams;
 
 use super::{
     App,
-    auth::{ReadLog, SessionCaller},
+    auth::{Proof, ReadLog, SessionCaller},
     error::ApiError,
     openapi::Errors,
     page::{Query, rows},
@@ -23,6 +26,7 @@ use super::{
     write::json,
 };
 use crate::{
+    base::limit::STREAM_PROOF_INTERVAL,
     domain::{Entry, EventId, Level, SessionId, TurnId},
     store::{Tx, event::Range},
     stream::{Full, Tail},
@@ -80,7 +84,7 @@ pub async fn list(
     Query(query): Query<EventQuery>,
 ) -> Result<Response, ApiError> {
     match query.stream {
-        Some(StreamMode::Sse) => follow(&app, &caller, &headers, query).await,
+        Some(StreamMode::Sse) => follow(app, caller, &headers, query).await,
         None => page(&app, &caller, query).await,
     }
 }
@@ -96,7 +100,7 @@ pub async fn stream(
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
 ) -> Result<Response, ApiError> {
-    follow(&app, &caller, &headers, query).await
+    follow(app, caller, &headers, query).await
 }
 
 /// List the messages that a person would read, in order.
@@ -219,8 +223,8 @@ fn place(after: Option<i64>) -> Result<i64, ApiError> {
 }
 
 async fn follow(
-    app: &App,
-    caller: &SessionCaller<ReadLog>,
+    app: App,
+    caller: SessionCaller<ReadLog>,
     headers: &HeaderMap,
     query: EventQuery,
 ) -> Result<Response, ApiError> {
@@ -240,13 +244,28 @@ async fn follow(
         .streams
         .follow(tail)
         .map_err(|Full| ApiError::unavailable(std::time::Duration::from_secs(5)))?;
-    Ok(sse(frames))
+    Ok(sse(app, caller.proof, frames))
 }
 
-fn sse(frames: mpsc::Receiver<String>) -> Response {
-    let frames = futures::stream::unfold(frames, async |mut frames| {
-        let frame = frames.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(frame), frames))
+/// Frames as the body of an answer, for as long as the reader may read them.
+fn sse(app: App, proof: Proof, frames: mpsc::Receiver<String>) -> Response {
+    let state = (app, proof, frames, Instant::now() + STREAM_PROOF_INTERVAL);
+    let frames = futures::stream::unfold(state, async |(app, proof, mut frames, mut due)| {
+        loop {
+            // Cancel safe: a frame that was not received stays in the channel.
+            tokio::select! {
+                biased;
+                () = sleep_until(due) => {
+                    if !proof.holds(&app).await {
+                        return None;
+                    }
+                    due = Instant::now() + STREAM_PROOF_INTERVAL;
+                }
+                frame = frames.recv() => {
+                    return Some((Ok::<_, std::convert::Infallible>(frame?), (app, proof, frames, due)));
+                }
+            }
+        }
     });
     let mut response = HttpBody::from_stream(frames.boxed()).into_response();
     let headers = response.headers_mut();
