@@ -103,6 +103,7 @@ pub async fn patch(
     destination.types = change.types.unwrap_or(destination.types);
     destination.include_raw = change.include_raw.unwrap_or(destination.include_raw);
     destination.enabled = change.enabled.unwrap_or(destination.enabled);
+    destination.updated_at = app.0.journal.origin().now();
     let secret = change.secret.as_deref().map(parse_secret).transpose()?;
     let sealed = match &secret {
         Some(secret) => Some(seal(&app, &mut tx, destination.id, secret).await?),

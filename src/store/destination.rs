@@ -138,7 +138,7 @@ impl Tx {
         sqlx::query(
             "update destination
              set url = $4, level = $5, types = $6, include_raw = $7, enabled = $8,
-                 sealed_secret = coalesce($9, sealed_secret), updated_at = now()
+                 sealed_secret = coalesce($9, sealed_secret), updated_at = $10
              where tenant_id = $1 and session_id = $2 and destination_id = $3",
         )
         .bind(tenant)
@@ -150,6 +150,7 @@ impl Tx {
         .bind(destination.include_raw)
         .bind(destination.enabled)
         .bind(sealed_secret)
+        .bind(destination.updated_at)
         .execute(self.connection())
         .await?;
         Ok(())
