@@ -4,20 +4,24 @@
 //! answer is held against openapi.yaml by the fixture.
 
 mod agents;
+mod away;
 mod credentials;
 mod document;
 mod errors;
 mod events;
 mod idempotency;
+mod matrix;
 mod paging;
 mod schema;
 mod sessions;
+mod stream;
 mod tokens;
+mod webhooks;
 
 use serde_json::{Value, json};
 use sojourn::{
     base::{Origin, seal::MasterKey},
-    store::{Store, Urls, key::NewKey, pool::PoolSizes},
+    store::{Store, key::NewKey, pool::PoolSizes},
 };
 
 use crate::support::service::{Caller, Ground, Service};
@@ -74,13 +78,8 @@ impl World {
 }
 
 fn open_store(ground: &Ground) -> Store {
-    let urls = Urls {
-        owner: ground.database.owner_url.clone(),
-        app: ground.database.app_url.clone(),
-        system: ground.database.system_url.clone(),
-    };
     let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
-    Store::open(&urls, PoolSizes { app: 2, system: 2 }, master).expect("a store")
+    Store::open(&ground.urls(), PoolSizes { app: 2, system: 2 }, master).expect("a store")
 }
 
 /// The id that an answer's body has at the top, or of its session.

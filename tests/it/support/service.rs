@@ -13,7 +13,7 @@ use clap::Parser;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use sojourn::{app, config::Settings};
+use sojourn::{app, config::Settings, store::Urls};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,7 @@ impl Ground {
 
     /// A service on this ground, with more settings as on the command line.
     pub async fn serve(&self, more: &[&str]) -> Service {
-        Service::start(settings(&self.database, self.data_dir.path(), more)).await
+        Service::start(settings(&self.urls(), self.data_dir.path(), more)).await
     }
 
     /// A service whose every connection has the owner's role.
@@ -54,12 +54,18 @@ impl Ground {
         let urls = ["database-url", "owner-database-url", "system-database-url"];
         let words: Vec<_> = urls.iter().map(|name| format!("--{name}={owner}")).collect();
         let words: Vec<_> = words.iter().map(String::as_str).collect();
-        Service::start(settings(&self.database, self.data_dir.path(), &words)).await
+        Service::start(settings(&self.urls(), self.data_dir.path(), &words)).await
+    }
+
+    /// Where the database is, for each role.
+    pub fn urls(&self) -> Urls {
+        let Database { owner_url, app_url, system_url, .. } = &self.database;
+        Urls { owner: owner_url.clone(), app: app_url.clone(), system: system_url.clone() }
     }
 
     /// Another organization, and its key.
     pub async fn organization(&self, name: &str) -> String {
-        let settings = settings(&self.database, self.data_dir.path(), &[]);
+        let settings = settings(&self.urls(), self.data_dir.path(), &[]);
         let pools = sojourn::store::pool::PoolSizes { app: 1, system: 1 };
         let record = app::Record::open(&settings.database, pools, &|_| {}).await.expect("the record");
         let (_, key) = record.create_org(name).await.expect("an organization");
@@ -91,14 +97,14 @@ struct CommandLine {
     settings: Settings,
 }
 
-fn settings(database: &Database, data_dir: &Path, more: &[&str]) -> Settings {
+fn settings(urls: &Urls, data_dir: &Path, more: &[&str]) -> Settings {
     let data_dir: PathBuf = data_dir.to_owned();
     let mut words = vec![
         "sojourn".to_owned(),
         format!("--data-dir={}", data_dir.display()),
-        format!("--database-url={}", database.app_url),
-        format!("--owner-database-url={}", database.owner_url),
-        format!("--system-database-url={}", database.system_url),
+        format!("--database-url={}", urls.app),
+        format!("--owner-database-url={}", urls.owner),
+        format!("--system-database-url={}", urls.system),
         "--listen=127.0.0.1:0".to_owned(),
         format!("--bootstrap-api-key={KEY}"),
         "--lease-ms=1000".to_owned(),
@@ -111,6 +117,11 @@ fn settings(database: &Database, data_dir: &Path, more: &[&str]) -> Settings {
 }
 
 impl Service {
+    /// A service on any database.
+    pub async fn on(urls: &Urls, data_dir: &Path, more: &[&str]) -> Self {
+        Self::start(settings(urls, data_dir, more)).await
+    }
+
     async fn start(settings: Settings) -> Self {
         assert_eq!(settings.problems(), Vec::<String>::new());
         let stop = CancellationToken::new();

@@ -1,0 +1,326 @@
+//! Every operation of openapi.yaml x every persona x every id that it takes.
+//!
+//! An operation that has no row in the table fails the test: who adds one says here
+//! what it needs, and the rest is generated.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{World, data, id, noop};
+use crate::support::{
+    contract::{Operation, operations},
+    service::{Answer, Caller, send},
+};
+
+/// What an operation needs and how it answers its owner.
+struct Row {
+    scope: &'static str,
+    /// The scope with which a client token may do it.
+    token: Option<&'static str>,
+    status: u16,
+    body: Option<fn() -> Value>,
+}
+
+/// The ids of one organization's things, by the name of the path's parameter.
+type Things = BTreeMap<&'static str, String>;
+
+const SCOPES: [&str; 6] = [
+    "sessions:read",
+    "sessions:write",
+    "agents:read",
+    "agents:write",
+    "credentials:read",
+    "credentials:write",
+];
+
+/// Operations that need no key.
+const OPEN: [&str; 2] = ["healthz", "readyz"];
+
+fn table() -> BTreeMap<&'static str, Row> {
+    let row = |scope, status, body| Row { scope, token: None, status, body };
+    let by_token = |scope, token, status, body| Row { scope, token: Some(token), status, body };
+    let nothing: Option<fn() -> Value> = None;
+    let empty: Option<fn() -> Value> = Some(|| json!({}));
+    BTreeMap::from([
+        ("listAgents", row("agents:read", 200, nothing)),
+        ("createAgent", row("agents:write", 201, Some(|| noop("another")))),
+        ("getAgent", row("agents:read", 200, nothing)),
+        ("updateAgent", row("agents:write", 200, Some(|| json!({ "prompt": "x" })))),
+        ("deleteAgent", row("agents:write", 204, nothing)),
+        ("listRevisions", row("agents:read", 200, nothing)),
+        ("activateRevision", row("agents:write", 200, empty)),
+        ("listCredentials", row("credentials:read", 200, nothing)),
+        ("createCredential", row("credentials:write", 201, Some(|| json!({ "key": "sk-2" })))),
+        ("getCredential", row("credentials:read", 200, nothing)),
+        ("rotateCredential", row("credentials:write", 200, Some(|| json!({ "key": "sk-3" })))),
+        ("deleteCredential", row("credentials:write", 204, nothing)),
+        // Its id is in the body: `ids_in_bodies_and_queries` tries it.
+        (
+            "setDefaultCredential",
+            row("credentials:write", 404, Some(|| json!({ "credential": never("cred") }))),
+        ),
+        ("listSessions", row("sessions:read", 200, nothing)),
+        ("createSession", row("sessions:write", 201, empty)),
+        ("getSession", row("sessions:read", 200, nothing)),
+        ("updateSession", row("sessions:write", 200, Some(|| json!({ "title": "x" })))),
+        ("steerSession", by_token("sessions:write", "steer", 202, Some(|| json!({ "text": "x" })))),
+        ("listMessages", by_token("sessions:read", "read", 200, nothing)),
+        ("listEvents", by_token("sessions:read", "read", 200, nothing)),
+        ("streamEvents", by_token("sessions:read", "read", 200, nothing)),
+        ("getEvent", by_token("sessions:read", "read", 200, nothing)),
+        ("getEventContent", by_token("sessions:read", "read", 200, nothing)),
+        ("getResult", row("sessions:read", 200, nothing)),
+        ("listTurns", row("sessions:read", 200, nothing)),
+        ("getTurn", row("sessions:read", 200, nothing)),
+        ("listSteps", by_token("sessions:read", "read", 200, nothing)),
+        ("cancelSession", row("sessions:write", 200, empty)),
+        ("archiveSession", row("sessions:write", 200, empty)),
+        ("mintClientToken", row("sessions:write", 201, empty)),
+        ("listDestinations", row("sessions:read", 200, nothing)),
+        ("createDestination", row("sessions:write", 201, Some(|| json!({ "url": SINK })))),
+        ("getDestination", row("sessions:read", 200, nothing)),
+        ("updateDestination", row("sessions:write", 200, Some(|| json!({ "enabled": false })))),
+        ("deleteDestination", row("sessions:write", 204, nothing)),
+        ("listDeliveries", row("sessions:read", 200, nothing)),
+        ("getDelivery", row("sessions:read", 200, nothing)),
+        ("redeliver", row("sessions:write", 202, empty)),
+    ])
+}
+
+/// Refuses every connection; nothing is ever delivered.
+const SINK: &str = "http://127.0.0.1:9/hook";
+
+/// A well-formed id of a thing that never was.
+fn never(prefix: &str) -> String {
+    format!("{prefix}_01jd0000000000000000000000")
+}
+
+/// One of everything.
+async fn things(caller: &Caller) -> Things {
+    // A name of its own: the operation before may have changed the last one.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("matrix {}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let agent = caller.post("/agents", noop(&name)).await.ok();
+    let credential = caller.post("/credentials", json!({ "key": "sk-1" })).await.ok();
+    let session = json!({ "agent": id(&agent), "input": "x", "destinations": [{ "url": SINK }] });
+    let session = caller.post("/sessions", session).await.ok();
+    let path = format!("/sessions/{}", id(&session));
+    let first = |page: Answer| id(&data(&page.ok())[0]);
+    Things::from([
+        ("agent_id", id(&agent)),
+        ("revision", id(&agent["active_revision"])),
+        ("credential_id", id(&credential)),
+        ("session_id", id(&session)),
+        ("event_id", first(caller.get(&format!("{path}/messages")).await)),
+        ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
+        ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
+        ("delivery_id", first(caller.get(&format!("{path}/deliveries")).await)),
+    ])
+}
+
+/// An operation, ready to be sent by anyone with any ids.
+struct Try<'a> {
+    operation: &'a Operation,
+    row: &'a Row,
+}
+
+impl Try<'_> {
+    fn ids(&self) -> Vec<&str> {
+        self.operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect()
+    }
+
+    async fn by(&self, caller: &Caller, things: &Things) -> Answer {
+        let mut path = self.operation.path.trim_start_matches("/v3").to_owned();
+        for name in self.ids() {
+            let id =
+                things.get(name).unwrap_or_else(|| panic!("{name} of {} has no thing", self.operation.id));
+            path = path.replace(&format!("{{{name}}}"), id);
+        }
+        let method: Method = self.operation.method.parse().expect("a method");
+        let mut request = caller.request(method, &path);
+        if let Some(body) = self.row.body {
+            request = request.json(&body());
+        }
+        if self.operation.id == "streamEvents" {
+            // A stream that begins never ends: its head is enough.
+            let response = request.send().await.expect("an answer");
+            let (status, headers) = (response.status(), response.headers().clone());
+            let body = if status == 200 { Value::Null } else { response.json().await.expect("an error") };
+            return Answer { status, headers, body };
+        }
+        send(request).await
+    }
+
+    #[track_caller]
+    fn is(&self, who: &str, answer: &Answer, status: u16) {
+        assert_eq!(answer.status, status, "{} by {who}: {}", self.operation.id, answer.body);
+    }
+}
+
+/// An error without what differs from request to request.
+fn bare(answer: &Answer) -> (Value, BTreeSet<String>) {
+    let mut body = answer.body.clone();
+    body["error"]["request_id"] = Value::Null;
+    (body, answer.headers.keys().map(ToString::to_string).collect())
+}
+
+#[tokio::test]
+async fn every_operation_is_its_owners_alone() {
+    let world = World::still().await;
+    let table = table();
+    let described: BTreeSet<_> = operations().into_iter().map(|operation| operation.id).collect();
+    let rows: BTreeSet<_> = table.keys().chain(&OPEN).map(|id| (*id).to_owned()).collect();
+    assert_eq!(described, rows, "each operation has a row here and each row an operation");
+    let expired = world.key(&["*"], Some(-1)).await;
+    let revoked = world.key(&["*"], None).await;
+    let key = world.store.find_key(&revoked.key).await.expect("a store").expect("a key");
+    world.store.revoke_key(key.tenant, key.key).await.expect("revoked");
+    let theirs = things(&world.stranger).await;
+    for operation in operations().iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
+        let row = &table[operation.id.as_str()];
+        let a_try = Try { operation, row };
+        let mine = things(&world.owner).await;
+        for (who, caller) in [("nobody", &world.anonymous), ("expired", &expired), ("revoked", &revoked)] {
+            a_try.is(who, &a_try.by(caller, &mine).await, 401);
+        }
+        let others: Vec<_> = SCOPES.into_iter().filter(|scope| *scope != row.scope).collect();
+        a_try.is("wrong scope", &a_try.by(&world.key(&others, None).await, &mine).await, 403);
+        foreign_ids(&world, &a_try, &mine, &theirs).await;
+        client_tokens(&world, &a_try, &mine).await;
+        let exact = world.key(&[row.scope], None).await;
+        let created = operation.id == "createAgent"
+            && world.owner.get("/agents").await.ok().to_string().contains("another");
+        assert!(!created, "nobody but the owner did it");
+        a_try.is("the owner", &a_try.by(&exact, &mine).await, row.status);
+    }
+    world.end().await;
+}
+
+/// Each id, replaced by a stranger's and by one that never was: the same 404.
+async fn foreign_ids(world: &World, a_try: &Try<'_>, mine: &Things, theirs: &Things) {
+    let names = a_try.ids();
+    if names.is_empty() {
+        return;
+    }
+    let prefix = |name: &str| theirs[name].split('_').next().expect("a prefix").to_owned();
+    let mut all_unknown = mine.clone();
+    for &name in &names {
+        let place = all_unknown.get_mut(name).expect("an id");
+        *place = never(&prefix(name));
+        let (mut foreign, mut unknown) = (mine.clone(), mine.clone());
+        *foreign.get_mut(name).expect("an id") = theirs[name].clone();
+        *unknown.get_mut(name).expect("an id") = never(&prefix(name));
+        let (foreign, unknown) =
+            (a_try.by(&world.owner, &foreign).await, a_try.by(&world.owner, &unknown).await);
+        a_try.is(&format!("the owner with another's {name}"), &foreign, 404);
+        assert_eq!(bare(&foreign), bare(&unknown), "{} with another's {name}", a_try.operation.id);
+    }
+    let foreign = a_try.by(&world.stranger, mine).await;
+    a_try.is("a stranger", &foreign, 404);
+    let unknown = a_try.by(&world.stranger, &all_unknown).await;
+    assert_eq!(bare(&foreign), bare(&unknown), "{} by a stranger", a_try.operation.id);
+}
+
+/// Client tokens of the session and of another one.
+async fn client_tokens(world: &World, a_try: &Try<'_>, mine: &Things) {
+    let path = |session: &str| format!("/sessions/{session}/client-tokens");
+    let session = &mine["session_id"];
+    let mint = async |session: &str, scope: &str| {
+        let body = json!({ "scopes": [scope], "level": "internal" });
+        let token = world.owner.post(&path(session), body).await.ok();
+        world.service.caller(token["token"].as_str().expect("a token"))
+    };
+    let another = id(&world.owner.post("/sessions", json!({})).await.ok());
+    for scope in ["read", "steer"] {
+        let own = a_try.by(&mint(session, scope).await, mine).await;
+        let expected = match a_try.row.token {
+            None => 401,
+            Some(needed) if needed == scope => a_try.row.status,
+            Some(_) => 403,
+        };
+        a_try.is(&format!("a {scope} token"), &own, expected);
+        let other = a_try.by(&mint(&another, scope).await, mine).await;
+        a_try.is("another session's token", &other, if a_try.row.token.is_some() { 404 } else { 401 });
+    }
+}
+
+#[tokio::test]
+async fn ids_in_bodies_and_queries_tell_nothing_either() {
+    let world = World::still().await;
+    let (mine, theirs) = (things(&world.owner).await, things(&world.stranger).await);
+    let session = &mine["session_id"];
+    let agent = &mine["agent_id"];
+    let get = |path: String| (Method::GET, path, None::<Value>);
+    let requests = |ids: &Things| {
+        let id = |name: &str| ids[name].clone();
+        vec![
+            (Method::POST, "/sessions".to_owned(), Some(json!({ "agent": id("agent_id") }))),
+            (
+                Method::POST,
+                "/sessions".to_owned(),
+                Some(json!({ "agent": agent, "revision": id("revision") })),
+            ),
+            (
+                Method::POST,
+                "/agents".to_owned(),
+                Some(
+                    json!({ "name": "n", "prompt": "", "model": "scripted/noop", "credential": id("credential_id") }),
+                ),
+            ),
+            (Method::PATCH, format!("/agents/{agent}"), Some(json!({ "credential": id("credential_id") }))),
+            (
+                Method::PUT,
+                "/credentials/default".to_owned(),
+                Some(json!({ "credential": id("credential_id") })),
+            ),
+            get(format!("/sessions?agent={}", id("agent_id"))),
+            get(format!("/sessions/{session}/events?turn_id={}", id("turn_id"))),
+            get(format!("/sessions/{session}/deliveries?destination={}", id("destination_id"))),
+        ]
+    };
+    let unknown: Things =
+        theirs.iter().map(|(name, id)| (*name, never(id.split('_').next().expect("a prefix")))).collect();
+    for (foreign, unknown) in requests(&theirs).into_iter().zip(requests(&unknown)) {
+        let what = format!("{foreign:?}");
+        let (foreign, unknown) = (ask(&world, foreign).await, ask(&world, unknown).await);
+        assert_eq!(foreign.status, unknown.status, "{what}");
+        assert_eq!(bare_list(&foreign), bare_list(&unknown), "{what}");
+    }
+    world.end().await;
+}
+
+async fn ask(world: &World, (method, path, body): (Method, String, Option<Value>)) -> Answer {
+    let request = world.owner.request(method, &path);
+    send(match body {
+        Some(body) => request.json(&body),
+        None => request,
+    })
+    .await
+}
+
+/// An empty list or an error; anything else was another's.
+#[track_caller]
+fn bare_list(answer: &Answer) -> Value {
+    if answer.status == 200 {
+        assert_eq!(answer.body, json!({ "data": [], "next_cursor": null }));
+        return answer.body.clone();
+    }
+    assert!(answer.status.is_client_error(), "{}", answer.body);
+    bare(answer).0
+}
+
+#[tokio::test]
+async fn a_list_shows_no_row_of_another() {
+    let world = World::still().await;
+    things(&world.stranger).await;
+    for path in ["/sessions", "/agents", "/credentials"] {
+        assert_eq!(world.owner.get(path).await.ok(), json!({ "data": [], "next_cursor": null }), "{path}");
+        assert_eq!(data(&world.stranger.get(path).await.ok()).len(), 1, "{path}");
+    }
+    world.end().await;
+}
