@@ -9,6 +9,7 @@ pub mod clock;
 pub mod cursor;
 pub mod entropy;
 pub mod id;
+pub mod json;
 pub mod key;
 pub mod limit;
 pub mod origin;

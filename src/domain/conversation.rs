@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::base::json;
+
 use super::{
     tool::{ToolCall, ToolResult, ToolSpec},
     usage::Usage,
@@ -104,7 +106,7 @@ pub struct ModelOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
     /// Thinking in the open, with its own budget.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "json::object_or_null")]
     pub thinking: Option<Thinking>,
 }
 

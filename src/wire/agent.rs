@@ -5,8 +5,12 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
+use super::countable;
 use crate::{
-    base::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX},
+    base::{
+        json,
+        limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX},
+    },
     domain::{AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits},
 };
 
@@ -23,8 +27,8 @@ pub struct CreateAgent {
     /// `provider/model`, as in `anthropic/claude-sonnet-4-5` or `scripted/demo`.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub model: String,
-    #[garde(skip)]
-    #[serde(default)]
+    #[garde(custom(countable))]
+    #[serde(default, deserialize_with = "json::object")]
     pub model_options: ModelOptions,
     /// Recorded as given; every agent runs in the built-in loop.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
@@ -35,8 +39,8 @@ pub struct CreateAgent {
     /// A stored credential. Not with `key`.
     #[garde(skip)]
     pub credential: Option<CredentialId>,
-    #[garde(skip)]
-    #[serde(default)]
+    #[garde(custom(countable))]
+    #[serde(default, deserialize_with = "json::object")]
     pub limits: Limits,
     /// Names of the tools it may use; absent for all.
     #[garde(inner(length(max = 64), inner(length(bytes, min = 1, max = 64))))]
@@ -51,7 +55,8 @@ pub struct PatchAgent {
     pub prompt: Option<String>,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub model: Option<String>,
-    #[garde(skip)]
+    #[garde(custom(countable))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
     pub model_options: Option<ModelOptions>,
     #[garde(inner(length(bytes, min = 1, max = 4_096)))]
     pub key: Option<String>,
@@ -60,7 +65,8 @@ pub struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<CredentialId>)]
     pub credential: Option<Option<CredentialId>>,
-    #[garde(skip)]
+    #[garde(custom(countable))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<Limits>,
     #[garde(inner(inner(length(max = 64), inner(length(bytes, min = 1, max = 64)))))]
     #[serde(default, deserialize_with = "super::present")]

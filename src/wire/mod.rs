@@ -25,6 +25,26 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
+/// Refuses a number in a small structure that a signed counter cannot hold: JSON
+/// clients disagree on what lies beyond, and sums must not overflow.
+fn countable<T: serde::Serialize>(value: &T, _context: &()) -> garde::Result {
+    fn beyond(value: &serde_json::Value) -> bool {
+        use serde_json::Value;
+
+        match value {
+            Value::Number(number) => number.as_u64().is_some_and(|number| i64::try_from(number).is_err()),
+            Value::Array(items) => items.iter().any(beyond),
+            Value::Object(fields) => fields.values().any(beyond),
+            Value::Null | Value::Bool(_) | Value::String(_) => false,
+        }
+    }
+
+    match serde_json::to_value(value) {
+        Ok(value) if !beyond(&value) => Ok(()),
+        Ok(_) | Err(_) => Err(garde::Error::new(format!("has a number above {}", i64::MAX))),
+    }
+}
+
 /// Refuses an object whose JSON is larger than `METADATA_BYTES_MAX`.
 fn small_object(object: &serde_json::Map<String, serde_json::Value>, _context: &()) -> garde::Result {
     use crate::base::limit::METADATA_BYTES_MAX;

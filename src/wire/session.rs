@@ -7,11 +7,14 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    small_object,
+    countable, small_object,
     webhook::{CreateDestination, DestinationView},
 };
 use crate::{
-    base::limit::{DESTINATIONS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
+    base::{
+        json,
+        limit::{DESTINATIONS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
+    },
     domain::{
         AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
         session::{AgentSnapshot, Limits, Source},
@@ -40,8 +43,8 @@ pub struct CreateSession {
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
     /// In front of the agent's own.
-    #[garde(skip)]
-    #[serde(default)]
+    #[garde(custom(countable))]
+    #[serde(default, deserialize_with = "json::object")]
     pub limits: Limits,
     /// For routing; returned verbatim, in webhooks too.
     #[garde(custom(small_object))]
@@ -53,7 +56,7 @@ pub struct CreateSession {
     #[garde(inner(length(bytes, min = 1, max = 2_048)))]
     pub webhook: Option<String>,
     #[garde(length(max = DESTINATIONS_MAX), dive)]
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::objects")]
     pub destinations: Vec<CreateDestination>,
     /// Names the client that made it.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
@@ -91,7 +94,8 @@ pub struct PatchSession {
     #[garde(inner(custom(small_object)))]
     pub metadata: Option<Map<String, Value>>,
     /// Only the limits that are named change; they may be raised while a turn runs.
-    #[garde(skip)]
+    #[garde(custom(countable))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<Limits>,
 }
 
@@ -102,6 +106,7 @@ pub struct Steer {
     #[garde(inner(length(bytes, min = 1, max = TEXT_BYTES_MAX)))]
     pub text: Option<String>,
     #[garde(dive)]
+    #[serde(default, deserialize_with = "json::object_or_null")]
     pub envelope: Option<Envelope>,
     /// The same key again is the same message.
     #[garde(inner(length(bytes, min = 1, max = 255)))]
