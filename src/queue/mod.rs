@@ -6,7 +6,7 @@
 //! fairness between tenants.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -121,12 +121,13 @@ impl Queue {
     }
 
     async fn tick(&self, renew: bool) {
-        let keys: HashSet<Key> = self.lock().keys().copied().collect();
-        if keys.is_empty() {
+        let asked: HashMap<Key, i64> =
+            self.lock().iter().map(|(key, holding)| (*key, holding.epoch)).collect();
+        if asked.is_empty() {
             return;
         }
         let mut held = Held::default();
-        keys.iter().for_each(|(tenant, session, kind)| held.push(*tenant, *session, *kind));
+        asked.keys().for_each(|(tenant, session, kind)| held.push(*tenant, *session, *kind));
         let ends = Instant::now() + self.0.claimant.lease;
         let worker = self.0.claimant.worker;
         let answer = timeout(STATEMENT_TIMEOUT, async {
@@ -137,7 +138,7 @@ impl Queue {
             }
         });
         match answer.await {
-            Ok(Ok(rows)) => self.heard(&keys, &rows, renew.then_some(ends)),
+            Ok(Ok(rows)) => heard(&mut self.lock(), &asked, &rows, renew.then_some(ends)),
             Ok(Err(error)) => tracing::warn!(%error, "leases could not be looked after; trying again"),
             Err(_) => tracing::warn!("leases could not be looked after in time; trying again"),
         }
@@ -147,27 +148,10 @@ impl Queue {
     fn hold(&self, claimed: Claimed, ends: Instant) -> Lease {
         let (sender, state) = watch::channel(State::default());
         let holding = Holding { epoch: claimed.epoch, state: sender, ends };
-        self.lock().insert((claimed.tenant, claimed.session, claimed.kind), holding);
+        let before = self.lock().insert((claimed.tenant, claimed.session, claimed.kind), holding);
+        // We took it over from ourselves: whoever still works on it must stop.
+        before.iter().for_each(lose);
         Lease { queue: self.clone(), claimed, state }
-    }
-
-    /// Tells each holder what its row says; a row that is not there was lost.
-    fn heard(&self, asked: &HashSet<Key>, rows: &[Watched], ends: Option<Instant>) {
-        let rows: HashMap<Key, &Watched> =
-            rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
-        for (key, holding) in self.lock().iter_mut() {
-            if !asked.contains(key) {
-                continue; // taken after the question
-            }
-            match rows.get(key).filter(|row| row.epoch == holding.epoch) {
-                Some(row) => {
-                    holding.ends = ends.unwrap_or(holding.ends);
-                    let state = State { lost: false, cancel_turn: row.cancel_turn };
-                    holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
-                }
-                None => lose(holding),
-            }
-        }
     }
 
     /// A lease that could not be renewed in time may be another's already.
@@ -182,6 +166,30 @@ impl Queue {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Holding>> {
         self.0.held.lock().expect("no holder of the lease table panics")
+    }
+}
+
+/// Tells each holder what its row says; a row that is not there was lost.
+///
+/// What was claimed after the question, perhaps the same job anew, is not judged by
+/// the answer.
+fn heard(
+    held: &mut HashMap<Key, Holding>,
+    asked: &HashMap<Key, i64>,
+    rows: &[Watched],
+    ends: Option<Instant>,
+) {
+    let rows: HashMap<Key, &Watched> =
+        rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
+    for (key, holding) in held.iter_mut().filter(|(key, holding)| asked.get(key) == Some(&holding.epoch)) {
+        match rows.get(key).filter(|row| row.epoch == holding.epoch) {
+            Some(row) => {
+                holding.ends = ends.unwrap_or(holding.ends);
+                let state = State { lost: false, cancel_turn: row.cancel_turn };
+                holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
+            }
+            None => lose(holding),
+        }
     }
 }
 
@@ -234,5 +242,27 @@ impl Drop for Lease {
         if held.get(&key).is_some_and(|holding| holding.epoch == self.claimed.epoch) {
             held.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Origin;
+
+    #[test]
+    fn an_answer_says_nothing_about_what_was_claimed_after_its_question() {
+        let origin = Origin::system();
+        let key: Key = (origin.id(), origin.id(), Kind::Turn);
+        let (sender, state) = watch::channel(State::default());
+        let mut held = HashMap::from([(key, Holding { epoch: 2, state: sender, ends: Instant::now() })]);
+        let row = |epoch| Watched { tenant: key.0, session: key.1, kind: key.2, epoch, cancel_turn: None };
+        // The job was given back and claimed again while the answer was under way.
+        heard(&mut held, &HashMap::from([(key, 1)]), &[row(1)], None);
+        heard(&mut held, &HashMap::from([(key, 1)]), &[], None);
+        heard(&mut held, &HashMap::new(), &[], None);
+        assert!(!state.borrow().lost);
+        heard(&mut held, &HashMap::from([(key, 2)]), &[row(3)], None);
+        assert!(state.borrow().lost);
     }
 }
