@@ -163,3 +163,117 @@ fn calls(blocks: &[Block]) -> Vec<(String, Option<ToolResult>)> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::{
+        base::Origin,
+        domain::{
+            Actor, StopReason, Usage,
+            event::{Draft, Outcome, StepCompleted, TurnCompleted},
+            tool::Replay,
+            turn::YieldReason,
+        },
+    };
+
+    struct Log(Origin, Vec<Event>);
+
+    impl Log {
+        fn add(&mut self, turn: TurnId, body: Body) {
+            let (id, level) = (self.0.id(), body.level());
+            let draft = Draft {
+                id,
+                actor: Actor::system(),
+                level,
+                turn_id: Some(turn),
+                step_id: None,
+                refs: Map::new(),
+                body,
+            };
+            self.1.push(Event { seq: self.1.len() as i64 + 1, ts: self.0.now(), draft });
+        }
+
+        fn says(&mut self, turn: TurnId, text: &str) {
+            self.add(turn, Body::UserMessage { text: text.to_owned(), input: None, envelope: None });
+        }
+    }
+
+    fn step(call: &ToolCall) -> Body {
+        Body::StepCompleted(Box::new(StepCompleted {
+            index: 1,
+            provider: "scripted".to_owned(),
+            model: "inline".to_owned(),
+            raw: Vec::new(),
+            blocks: vec![Block::ToolCall(call.clone())],
+            stop: StopReason::ToolUse,
+            usage: Usage::default(),
+            attempt: 1,
+            duration_ms: 1,
+        }))
+    }
+
+    fn canceled(turn_id: TurnId) -> Body {
+        Body::TurnCompleted(Box::new(TurnCompleted {
+            turn_id,
+            yield_reason: YieldReason::Canceled,
+            result_event_id: None,
+            usage: Usage::default(),
+            active_seconds: 0,
+            error: None,
+            limit: None,
+            failed: false,
+        }))
+    }
+
+    #[test]
+    fn input_that_was_canceled_during_a_call_stands_after_its_result() {
+        let origin = Origin::system();
+        let (running, queued): (TurnId, TurnId) = (origin.id(), origin.id());
+        let call = ToolCall { call_id: "c1".to_owned(), tool: "bash".to_owned(), input: json!({}) };
+        let mut log = Log(origin, Vec::new());
+        log.says(running, "one");
+        log.add(
+            running,
+            Body::TurnStarted { turn_id: running, input_from_seq: 1, input_to_seq: 1, attempt: 1 },
+        );
+        log.add(running, step(&call));
+        let (args_summary, replay) = (String::new(), Replay::Unsafe);
+        log.add(
+            running,
+            Body::ToolCall {
+                call_id: call.call_id.clone(),
+                tool: call.tool.clone(),
+                input: call.input.clone(),
+                args_summary,
+                replay,
+            },
+        );
+        log.says(queued, "two");
+        log.add(queued, canceled(queued));
+        log.add(
+            running,
+            Body::ToolResult {
+                call_id: call.call_id,
+                tool: call.tool,
+                output: "ran".to_owned(),
+                is_error: false,
+                outcome: Outcome::Ran,
+                duration_ms: 1,
+            },
+        );
+        let messages = build(&log.1, false);
+        let [
+            Message::User { text: one },
+            Message::Assistant { .. },
+            Message::Results { results },
+            Message::User { text: two },
+        ] = messages.as_slice()
+        else {
+            panic!("{messages:?}");
+        };
+        assert_eq!((one.as_str(), results[0].output.as_str(), two.as_str()), ("one", "ran", "two"));
+    }
+}

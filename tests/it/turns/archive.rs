@@ -1,9 +1,14 @@
 //! Archive: everything open is settled in one go, and what is left is removed.
 
 use serde_json::json;
+use sojourn::{
+    domain::decide::{Command, Input},
+    store::sandbox::LiveSandbox,
+};
 
 use super::{
-    Scene, appears, assert_sound, comes_true, ends, log, of, outputs, processes, run, session, workspace,
+    Scene, appears, assert_sound, comes_true, ends, fold::World, log, of, outputs, processes, run, session,
+    workspace,
 };
 
 #[tokio::test]
@@ -78,4 +83,25 @@ async fn an_archive_ends_what_waits_too() {
     worker.stop().await;
     assert_eq!(log(owner, &id).await, settled);
     scene.close().await;
+}
+
+#[tokio::test]
+async fn no_box_is_begun_for_a_session_that_is_closed_or_lost() {
+    let world = World::open().await;
+    let id = world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await;
+    let first = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
+    let second = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
+    let row = || LiveSandbox {
+        tenant: world.tenant,
+        session: id,
+        sandbox: world.origin.id(),
+        node: uuid::Uuid::from_u128(2),
+    };
+    assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));
+    let held = row();
+    assert!(world.store.begin_sandbox(held, second).await.expect("an answer"));
+    world.store.end_sandbox(held.tenant, held.session, held.sandbox).await.expect("an end");
+    world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
+    assert!(!world.store.begin_sandbox(row(), second).await.expect("an answer"));
+    world.store.close().await;
 }

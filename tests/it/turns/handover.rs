@@ -112,6 +112,29 @@ async fn an_answer_that_arrives_during_the_drain_is_kept() {
 }
 
 #[tokio::test]
+async fn a_turn_that_lost_its_key_in_the_middle_ends_and_its_session_rests() {
+    let steps = [Step::default().and_tool("bash", json!({ "command": COUNTED })), Step::text("Never.")];
+    let fake = Fake::script(Anthropic::default(), steps).await;
+    let scene = Scene::open(&["--role=api"]).await;
+    let worker = [&format!("--anthropic-base-url={}", fake.base_url), "--role=worker"];
+    let first = scene.ground.serve(&worker).await;
+    let id = with_fake(&scene).await;
+    appears(&scene.ground, "ready").await;
+    first.stop().await;
+    let credential = super::session(&scene.owner, &id).await["credential_id"].clone();
+    let path = format!("/credentials/{}", credential.as_str().expect("an id"));
+    assert!(scene.owner.delete(&path).await.status.is_success());
+    let second = scene.ground.serve(&worker).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    let turn = super::last_turn(&scene.owner, &id).await;
+    assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("no_credential")));
+    assert_eq!(super::session(&scene.owner, &id).await["status"], "idle", "something was done before");
+    second.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_once() {
     let scene = Scene::open(&[]).await;
     let other = scene.ground.serve(&["--role=worker"]).await;
