@@ -17,7 +17,7 @@ use crate::{
         event::{Draft, Outcome, TurnCompleted},
         turn::{TurnError, YieldReason},
     },
-    harness::{self, Halt, Journal as _, Model, Signals},
+    harness::{self, Halt, Journal as _, Model, Signals, Tools as _},
     journal::TurnWriter,
     model::{Connection, ModelName, NoModel},
     queue::{Lease, State},
@@ -233,6 +233,12 @@ async fn end_early(
         body,
     };
     let open = harness::history::open_calls(&log, writer.turn());
+    let hands = Hands::new(worker.clone(), writer.fence(), writer.clone());
+    let tools = LeasedTools::new(worker.catalogue.clone(), hands, None);
+    for call in &open {
+        // A command that an earlier worker left must not go on beside the next turn.
+        tools.cancel(call).await;
+    }
     let mut drafts: Vec<_> = open
         .into_iter()
         .map(|call| {
