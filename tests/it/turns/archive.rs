@@ -10,6 +10,7 @@ use super::{
     Scene, appears, assert_sound, comes_true, ends, fold::World, log, of, outputs, processes, run, session,
     workspace,
 };
+use crate::fake::{Fake, Step, anthropic::Anthropic};
 
 #[tokio::test]
 async fn an_archive_settles_a_running_tool_and_removes_the_box_with_its_disk() {
@@ -54,12 +55,19 @@ async fn an_archive_settles_a_running_tool_and_removes_the_box_with_its_disk() {
 
 #[tokio::test]
 async fn an_archive_settles_calls_that_no_column_can_hold() {
-    let scene = Scene::open(&[]).await;
+    // A NUL is JSON, and text of Postgres it is not. Callers may not send one; models do.
+    let odd = json!({ "path": "odd", "content": "a\u{0}b" });
+    let step = Step::default()
+        .and_tool("write", odd)
+        .and_tool("bash", json!({ "command": "touch ready; sleep 600" }));
+    let fake = Fake::script(Anthropic::default(), [step]).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
     let owner = &scene.owner;
-    // A NUL is JSON, and text of Postgres it is not.
-    let odd = json!({ "tool": "write", "input": { "path": "odd", "content": "a\u{0}b" } });
-    let first = json!({ "tools": [odd, super::bash("touch ready; sleep 600")] });
-    let id = owner.play(json!([first, { "text": "Never." }])).await;
+    let agent =
+        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
+    owner.post("/agents", agent).await.ok();
+    let created = owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id").to_owned();
     appears(&scene.ground, "ready").await;
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     let settled = log(owner, &id).await;
