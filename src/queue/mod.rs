@@ -6,7 +6,7 @@
 //! fairness between tenants.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -134,12 +134,13 @@ impl Queue {
     }
 
     async fn tick(&self, renew: bool) {
-        let keys: HashSet<Key> = self.lock().keys().copied().collect();
-        if keys.is_empty() {
+        let asked: HashMap<Key, i64> =
+            self.lock().iter().map(|(key, holding)| (*key, holding.epoch)).collect();
+        if asked.is_empty() {
             return;
         }
         let mut held = Held::default();
-        keys.iter().for_each(|(tenant, session, kind)| held.push(*tenant, *session, *kind));
+        asked.keys().for_each(|(tenant, session, kind)| held.push(*tenant, *session, *kind));
         let worker = self.0.claimant.worker;
         let answer = timeout(STATEMENT_TIMEOUT, async {
             if renew {
@@ -153,7 +154,7 @@ impl Queue {
         match answer.await {
             Ok(Ok(rows)) => {
                 self.answered(true);
-                self.heard(&keys, &rows);
+                self.heard(&asked, &rows);
             }
             Ok(Err(error)) => {
                 self.answered(false);
@@ -181,12 +182,15 @@ impl Queue {
     }
 
     /// Tells each holder what its row says; a row that is not there was lost.
-    fn heard(&self, asked: &HashSet<Key>, rows: &[Watched]) {
+    ///
+    /// What was claimed after the question, perhaps the same job anew, is not judged
+    /// by the answer.
+    fn heard(&self, asked: &HashMap<Key, i64>, rows: &[Watched]) {
         let rows: HashMap<Key, &Watched> =
             rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
         for (key, holding) in self.lock().iter() {
-            if !asked.contains(key) {
-                continue; // taken after the question
+            if asked.get(key) != Some(&holding.epoch) {
+                continue;
             }
             match rows.get(key).filter(|row| row.epoch == holding.epoch) {
                 Some(row) => {

@@ -1,10 +1,16 @@
 //! Archive: everything open is settled in one go, and what is left is removed.
 
 use serde_json::json;
+use sojourn::{
+    domain::decide::{Command, Input},
+    store::sandbox::LiveSandbox,
+};
 
 use super::{
-    Scene, appears, assert_sound, comes_true, ends, log, of, outputs, processes, run, session, workspace,
+    Scene, appears, assert_sound, comes_true, ends, fold::World, log, of, outputs, processes, run, session,
+    workspace,
 };
+use crate::fake::{Fake, Step, anthropic::Anthropic};
 
 #[tokio::test]
 async fn an_archive_settles_a_running_tool_and_removes_the_box_with_its_disk() {
@@ -49,12 +55,19 @@ async fn an_archive_settles_a_running_tool_and_removes_the_box_with_its_disk() {
 
 #[tokio::test]
 async fn an_archive_settles_calls_that_no_column_can_hold() {
-    let scene = Scene::open(&[]).await;
+    // A NUL is JSON, and text of Postgres it is not. Callers may not send one; models do.
+    let odd = json!({ "path": "odd", "content": "a\u{0}b" });
+    let step = Step::default()
+        .and_tool("write", odd)
+        .and_tool("bash", json!({ "command": "touch ready; sleep 600" }));
+    let fake = Fake::script(Anthropic::default(), [step]).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
     let owner = &scene.owner;
-    // A NUL is JSON, and text of Postgres it is not.
-    let odd = json!({ "tool": "write", "input": { "path": "odd", "content": "a\u{0}b" } });
-    let first = json!({ "tools": [odd, super::bash("touch ready; sleep 600")] });
-    let id = owner.play(json!([first, { "text": "Never." }])).await;
+    let agent =
+        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
+    owner.post("/agents", agent).await.ok();
+    let created = owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id").to_owned();
     appears(&scene.ground, "ready").await;
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     let settled = log(owner, &id).await;
@@ -78,4 +91,25 @@ async fn an_archive_ends_what_waits_too() {
     worker.stop().await;
     assert_eq!(log(owner, &id).await, settled);
     scene.close().await;
+}
+
+#[tokio::test]
+async fn no_box_is_begun_for_a_session_that_is_closed_or_lost() {
+    let world = World::open().await;
+    let id = world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await;
+    let first = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
+    let second = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
+    let row = || LiveSandbox {
+        tenant: world.tenant,
+        session: id,
+        sandbox: world.origin.id(),
+        node: uuid::Uuid::from_u128(2),
+    };
+    assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));
+    let held = row();
+    assert!(world.store.begin_sandbox(held, second).await.expect("an answer"));
+    world.store.end_sandbox(held.tenant, held.session, held.sandbox).await.expect("an end");
+    world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
+    assert!(!world.store.begin_sandbox(row(), second).await.expect("an answer"));
+    world.store.close().await;
 }

@@ -78,6 +78,23 @@ async fn an_openai_compatible_provider_is_asked_again_too() {
 }
 
 #[tokio::test]
+async fn every_fault_that_may_pass_is_survived_once() {
+    let scene = Scene::open(&[]).await;
+    let kinds = ["rate_limited", "overloaded", "unavailable", "stall", "cut"];
+    let step = |kind| {
+        let fault = json!({ "kind": kind, "retry_after_ms": 1 });
+        let glob = json!({ "tool": "glob", "input": { "pattern": "*" } });
+        json!({ "text": "A text of some length.", "tools": [glob], "delay_ms": 20, "fault": fault })
+    };
+    let id = scene.owner.play(kinds.map(step).into_iter().collect()).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((ends(&log), codes(&log)), (vec!["completed"], vec!["model_unavailable"; kinds.len()]));
+    assert_eq!(of(&log, "agent.message").len(), kinds.len() + 1, "what was cut is nowhere");
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn retry_after_is_waited_for() {
     let fake = Fake::script(Anthropic::default(), [status(429, Some("2")), Step::text("Now.")]).await;
     let scene = scene(&fake).await;

@@ -24,7 +24,7 @@ use sojourn::{
     queue::Lease,
 };
 
-use self::world::World;
+pub use self::world::World;
 
 /// One thing that happens to a session.
 #[derive(Clone, Debug)]

@@ -112,6 +112,29 @@ async fn an_answer_that_arrives_during_the_drain_is_kept() {
 }
 
 #[tokio::test]
+async fn a_turn_that_lost_its_key_in_the_middle_ends_and_its_session_rests() {
+    let steps = [Step::default().and_tool("bash", json!({ "command": COUNTED })), Step::text("Never.")];
+    let fake = Fake::script(Anthropic::default(), steps).await;
+    let scene = Scene::open(&["--role=api"]).await;
+    let worker = [&format!("--anthropic-base-url={}", fake.base_url), "--role=worker"];
+    let first = scene.ground.serve(&worker).await;
+    let id = with_fake(&scene).await;
+    appears(&scene.ground, "ready").await;
+    first.stop().await;
+    let credential = super::session(&scene.owner, &id).await["credential_id"].clone();
+    let path = format!("/credentials/{}", credential.as_str().expect("an id"));
+    assert!(scene.owner.delete(&path).await.status.is_success());
+    let second = scene.ground.serve(&worker).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    let turn = super::last_turn(&scene.owner, &id).await;
+    assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("no_credential")));
+    assert_eq!(super::session(&scene.owner, &id).await["status"], "idle", "something was done before");
+    second.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_once() {
     let scene = Scene::open(&[]).await;
     let other = scene.ground.serve(&["--role=worker"]).await;
@@ -162,25 +185,41 @@ async fn a_turn_that_is_canceled_between_two_workers_settles_the_call_of_the_fir
 
 #[tokio::test]
 async fn a_turn_that_is_lost_again_and_again_is_given_up() {
-    let scene = Scene::open(&["--role=api"]).await;
-    let id = scene.owner.play(json!([{ "text": "Never." }])).await;
-    // Five crashes after its start, as the rows tell them.
-    let mut superuser = scene.ground.database.superuser().await;
-    let first = scene.ground.serve(&["--role=worker"]).await;
-    scene.owner.settled(&id, 1).await;
-    first.stop().await;
-    super::steer(&scene.owner, &id, &super::script(json!([run(COUNTED)]))).await;
-    let first = scene.ground.serve(&["--role=worker"]).await;
+    let scene = Scene::open(&[]).await;
+    let mark = format!("given-up-{}", std::process::id());
+    let command = format!("echo run >> counter; touch ready; exec -a {mark} sleep 600");
+    let id = scene.owner.play(json!([run(&command), { "text": "Never." }])).await;
     appears(&scene.ground, "ready").await;
-    let steal = "with s as (update session set epoch = epoch + 1), t as (update turn set attempt = 5 where state = 'running')
-                 update job set worker_id = gen_random_uuid(), ready_at = now()";
-    sqlx::query(steal).execute(&mut superuser).await.expect("an update");
+    // As after the fifth crash.
+    let mut superuser = scene.ground.database.superuser().await;
+    let sql = "with s as (update session set epoch = epoch + 1),
+                    t as (update turn set attempt = 5 where state = 'running')
+               update job set worker_id = gen_random_uuid(), ready_at = now()";
+    sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     superuser.close().await.expect("a clean end");
-    let log = scene.owner.settled(&id, 2).await;
+    let log = scene.owner.settled(&id, 1).await;
     assert_sound(&log);
+    assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "unknown");
+    assert_eq!(super::processes(&mark), 0, "nothing goes on beside the next turn");
     let turn = super::last_turn(&scene.owner, &id).await;
     assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("recovery_exhausted")));
     assert_eq!(super::session(&scene.owner, &id).await["status"], "failed");
-    first.stop().await;
+    let steered = super::script(json!([run("cat counter"), { "text": "Back." }]));
+    super::steer(&scene.owner, &id, &steered).await;
+    let log = scene.owner.settled(&id, 2).await;
+    assert_eq!((outputs(&log)[1], ends(&log)[1]), ("run\n", "completed"));
     scene.close().await;
+}
+
+#[tokio::test]
+async fn a_reader_of_a_stream_does_not_hold_up_the_end_of_a_process() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let id = scene.owner.play(json!([{ "text": "Never." }])).await;
+    let path = format!("/sessions/{id}/events?stream=sse");
+    let mut reader = scene.owner.request(reqwest::Method::GET, &path).send().await.expect("a stream");
+    assert!(reader.chunk().await.expect("a frame").is_some());
+    let asked = std::time::Instant::now();
+    scene.close().await;
+    assert!(asked.elapsed() < std::time::Duration::from_secs(5), "{:?}", asked.elapsed());
+    while reader.chunk().await.expect("a clean end").is_some() {}
 }

@@ -104,7 +104,7 @@ async fn a_limit_that_changes_while_a_turn_runs_binds_its_next_call() {
     )
     .await;
     appears(&scene.ground, "ready").await;
-    raise(owner, &id, json!({ "steps": 2 })).await;
+    raise(owner, &id, json!({ "steps": 5 })).await;
     std::fs::write(super::workspace(&scene.ground).join("go"), "").expect("a file");
     super::until(owner, &id, "exec.completed").await;
     appears(&scene.ground, "ready").await;
@@ -198,5 +198,20 @@ async fn a_deadline_ends_a_stalled_model_call_and_can_be_moved_while_it_waits() 
     assert_eq!(exceeded(&log), ("turn_seconds", 3, 3));
     let took = took(&last_turn(owner, id).await);
     assert!((3.0..5.0).contains(&took), "{took} s");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn changes_of_different_limits_at_once_all_last() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let owner = &scene.owner;
+    let id = play(owner, json!({}), json!([])).await;
+    for round in 1..=8 {
+        let changes = ["tokens", "turns", "steps", "turn_seconds"]
+            .map(|name| raise(owner, &id, json!({ name: round })));
+        futures::future::join_all(changes).await;
+        let limits = json!({ "tokens": round, "turn_seconds": round, "turns": round, "steps": round });
+        assert_eq!(session(owner, &id).await["limits"], limits);
+    }
     scene.close().await;
 }

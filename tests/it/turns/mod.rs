@@ -116,15 +116,20 @@ pub fn assert_sound(log: &[Value]) {
     assert!(ended.windows(2).all(|pair| pair[0] != pair[1]), "a turn ends once: {ended:?}");
 }
 
-/// Where a session's workspace lies on the host.
-pub fn workspace(ground: &Ground) -> PathBuf {
-    let only = |dir: &Path| -> PathBuf {
-        let mut entries: Vec<_> =
-            fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
-        assert_eq!(entries.len(), 1, "one session has a disk: {entries:?}");
-        entries.remove(0)
+/// Where the workspace of the only session lies on the host, once it is there.
+fn found_workspace(ground: &Ground) -> Option<PathBuf> {
+    let only = |dir: &Path| -> Option<PathBuf> {
+        let mut entries = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+        let first = entries.next()?;
+        assert_eq!(entries.next(), None, "only one session has a disk");
+        Some(first)
     };
-    only(&only(&ground.boxes().data_dir.join("boxes"))).join("workspace")
+    Some(only(&only(&ground.boxes().data_dir.join("boxes"))?)?.join("workspace"))
+}
+
+/// Where the workspace of the only session lies on the host.
+pub fn workspace(ground: &Ground) -> PathBuf {
+    found_workspace(ground).expect("one session has a disk")
 }
 
 /// Waits for something outside the service that cannot tell when it happens.
@@ -140,12 +145,7 @@ pub async fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
 
 /// Waits for a file in the only workspace of this ground.
 pub async fn appears(ground: &Ground, name: &str) {
-    comes_true(name, || {
-        ground.boxes().data_dir.join("boxes").exists()
-            && fs::read_dir(ground.boxes().data_dir.join("boxes"))
-                .is_ok_and(|mut tenants| tenants.next().is_some() && workspace(ground).join(name).exists())
-    })
-    .await;
+    comes_true(name, || found_workspace(ground).is_some_and(|place| place.join(name).exists())).await;
 }
 
 /// How many processes of this machine have `text` among their arguments.

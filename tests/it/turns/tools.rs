@@ -1,5 +1,6 @@
 //! Tools as a turn uses them: questions, mistakes, large output, lost boxes.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sojourn::sandbox::{Sandbox, local::Local};
 
@@ -215,6 +216,50 @@ async fn a_box_that_dies_in_the_middle_is_said_to_and_replaced_with_its_files() 
     assert_eq!(outputs(&log)[1], "once\nkept\n");
     assert_eq!(of(&log, "sandbox.created").len(), 2);
     assert_eq!(of(&log, "sandbox.lost")[0]["body"]["sandbox_id"], dead.to_string());
+    scene.close().await;
+}
+
+/// The first process of the box in which a process with this mark runs.
+fn init_of(mark: &str) -> Pid {
+    let status = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |pid: i32, name: &str| -> i32 {
+        let status = status(pid);
+        let line = status.lines().find(|line| line.starts_with(name)).expect("a field");
+        line.split_whitespace().last().and_then(|word| word.parse().ok()).expect("a number")
+    };
+    let marked = std::fs::read_dir("/proc").expect("proc").flatten().find_map(|process| {
+        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let pid: i32 = process.file_name().to_str()?.parse().ok()?;
+        (line.starts_with(mark.as_bytes()) && field(pid, "NSpid:") != pid).then_some(pid)
+    });
+    let mut pid = marked.expect("it runs in a box");
+    while field(pid, "NSpid:") != 1 {
+        pid = field(pid, "PPid:");
+    }
+    Pid::from_raw(pid).expect("a process")
+}
+
+#[tokio::test]
+async fn a_box_whose_init_is_killed_is_replaced_too() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let mark = format!("doomed-{}", std::process::id());
+    let first = format!("echo once >> counter; exec -a {mark} sleep 600");
+    let id = owner.play(json!([run(&first), run("cat counter"), { "text": "I see." }])).await;
+    super::comes_true("it runs", || super::processes(&mark) > 0).await;
+    super::comes_true("it has its name", || {
+        std::fs::read_dir("/proc").expect("proc").flatten().any(|process| {
+            std::fs::read(process.path().join("cmdline")).is_ok_and(|line| line.starts_with(mark.as_bytes()))
+        })
+    })
+    .await;
+    kill_process(init_of(&mark), Signal::KILL).expect("it may be killed");
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!(ends(&log), ["completed"]);
+    assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "unknown");
+    assert_eq!(outputs(&log)[1], "once\n");
+    assert_eq!((of(&log, "sandbox.created").len(), of(&log, "sandbox.lost").len()), (2, 1));
     scene.close().await;
 }
 
