@@ -69,6 +69,25 @@ impl Hands {
         Ok(attached.is_some())
     }
 
+    /// Whether a command of this call may ever have been started, read from the log: a
+    /// box says that it is there before anything runs in it.
+    pub(super) async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
+        let log = self.writer.log().await.map_err(|error| ToolFault::Away(error.to_string()))?;
+        let (mut boxes, mut announced) = (0u32, false);
+        for event in &log {
+            match &event.draft.body {
+                Body::SandboxCreated { .. } if announced => return Ok(true),
+                Body::SandboxCreated { .. } => boxes += 1,
+                Body::SandboxLost { .. } | Body::SandboxTerminated { .. } if !announced => {
+                    boxes = boxes.saturating_sub(1);
+                }
+                Body::ToolCall { call_id: announces, .. } => announced |= announces == call_id,
+                _ => {}
+            }
+        }
+        Ok(boxes > 0)
+    }
+
     /// Writes down that the box is gone; the next use makes another. Of several calls
     /// that lost it together, the first one writes.
     pub(super) async fn lost(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {

@@ -141,7 +141,11 @@ impl harness::Tools for LeasedTools {
         let started = Instant::now();
         // Without the box that it was announced for, nobody can say whether it ran.
         if self.is_unsafe(call) && !self.hands.survived().await? {
-            return Ok(unknown(started));
+            if self.hands.may_have_run(&call.call_id).await? {
+                return Ok(unknown(started));
+            }
+            // Its worker died before it had a box: nothing can have begun.
+            return self.run(call).await;
         }
         let hands = self.hands.attached().await?;
         let settled = match self.catalogue.recover(call, &hands).await {

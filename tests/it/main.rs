@@ -7,6 +7,7 @@ mod cli;
 mod embedded;
 mod fairness;
 mod fake;
+mod history;
 mod model;
 mod net;
 mod sandbox;

@@ -1,6 +1,7 @@
 //! What stands in for the world outside the service.
 
 pub mod anthropic;
+pub mod dialect;
 pub mod openai;
 pub mod provider;
 pub mod receiver;

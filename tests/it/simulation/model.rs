@@ -15,7 +15,8 @@ use sojourn::{
 };
 use tokio::time::sleep;
 
-use super::{dialect, world::World};
+use super::world::World;
+use crate::fake::dialect;
 
 /// The session's model.
 pub struct Provider {

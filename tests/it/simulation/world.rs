@@ -44,8 +44,12 @@ pub struct Plan {
     pub provider: &'static str,
     /// Every request is put into its provider's words and checked by the strict fake.
     pub is_strict: bool,
+    /// How much longer commands and answers take than usually.
+    pub pace: u32,
     /// Worker processes crash, freeze, drain.
     pub processes_fail: bool,
+    /// Time between two misfortunes at most.
+    pub trouble_every_ms: u64,
     pub database_fails_one_in: u64,
     pub model_fails_one_in: u64,
     pub boxes_die_one_in: u64,
@@ -152,11 +156,12 @@ impl World {
 
     /// How long a command runs, or a model thinks: mostly shorter than a lease.
     pub fn duration(&self) -> Duration {
-        match self.chance.below(8) {
+        let usual = match self.chance.below(8) {
             0 => Duration::ZERO,
             1..7 => self.chance.millis(1, 2_000),
             _ => self.chance.millis(2_000, 12_000),
-        }
+        };
+        usual * self.plan.pace
     }
 
     /// A way through the network: often none, sometimes long.

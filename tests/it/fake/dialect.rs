@@ -8,7 +8,7 @@ use sojourn::{
     model,
 };
 
-use crate::fake::{anthropic, openai};
+use super::{anthropic, openai};
 
 /// Providers with a strict fake.
 pub const PROVIDERS: [&str; 2] = ["anthropic", "openai"];

@@ -1,0 +1,139 @@
+//! Whatever a log records, what it says can be sent: every prefix of every log gives
+//! a conversation that both providers accept.
+//!
+//! Logs are generated as callers, workers and crashes could write them, also in
+//! orders in which this version would not: old logs stay readable.
+
+mod log;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use sojourn::{
+    domain::{
+        Event, Message,
+        conversation::{ModelOptions, ModelRequest, Thinking},
+        tool::{Replay, ToolSpec},
+    },
+    harness::history,
+    model,
+};
+
+use crate::fake::dialect;
+use log::{Log, Move, moves};
+
+fn request(history: Vec<Message>, thinks: bool) -> ModelRequest {
+    let spec = ToolSpec {
+        name: "bash".to_owned(),
+        description: "Runs a command.".to_owned(),
+        input_schema: serde_json::json!({"type": "object", "properties": {}}),
+        replay: Replay::Unsafe,
+    };
+    let thinking = thinks.then_some(Thinking { budget_tokens: 1_500 });
+    ModelRequest {
+        model: "claude-sonnet-4-5".to_owned(),
+        system: "You repair things.".to_owned(),
+        tools: vec![spec],
+        history,
+        max_tokens: 4_096,
+        options: ModelOptions { thinking, ..ModelOptions::default() },
+    }
+}
+
+/// Both providers take the history, with thinking and without.
+fn accepted(history: &[Message], at: usize) -> Result<(), TestCaseError> {
+    dialect::check(history).map_err(|words| TestCaseError::fail(format!("{words} at {at}: {history:#?}")))?;
+    for provider in dialect::PROVIDERS {
+        for thinks in [false, true] {
+            let checked = dialect::check_strictly(provider, &request(history.to_vec(), thinks));
+            prop_assert!(checked.is_ok(), "{} refuses at {}: {:?}: {:#?}", provider, at, checked, history);
+        }
+    }
+    Ok(())
+}
+
+/// The events as a reader of the table gets them back.
+fn read_back(log: &[Event]) -> Vec<Event> {
+    let stored = serde_json::to_string(log).expect("events are JSON");
+    serde_json::from_str(&stored).expect("what was written is read")
+}
+
+fn hold(moves: Vec<Move>) -> Result<(), TestCaseError> {
+    let log = Log::of(moves);
+    for at in 1..=log.events.len() {
+        // What a worker sends that takes the session over here, or for the next turn.
+        let history = history::build(&log.and_then_steered(at), false);
+        accepted(&history, at)?;
+    }
+    let mut before: Option<(usize, Vec<Message>)> = None;
+    for question in &log.questions {
+        let history = history::build(&log.events[..question.at], false);
+        accepted(&history, question.at)?;
+        let again = history::build(&read_back(&log.events[..question.at]), false);
+        for provider in dialect::PROVIDERS {
+            let [one, two] =
+                [&history, &again].map(|history| model::encode(provider, &request(history.clone(), false)));
+            prop_assert_eq!(one, two, "equal logs give unequal requests");
+        }
+        if let Some((turn, earlier)) = before.replace((question.turn, history.clone()))
+            && turn == question.turn
+        {
+            prop_assert!(history.starts_with(&earlier), "{:#?} does not begin with {:#?}", history, earlier);
+        }
+    }
+    Ok(())
+}
+
+/// The messages of a body without the marks of the prompt cache, which wander.
+fn messages(provider: &str, history: &[Message]) -> Vec<Value> {
+    let body: Value = serde_json::from_slice(&model::encode(provider, &request(history.to_vec(), false)))
+        .expect("a body is JSON");
+    let mut messages = body["messages"].as_array().expect("a body has messages").clone();
+    let blocks = messages.iter_mut().filter_map(|message| message["content"].as_array_mut()).flatten();
+    blocks.filter_map(Value::as_object_mut).for_each(|block| {
+        block.remove("cache_control");
+    });
+    messages
+}
+
+#[test]
+fn the_bytes_of_a_step_begin_with_those_of_the_step_before() {
+    let log = Log::of(log::plain_turn());
+    let bodies = |provider: &str| -> Vec<Vec<Value>> {
+        let built = log.questions.iter().map(|question| history::build(&log.events[..question.at], false));
+        built.map(|history| messages(provider, &history)).collect()
+    };
+    assert_eq!(log.questions.len(), 3);
+    for provider in dialect::PROVIDERS {
+        for pair in bodies(provider).windows(2) {
+            assert!(pair[1].starts_with(&pair[0]), "{provider}: {pair:#?}");
+        }
+    }
+}
+
+#[test]
+fn input_of_a_canceled_turn_is_said_after_the_turn_that_ran() {
+    let log = Log::of(log::canceled_beside_a_running_turn());
+    let history = history::build(&log.and_then_steered(log.events.len()), false);
+    let said: Vec<&str> = history
+        .iter()
+        .map(|message| match message {
+            Message::User { text } => text.as_str(),
+            Message::Assistant { .. } => "(answer)",
+            Message::Results { results } => results[0].output.as_str(),
+        })
+        .collect();
+    assert_eq!(said, ["first", "(answer)", "it ran", "second", "go on"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
+
+    #[test]
+    fn every_prefix_of_every_log_is_sendable(moves in moves()) {
+        hold(moves)?;
+    }
+}
+
+fn cases() -> u32 {
+    if std::env::var_os("SOJOURN_TEST_FULL").is_some() { 20_000 } else { 400 }
+}
