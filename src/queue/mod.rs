@@ -154,7 +154,7 @@ impl Queue {
         match answer.await {
             Ok(Ok(rows)) => {
                 self.answered(true);
-                self.heard(&asked, &rows);
+                heard(&self.lock(), &asked, &rows);
             }
             Ok(Err(error)) => {
                 self.answered(false);
@@ -181,27 +181,6 @@ impl Queue {
         *answering = did.then(|| answering.unwrap_or_else(Instant::now));
     }
 
-    /// Tells each holder what its row says; a row that is not there was lost.
-    ///
-    /// What was claimed after the question, perhaps the same job anew, is not judged
-    /// by the answer.
-    fn heard(&self, asked: &HashMap<Key, i64>, rows: &[Watched]) {
-        let rows: HashMap<Key, &Watched> =
-            rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
-        for (key, holding) in self.lock().iter() {
-            if asked.get(key) != Some(&holding.epoch) {
-                continue;
-            }
-            match rows.get(key).filter(|row| row.epoch == holding.epoch) {
-                Some(row) => {
-                    let state = State { lost: false, cancel_turn: row.cancel_turn };
-                    holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
-                }
-                None => lose(holding),
-            }
-        }
-    }
-
     fn answering(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
         self.0.answering.lock().expect("nobody panics who heard from the database")
     }
@@ -212,6 +191,24 @@ impl Queue {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Holding>> {
         self.0.held.lock().expect("no holder of the lease table panics")
+    }
+}
+
+/// Tells each holder what its row says; a row that is not there was lost.
+///
+/// What was claimed after the question, perhaps the same job anew, is not judged by
+/// the answer.
+fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watched]) {
+    let rows: HashMap<Key, &Watched> =
+        rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
+    for (key, holding) in held.iter().filter(|(key, holding)| asked.get(key) == Some(&holding.epoch)) {
+        match rows.get(key).filter(|row| row.epoch == holding.epoch) {
+            Some(row) => {
+                let state = State { lost: false, cancel_turn: row.cancel_turn };
+                holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
+            }
+            None => lose(holding),
+        }
     }
 }
 
@@ -273,5 +270,27 @@ impl Drop for Lease {
         if held.get(&key).is_some_and(|holding| holding.epoch == self.claimed.epoch) {
             held.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Origin;
+
+    #[test]
+    fn an_answer_says_nothing_about_what_was_claimed_after_its_question() {
+        let origin = Origin::system();
+        let key: Key = (origin.id(), origin.id(), Kind::Turn);
+        let (sender, state) = watch::channel(State::default());
+        let held = HashMap::from([(key, Holding { epoch: 2, state: sender })]);
+        let row = |epoch| Watched { tenant: key.0, session: key.1, kind: key.2, epoch, cancel_turn: None };
+        // The job was given back and claimed again while the answer was under way.
+        heard(&held, &HashMap::from([(key, 1)]), &[row(1)]);
+        heard(&held, &HashMap::from([(key, 1)]), &[]);
+        heard(&held, &HashMap::new(), &[]);
+        assert!(!state.borrow().lost);
+        heard(&held, &HashMap::from([(key, 2)]), &[row(3)]);
+        assert!(state.borrow().lost);
     }
 }
