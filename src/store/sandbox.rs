@@ -16,6 +16,8 @@ pub struct LiveSandbox {
     pub session: SessionId,
     pub sandbox: SandboxId,
     pub node: Uuid,
+    /// The log says that it is there.
+    pub is_announced: bool,
 }
 
 #[derive(FromRow)]
@@ -24,6 +26,7 @@ struct Row {
     session_id: Uuid,
     sandbox_id: Uuid,
     node_id: Uuid,
+    is_announced: bool,
 }
 
 impl From<Row> for LiveSandbox {
@@ -33,6 +36,7 @@ impl From<Row> for LiveSandbox {
             session: Id::from_uuid(row.session_id),
             sandbox: Id::from_uuid(row.sandbox_id),
             node: row.node_id,
+            is_announced: row.is_announced,
         }
     }
 }
@@ -41,7 +45,7 @@ impl Store {
     /// The session's live box, by the unique index `sandbox_live`.
     pub async fn live_sandbox(&self, tenant: TenantId, session: SessionId) -> Result<Option<LiveSandbox>> {
         let row: Option<Row> = sqlx::query_as(
-            "select tenant_id, session_id, sandbox_id, node_id
+            "select tenant_id, session_id, sandbox_id, node_id, is_announced
              from sandbox
              where tenant_id = $1 and session_id = $2 and state <> 'ended'",
         )
@@ -81,6 +85,16 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
+    /// Notes that the log says that the box is there.
+    pub async fn announced_sandbox(&self, tenant: TenantId, sandbox: SandboxId) -> Result<()> {
+        sqlx::query("update sandbox set is_announced = true where tenant_id = $1 and sandbox_id = $2")
+            .bind(tenant.uuid())
+            .bind(sandbox.uuid())
+            .execute(&self.system)
+            .await?;
+        Ok(())
+    }
+
     /// The box is gone; any node may serve the session again.
     pub async fn end_sandbox(&self, tenant: TenantId, session: SessionId, sandbox: SandboxId) -> Result<()> {
         sqlx::query(
@@ -102,7 +116,7 @@ impl Store {
     /// Every box that should exist on a node. The reaper's list; read rarely.
     pub async fn sandboxes_of_node(&self, node: Uuid) -> Result<Vec<LiveSandbox>> {
         let rows: Vec<Row> = sqlx::query_as(
-            "select tenant_id, session_id, sandbox_id, node_id
+            "select tenant_id, session_id, sandbox_id, node_id, is_announced
              from sandbox
              where node_id = $1 and state <> 'ended'",
         )

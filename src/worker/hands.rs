@@ -126,7 +126,12 @@ impl Hands {
             return Ok(None);
         }
         match sandbox.attach(self.grip(live.sandbox)).await {
-            Ok(()) => Ok(Some(live.sandbox)),
+            Ok(()) if live.is_announced => Ok(Some(live.sandbox)),
+            Ok(()) => {
+                // Its maker died before it could say that the box is there.
+                self.announce(live.sandbox, 0).await?;
+                Ok(Some(live.sandbox))
+            }
             Err(Fault::Stale) => Err(ToolFault::Stale),
             Err(Fault::Gone) => {
                 self.write_off(live.sandbox, "it was gone when its session went on").await?;
@@ -154,6 +159,7 @@ impl Hands {
                 session: self.fence.session,
                 sandbox: id,
                 node: self.worker.node,
+                is_announced: false,
             };
             if !self.worker.store.begin_sandbox(row, self.fence.epoch).await.map_err(away)? {
                 return Err(ToolFault::Stale);
@@ -168,7 +174,7 @@ impl Hands {
             match sandbox.create(&spec, self.fence.epoch).await {
                 Ok(()) => {
                     let duration_ms = started.elapsed().as_millis() as u64;
-                    self.say(Body::SandboxCreated { sandbox_id: id, duration_ms }).await?;
+                    self.announce(id, duration_ms).await?;
                     return Ok(id);
                 }
                 Err(fault) => {
@@ -185,6 +191,12 @@ impl Hands {
             }
         }
         unreachable!("the loop above only ends by returning")
+    }
+
+    /// Says that the box is there, before anything runs in it.
+    async fn announce(&self, id: SandboxId, duration_ms: u64) -> Result<(), ToolFault> {
+        self.say(Body::SandboxCreated { sandbox_id: id, duration_ms }).await?;
+        self.worker.store.announced_sandbox(self.fence.tenant, id).await.map_err(away)
     }
 
     async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {

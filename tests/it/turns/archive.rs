@@ -104,6 +104,7 @@ async fn no_box_is_begun_for_a_session_that_is_closed_or_lost() {
         session: id,
         sandbox: world.origin.id(),
         node: uuid::Uuid::from_u128(2),
+        is_announced: false,
     };
     assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));
     let held = row();

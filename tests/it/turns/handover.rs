@@ -164,6 +164,30 @@ async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_onc
 }
 
 #[tokio::test]
+async fn a_box_whose_maker_died_before_it_could_say_so_is_announced_by_the_next_worker() {
+    let scene = Scene::open(&[]).await;
+    let id = scene.owner.play(json!([run(COUNTED), { "text": "Done." }])).await;
+    appears(&scene.ground, "ready").await;
+    until(&scene.owner, &id, "sandbox.created").await;
+    let mut superuser = scene.ground.database.superuser().await;
+    let sql =
+        "with s as (update session set epoch = epoch + 1), b as (update sandbox set is_announced = false)
+               update job set worker_id = gen_random_uuid(), ready_at = now()";
+    sqlx::query(sql).execute(&mut superuser).await.expect("an update");
+    superuser.close().await.expect("a clean end");
+    let is_second = |event: &Value| event["type"] == "turn.started" && event["body"]["attempt"] == 2;
+    scene.owner.follow(&id, is_second).await;
+    go(&scene);
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    let boxes = of(&log, "sandbox.created");
+    assert_eq!(boxes.len(), 2, "once by each worker");
+    assert_eq!(boxes[0]["body"]["sandbox_id"], boxes[1]["body"]["sandbox_id"]);
+    assert_eq!((ends(&log), runs(&scene)), (vec!["completed"], "run\n".to_owned()));
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_turn_that_is_canceled_between_two_workers_settles_the_call_of_the_first() {
     let scene = Scene::open(&[]).await;
     let id = scene.owner.play(json!([run(COUNTED), { "text": "Never." }])).await;
