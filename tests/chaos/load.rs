@@ -153,6 +153,21 @@ impl Load {
         }
     }
 
+    /// Looks all the time for sessions that stand still although they should not: there
+    /// is none at any moment, whatever is being done to the service.
+    pub async fn watch_overdue(&self) {
+        loop {
+            sleep(Duration::from_secs(2)).await;
+            let path = "/sessions?overdue=true";
+            let Ok(page) = self.client.send(&self.violations, Method::GET, path, None).await else {
+                continue;
+            };
+            for session in page["data"].as_array().into_iter().flatten() {
+                self.violations.note(format!("{} is overdue: {}", session["id"], session["status"]));
+            }
+        }
+    }
+
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.client.send(&self.violations, Method::POST, path, Some(body)).await
     }

@@ -163,6 +163,8 @@ async fn act(
         clock.violations.note(format!("not done after {} minutes", clock.plan.minutes));
         clock.late.store(true, Ordering::Relaxed);
     });
+    let watched = load.clone();
+    helpers.spawn(async move { watched.watch_overdue().await });
     faults.run(&dice.fork()).await;
     while readers.left.load(Ordering::Relaxed) > 0 && !faults.late.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(100)).await;
