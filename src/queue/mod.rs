@@ -202,7 +202,9 @@ fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watche
     let rows: HashMap<Key, &Watched> =
         rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
     for (key, holding) in held.iter().filter(|(key, holding)| asked.get(key) == Some(&holding.epoch)) {
-        match rows.get(key).filter(|row| row.epoch == holding.epoch) {
+        match rows.get(key) {
+            // Ours under an epoch that its holder does not know yet: it is about to.
+            Some(row) if row.epoch != holding.epoch => {}
             Some(row) => {
                 let state = State { lost: false, cancel_turn: row.cancel_turn };
                 holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
@@ -235,6 +237,26 @@ impl Lease {
             epoch: self.claimed.epoch,
             worker: self.queue.0.claimant.worker,
         }
+    }
+
+    /// Goes on under a new epoch, so that nothing that was sent under the old one and
+    /// not answered is executed any more. Returns whether the lease still held.
+    pub async fn refence(&mut self) -> Result<bool> {
+        if self.state.borrow().lost {
+            return Ok(false);
+        }
+        let Inner { store, claimant, .. } = &*self.queue.0;
+        let Some(epoch) = store.refence(claimant.worker, &self.claimed, claimant.lease).await? else {
+            return Ok(false);
+        };
+        let key = (self.claimed.tenant, self.claimed.session, self.claimed.kind);
+        if let Some(holding) = self.queue.lock().get_mut(&key)
+            && holding.epoch == self.claimed.epoch
+        {
+            holding.epoch = epoch;
+        }
+        self.claimed.epoch = epoch;
+        Ok(true)
     }
 
     /// Gives the job back, ready after `delay`.
@@ -290,7 +312,10 @@ mod tests {
         heard(&held, &HashMap::from([(key, 1)]), &[]);
         heard(&held, &HashMap::new(), &[]);
         assert!(!state.borrow().lost);
+        // It goes on under a new epoch, and has not been told of it yet.
         heard(&held, &HashMap::from([(key, 2)]), &[row(3)]);
+        assert!(!state.borrow().lost);
+        heard(&held, &HashMap::from([(key, 2)]), &[]);
         assert!(state.borrow().lost);
     }
 }

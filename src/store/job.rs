@@ -282,6 +282,37 @@ impl Store {
         Ok(watched(rows))
     }
 
+    /// Goes on with a lease under a new epoch; `None` when it is another's.
+    ///
+    /// A statement that was sent and never answered may still be executed: under the
+    /// old epoch it is refused. Session before job, like every append.
+    pub async fn refence(&self, worker: Uuid, job: &Claimed, lease: Duration) -> Result<Option<i64>> {
+        let row: Option<(i64,)> = sqlx::query_as(
+            "with s as (
+                select from session where tenant_id = $1 and session_id = $2 for update
+             ), held as (
+                update job
+                set ready_at = now() + $5 * interval '1 millisecond'
+                from s
+                where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
+                returning tenant_id, session_id
+             )
+             update session
+             set epoch = epoch + 1
+             from held
+             where session.tenant_id = held.tenant_id and session.session_id = held.session_id
+             returning epoch",
+        )
+        .bind(job.tenant.uuid())
+        .bind(job.session.uuid())
+        .bind(job.kind.word())
+        .bind(worker)
+        .bind(millis(lease))
+        .fetch_optional(&self.system)
+        .await?;
+        Ok(row.map(|(epoch,)| epoch))
+    }
+
     /// Gives a job back, ready after `delay`, or at once for a cancel that came while
     /// it was held: that one saw a holder and woke nobody. Nothing happens when it is lost.
     pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {

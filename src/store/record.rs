@@ -35,7 +35,8 @@ pub enum Recorded {
     /// The epoch is another's: stop.
     Stale,
     /// The epoch holds, but the row is not as the events assume: input arrived
-    /// before the start, so the window must be looked at again.
+    /// before the start, so the window must be looked at again; or the turn is over,
+    /// and a statement that was given up before its end comes after it.
     Moved,
 }
 

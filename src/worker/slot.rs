@@ -43,7 +43,7 @@ pub(super) async fn run(
 
 async fn run_turns(
     worker: &Worker,
-    lease: Lease,
+    mut lease: Lease,
     draining: watch::Receiver<bool>,
 ) -> Result<&'static str, store::Error> {
     let claimed = *lease.claimed();
@@ -72,21 +72,43 @@ async fn run_turns(
                 return Ok("waits");
             }
             Err(Halt::Unavailable(reason)) => {
-                failures += 1;
                 tracing::warn!(session.id = %claimed.session, failures, reason, "a turn cannot go on yet");
-                // The lease outlives a restart of the database: as long as nobody else
-                // has it, going on from the log costs no attempt.
-                let delay = RECORD_BACKOFF.delay(failures, worker.journal.origin());
-                tokio::select! {
-                    () = tokio::time::sleep(delay) => {}
-                    () = lease.lost() => return Ok("the lease was lost"),
-                }
-                let is_draining = *draining.borrow();
-                if is_draining || failures >= RECORD_ATTEMPTS_MAX {
-                    lease.release(delay).await?;
-                    return Ok("given back");
+                if let Some(outcome) = resume(worker, &mut lease, &mut failures, &draining).await? {
+                    return Ok(outcome);
                 }
             }
+        }
+    }
+}
+
+/// Waits for a record that is away and goes on under a new epoch. Returns what became
+/// of the job when it does not go on.
+///
+/// The lease outlives a restart of the database: as long as nobody else has it, going
+/// on from the log costs no attempt. But what was sent and not answered may still be
+/// executed, so the log is read again only when nothing of that can enter it.
+async fn resume(
+    worker: &Worker,
+    lease: &mut Lease,
+    failures: &mut u32,
+    draining: &watch::Receiver<bool>,
+) -> Result<Option<&'static str>, store::Error> {
+    loop {
+        *failures += 1;
+        let delay = RECORD_BACKOFF.delay(*failures, worker.journal.origin());
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            () = lease.lost() => return Ok(Some("the lease was lost")),
+        }
+        if *draining.borrow() || *failures >= RECORD_ATTEMPTS_MAX {
+            lease.release(delay).await?;
+            return Ok(Some("given back"));
+        }
+        match lease.refence().await {
+            Ok(true) => return Ok(None),
+            Ok(false) => return Ok(Some("the lease was lost")),
+            Err(store::Error::Unavailable { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
 }
