@@ -72,7 +72,7 @@ fn plan(chance: &Chance) -> Plan {
         trouble_every_ms: chance.pick(&[700, 1_500, 4_000]),
         database_fails_one_in: rarely(40),
         model_fails_one_in: chance.pick(&[0, 2, 4, 12]),
-        boxes_die_one_in: rarely(20),
+        boxes_die_one_in: rarely(4),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The lease of one session as a pure state machine: what `store::job` does in SQL.
 //!
 //! Time is the database's, in nobody's hands but the caller's. A claim raises the
-//! epoch and moves the lease's end in one step; nothing else raises it but archive.
+//! epoch and moves the lease's end in one step; besides it only a holder that lost an
+//! answer raises it, and archive.
 
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub struct Job {
     pub worker: Option<WorkerId>,
     /// When it may be taken: due, or the end of its lease.
     pub ready_at: Duration,
+    /// How often a holder has let it run out since it was last done.
+    pub takeovers: i32,
 }
 
 /// What a claim gave.
@@ -30,6 +33,7 @@ pub struct Claimed {
     pub epoch: i64,
     /// The holder before let its lease run out.
     pub taken_over: bool,
+    pub takeovers: i32,
 }
 
 impl Lease {
@@ -38,22 +42,37 @@ impl Lease {
         match &mut self.job {
             Some(Job { worker: Some(_), .. }) => {}
             Some(job) => job.ready_at = job.ready_at.min(now),
-            None => self.job = Some(Job { worker: None, ready_at: now }),
+            None => self.job = Some(Job { worker: None, ready_at: now, takeovers: 0 }),
         }
     }
 
-    /// Takes the job when it is due, or its lease is over.
-    pub fn claim(&mut self, worker: WorkerId, now: Duration, lease: Duration) -> Option<Claimed> {
-        let job = self.job.as_mut().filter(|job| job.ready_at <= now)?;
+    /// Takes the job when it is due; with `takes_over` also when its lease is over.
+    pub fn claim(
+        &mut self,
+        worker: WorkerId,
+        takes_over: bool,
+        now: Duration,
+        lease: Duration,
+    ) -> Option<Claimed> {
+        let is_free = |job: &Job| job.worker.is_none() || takes_over;
+        let job = self.job.as_mut().filter(|job| job.ready_at <= now && is_free(job))?;
         let taken_over = job.worker.is_some();
-        *job = Job { worker: Some(worker), ready_at: now + lease };
+        let takeovers = job.takeovers + i32::from(taken_over);
+        *job = Job { worker: Some(worker), ready_at: now + lease, takeovers };
         self.epoch += 1;
-        Some(Claimed { epoch: self.epoch, taken_over })
+        Some(Claimed { epoch: self.epoch, taken_over, takeovers })
     }
 
     /// Prolongs the lease; `None` when it is not this worker's.
     pub fn renew(&mut self, worker: WorkerId, now: Duration, lease: Duration) -> Option<i64> {
         self.held(worker)?.ready_at = now + lease;
+        Some(self.epoch)
+    }
+
+    /// Goes on under a new epoch; `None` when the lease is not this worker's.
+    pub fn refence(&mut self, worker: WorkerId, now: Duration, lease: Duration) -> Option<i64> {
+        self.held(worker)?.ready_at = now + lease;
+        self.epoch += 1;
         Some(self.epoch)
     }
 
@@ -66,14 +85,14 @@ impl Lease {
     /// Gives the job back, to be taken after `delay`.
     pub fn release(&mut self, worker: WorkerId, now: Duration, delay: Duration) {
         if let Some(job) = self.held(worker) {
-            *job = Job { worker: None, ready_at: now + delay };
+            (job.worker, job.ready_at) = (None, now + delay);
         }
     }
 
     /// Ends the job, or makes it ready again when there is more to do.
     pub fn finish(&mut self, worker: WorkerId, now: Duration, more: bool) {
         if self.held(worker).is_some() {
-            self.job = more.then_some(Job { worker: None, ready_at: now });
+            self.job = more.then_some(Job { worker: None, ready_at: now, takeovers: 0 });
         }
     }
 
@@ -91,23 +110,26 @@ impl Lease {
 #[test]
 fn a_lease_is_taken_over_only_when_it_is_over_and_never_keeps_its_epoch() {
     let (now, lease) = (Duration::from_secs(10), Duration::from_secs(2));
+    let claimed = |epoch, takeovers, taken_over| Some(Claimed { epoch, taken_over, takeovers });
     let mut state = Lease::default();
-    assert_eq!(state.claim(1, now, lease), None);
+    assert_eq!(state.claim(1, true, now, lease), None);
     state.enqueue(now);
-    assert_eq!(state.claim(1, now, lease), Some(Claimed { epoch: 1, taken_over: false }));
+    assert_eq!(state.claim(1, false, now, lease), claimed(1, 0, false));
     state.enqueue(now);
-    assert_eq!(state.claim(2, now + lease / 2, lease), None);
+    assert_eq!(state.claim(2, true, now + lease / 2, lease), None);
     assert_eq!(state.renew(1, now + lease / 2, lease), Some(1));
-    assert_eq!(state.claim(2, now + lease, lease), None);
-    assert_eq!(state.claim(2, now + lease * 2, lease), Some(Claimed { epoch: 2, taken_over: true }));
+    assert_eq!(state.claim(2, true, now + lease, lease), None);
+    assert_eq!(state.claim(2, false, now + lease * 2, lease), None);
+    assert_eq!(state.claim(2, true, now + lease * 2, lease), claimed(2, 1, true));
     assert_eq!(state.renew(1, now + lease * 2, lease), None);
     state.release(1, now, Duration::ZERO);
     assert_eq!(state.watch(2), Some(2));
+    assert_eq!((state.refence(1, now, lease), state.refence(2, now, lease)), (None, Some(3)));
     state.release(2, now, lease);
-    assert_eq!(state.claim(1, now, lease), None);
-    assert_eq!(state.claim(1, now + lease, lease), Some(Claimed { epoch: 3, taken_over: false }));
+    assert_eq!(state.claim(1, true, now, lease), None);
+    assert_eq!(state.claim(1, true, now + lease, lease), claimed(4, 1, false));
     state.finish(1, now, true);
-    assert_eq!(state.job, Some(Job { worker: None, ready_at: now }));
+    assert_eq!(state.job, Some(Job { worker: None, ready_at: now, takeovers: 0 }));
     state.close();
-    assert_eq!(state, Lease { epoch: 4, job: None });
+    assert_eq!(state, Lease { epoch: 5, job: None });
 }

@@ -14,7 +14,13 @@ use std::{
 use async_trait::async_trait;
 use serde_json::Map;
 use sojourn::{
-    base::limit::{CLAIM_POLL, CONTROL_INTERVAL, DRAIN_TIMEOUT, STATEMENT_TIMEOUT, TURN_ATTEMPTS_MAX},
+    base::{
+        backoff::Backoff,
+        limit::{
+            self, CLAIM_POLL, CONTROL_INTERVAL, DRAIN_TIMEOUT, RECORD_ATTEMPTS_MAX, STATEMENT_TIMEOUT,
+            TURN_ATTEMPTS_MAX,
+        },
+    },
     domain::{
         Actor, Body, Event, Session, Status, TurnId,
         delta::Delta,
@@ -41,14 +47,16 @@ use super::{
 /// Turns that one process runs at the same time: with two, a process may take over
 /// from itself after it was frozen.
 const SLOTS: u64 = 2;
-/// How long a job rests that could not be worked on for want of the database.
-const REST: Duration = Duration::from_secs(1);
+/// Pauses before a turn asks again for a record that is away.
+const RECORD_BACKOFF: Backoff = Backoff { first: limit::RECORD_BACKOFF.0, longest: limit::RECORD_BACKOFF.1 };
 
 /// One process; its futures form the group that crashes and freezes together.
 pub struct Process {
     world: Arc<World>,
     pub group: Group,
     held: Mutex<Option<Holding>>,
+    /// Since when the database has answered every question.
+    answering: Mutex<Option<Instant>>,
     busy: AtomicU64,
     freed: Notify,
     drain: watch::Sender<bool>,
@@ -61,7 +69,6 @@ pub struct Process {
 struct Holding {
     epoch: i64,
     state: watch::Sender<State>,
-    ends: Instant,
 }
 
 /// What a holder must know about its lease.
@@ -93,6 +100,7 @@ impl Process {
             world: Arc::clone(world),
             group: world.number(),
             held: Mutex::new(None),
+            answering: Mutex::new(None),
             busy: AtomicU64::new(0),
             freed: Notify::new(),
             drain: watch::channel(false).0,
@@ -132,17 +140,27 @@ impl Process {
         };
         if timeout(DRAIN_TIMEOUT, idle).await.is_err() {
             self.abort.cancel();
+            // The slots are dropped when they are polled next.
+            sleep(Duration::from_millis(1)).await;
         }
+        let worker = self.group;
+        let _ =
+            self.world.ask(move |database, now| database.lease.release(worker, now, Duration::ZERO)).await;
         self.kept.cancel();
     }
 
     async fn fill(self: &Arc<Self>) {
         while self.busy.load(SeqCst) < SLOTS {
             let (worker, lease) = (self.group, self.world.plan.lease);
-            let ends = Instant::now() + lease;
-            let claimed = self.world.ask(move |database, now| database.lease.claim(worker, now, lease)).await;
+            let answering = *self.answering();
+            // While the database was away its holders could not renew either.
+            let takes_over = answering.is_some_and(|since| since.elapsed() >= lease);
+            let claim =
+                self.world.ask(move |database, now| database.lease.claim(worker, takes_over, now, lease));
+            let claimed = claim.await;
+            self.answered(claimed.is_ok());
             let Ok(Some(claimed)) = claimed else { return };
-            let held = self.hold(claimed, ends);
+            let held = self.hold(claimed);
             let (process, abort) = (Arc::clone(self), self.abort.clone());
             self.world.stage.enter(Some(self.group), async move {
                 abort.run_until_cancelled(process.slot(held)).await;
@@ -150,11 +168,22 @@ impl Process {
         }
     }
 
-    fn hold(self: &Arc<Self>, claimed: Claimed, ends: Instant) -> Held {
+    fn hold(self: &Arc<Self>, claimed: Claimed) -> Held {
         let (sender, state) = watch::channel(State::default());
-        *self.lock() = Some(Holding { epoch: claimed.epoch, state: sender, ends });
+        let before = self.lock().replace(Holding { epoch: claimed.epoch, state: sender });
+        // This process let it run out and took it again: its first holder must stop.
+        before.iter().for_each(lose);
         self.busy.fetch_add(1, SeqCst);
         Held { process: Arc::clone(self), claimed, state }
+    }
+
+    fn answered(&self, did: bool) {
+        let mut answering = self.answering();
+        *answering = did.then(|| answering.unwrap_or_else(Instant::now));
+    }
+
+    fn answering(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.answering.lock().expect("nobody panics who heard from the database")
     }
 
     /// Renews what is held and hears what callers want.
@@ -181,64 +210,124 @@ impl Process {
     async fn tick(&self, renew: bool) {
         let Some(epoch) = self.lock().as_ref().map(|holding| holding.epoch) else { return };
         let (worker, lease) = (self.group, self.world.plan.lease);
-        let ends = Instant::now() + lease;
         let answer = self.world.ask(move |database, now| {
             let held =
                 if renew { database.lease.renew(worker, now, lease) } else { database.lease.watch(worker) };
             held.map(|epoch| (epoch, database.session.cancel_turn_id))
         });
-        if let Ok(Ok(row)) = timeout(STATEMENT_TIMEOUT, answer).await
+        let row = timeout(STATEMENT_TIMEOUT, answer).await;
+        self.answered(matches!(row, Ok(Ok(_))));
+        if let Ok(Ok(row)) = row
             && let Some(holding) = self.lock().as_mut().filter(|holding| holding.epoch == epoch)
         {
-            match row.filter(|(epoch, _)| *epoch == holding.epoch) {
+            match row {
+                // It goes on under a new epoch, or is claimed anew.
+                Some((epoch, _)) if epoch != holding.epoch => {}
                 Some((_, cancel_turn)) => {
-                    holding.ends = if renew { ends } else { holding.ends };
                     let state = State { lost: false, cancel_turn };
                     holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
                 }
                 None => lose(holding),
             }
         }
-        if let Some(holding) = self.lock().as_ref().filter(|holding| holding.ends <= Instant::now()) {
-            lose(holding);
+    }
+
+    async fn slot(self: Arc<Self>, mut held: Held) {
+        let mut known = None;
+        let mut failures = 0;
+        loop {
+            match self.run_next(&held, &mut known).await {
+                Ok(true) => return self.world.hint(&self.world.job),
+                Ok(false) => return self.put_back(&mut held, None).await,
+                Err(Halt::Moved) => {}
+                Err(Halt::Stale) => return,
+                Err(Halt::Drained) => return self.put_back(&mut held, Some(Duration::ZERO)).await,
+                Err(Halt::Wait(delay)) => return self.put_back(&mut held, Some(delay)).await,
+                Err(Halt::Unavailable(_)) => {
+                    if !self.resume(&mut held, &mut failures).await {
+                        return;
+                    }
+                }
+            }
         }
     }
 
-    async fn slot(self: Arc<Self>, held: Held) {
+    /// Waits for a record that is away and goes on under a new epoch, as `worker::slot`
+    /// does. Returns whether it goes on.
+    async fn resume(&self, held: &mut Held, failures: &mut u32) -> bool {
         loop {
-            let Ok(session) = self.world.ask(|database, _| database.session.clone()).await else { return };
-            let Some((turn, attempt)) = pending(&session, held.claimed) else {
-                let worker = self.group;
-                let finish = self.world.ask(move |database, now| {
-                    let more = database.session.queued.is_some() || database.session.running.is_some();
-                    database.lease.finish(worker, now, more);
-                });
-                let _ = finish.await;
-                return;
-            };
-            let delay = match self.run_turn(&held, turn, attempt).await {
-                Ok(()) => return self.world.hint(&self.world.job),
-                Err(Halt::Moved) => continue,
-                Err(Halt::Stale) => return,
-                Err(Halt::Drained) => Duration::ZERO,
-                Err(Halt::Wait(delay)) => delay,
-                Err(Halt::Unavailable(_)) => REST,
-            };
-            let worker = self.group;
-            let release = self.world.ask(move |database, now| {
-                // A cancel that came while the job was held woke nobody.
-                let is_canceled = database.session.cancel_turn_id.is_some();
-                database.lease.release(worker, now, if is_canceled { Duration::ZERO } else { delay });
-            });
-            let _ = release.await;
-            return self.world.hint(&self.world.job);
+            *failures += 1;
+            if self.rest_or_lose(held, *failures).await {
+                return false;
+            }
+            if *failures >= RECORD_ATTEMPTS_MAX || self.is_draining() {
+                self.put_back(held, Some(Duration::ZERO)).await;
+                return false;
+            }
+            if held.state.borrow().lost {
+                return false;
+            }
+            let (worker, lease) = (self.group, self.world.plan.lease);
+            match self.world.ask(move |database, now| database.lease.refence(worker, now, lease)).await {
+                Ok(Some(epoch)) => {
+                    let old = std::mem::replace(&mut held.claimed.epoch, epoch);
+                    if let Some(holding) = self.lock().as_mut().filter(|holding| holding.epoch == old) {
+                        holding.epoch = epoch;
+                    }
+                    return true;
+                }
+                Ok(None) => return false,
+                Err(Away) => {}
+            }
         }
+    }
+
+    /// Waits before the database is asked again. Returns whether the lease was lost.
+    async fn rest_or_lose(&self, held: &mut Held, failures: u32) -> bool {
+        tokio::select! {
+            biased;
+            _ = held.state.wait_for(|state| state.lost) => true,
+            () = sleep(RECORD_BACKOFF.delay(failures, &self.world.origin)) => false,
+        }
+    }
+
+    /// Gives the job back for a later time, or ends it.
+    async fn put_back(&self, held: &mut Held, delay: Option<Duration>) {
+        let worker = self.group;
+        for attempt in 1..RECORD_ATTEMPTS_MAX {
+            let put = self.world.ask(move |database, now| {
+                let row = &database.session;
+                // A cancel that came while the job was held woke nobody.
+                let is_canceled = row.cancel_turn_id.is_some();
+                let more = row.queued.is_some() || row.running.is_some();
+                match delay {
+                    Some(delay) => {
+                        let delay = if is_canceled { Duration::ZERO } else { delay };
+                        database.lease.release(worker, now, delay);
+                    }
+                    None => database.lease.finish(worker, now, more),
+                }
+            });
+            if put.await.is_ok() || self.rest_or_lose(held, attempt).await {
+                break;
+            }
+        }
+        self.world.hint(&self.world.job);
+    }
+
+    /// Runs what is pending. Returns whether anything was.
+    async fn run_next(&self, held: &Held, known: &mut Option<(TurnId, i32)>) -> Result<bool, Halt> {
+        let session = self.world.ask(|database, _| database.session.clone()).await.map_err(away)?;
+        let Some(next) = pending(&session, held.claimed) else { return Ok(false) };
+        // Going on within the lease is the same attempt.
+        let (turn, attempt) = *known.insert(known.filter(|(turn, _)| *turn == next.0).unwrap_or(next));
+        self.run_turn(held, turn, attempt).await.map(|()| true)
     }
 
     async fn run_turn(&self, held: &Held, turn: TurnId, attempt: i32) -> Result<(), Halt> {
         let fence = Fence { epoch: held.claimed.epoch, worker: self.group, turn };
         let journal = LeasedJournal { world: Arc::clone(&self.world), fence };
-        if attempt > TURN_ATTEMPTS_MAX {
+        if attempt.max(held.claimed.takeovers) > TURN_ATTEMPTS_MAX {
             return end_early(&journal).await;
         }
         let tools = LeasedTools::new(Arc::clone(&self.world), fence);

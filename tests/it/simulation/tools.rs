@@ -72,6 +72,10 @@ impl LeasedTools {
             return Ok(None);
         };
         self.world.latency().await;
+        if self.world.mishap(self.world.plan.boxes_die_one_in) {
+            // It does not answer, and could not be ended either.
+            return Err(ToolFault::Unavailable("the box does not answer".to_owned()));
+        }
         match self.world.boxes.attach(id, self.fence.epoch) {
             Ok(()) => Ok(Some(id)),
             Err(Refused::Stale) => Err(ToolFault::Stale),
@@ -113,6 +117,22 @@ impl LeasedTools {
         Ok(attached.is_some())
     }
 
+    /// Whether a command of this call may ever have been started, read from the log.
+    async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
+        let log = self.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
+        let (mut is_there, mut announced) = (false, false);
+        for event in &log {
+            match &event.draft.body {
+                Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return Ok(true),
+                Body::SandboxCreated { .. } => is_there = true,
+                Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
+                Body::ToolCall { call_id: announces, .. } => announced |= announces == call_id,
+                _ => {}
+            }
+        }
+        Ok(is_there)
+    }
+
     async fn gone(&self, id: SandboxId) -> Result<Result<Done, Open>, ToolFault> {
         let mut attached = self.attached.lock().await;
         if attached.take_if(|attached| *attached == id).is_some() {
@@ -122,8 +142,8 @@ impl LeasedTools {
     }
 
     async fn write_off(&self, id: SandboxId) -> Result<(), ToolFault> {
-        self.end_row(id).await?;
-        self.say(Body::SandboxLost { sandbox_id: id, reason: "it is gone".to_owned() }).await
+        self.say(Body::SandboxLost { sandbox_id: id, reason: "it is gone".to_owned() }).await?;
+        self.end_row(id).await
     }
 
     async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
@@ -225,7 +245,10 @@ impl Tools for LeasedTools {
         }
         // Without the box that it was announced for, nobody can say whether it ran.
         if !self.survived().await? {
-            return Ok(done(call, Outcome::Unknown));
+            if self.may_have_run(&call.call_id).await? {
+                return Ok(done(call, Outcome::Unknown));
+            }
+            return self.run(call).await;
         }
         let id = self.attached().await?;
         self.world.latency().await;
@@ -263,5 +286,5 @@ fn done(call: &ToolCall, outcome: Outcome) -> Done {
 }
 
 fn away(_: Away) -> ToolFault {
-    ToolFault::Unavailable("the database is away".to_owned())
+    ToolFault::Away("the database is away".to_owned())
 }

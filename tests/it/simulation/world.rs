@@ -120,15 +120,22 @@ impl World {
     ) -> Result<T, Away> {
         let (reply, answer) = oneshot::channel();
         let world = Arc::clone(self);
+        let execute = move || world.look(|database| statement(database, world.now()));
+        let world = Arc::clone(self);
         self.stage.enter(None, async move {
             world.latency().await;
-            if world.mishap(world.plan.database_fails_one_in) {
-                return;
-            }
-            let done = world.look(|database| statement(database, world.now()));
-            world.latency().await;
             if !world.mishap(world.plan.database_fails_one_in) {
-                let _ = reply.send(done);
+                let done = execute();
+                world.latency().await;
+                // The answer may be lost all the same.
+                if !world.mishap(world.plan.database_fails_one_in) {
+                    let _ = reply.send(done);
+                }
+            } else if world.chance.one_in(2) {
+                // The connection is lost, and the server has not noticed yet.
+                drop(reply);
+                sleep(world.chance.millis(0, 4_000)).await;
+                execute();
             }
         });
         answer.await.map_err(|_| Away)
