@@ -69,23 +69,22 @@ impl Hands {
         Ok(attached.is_some())
     }
 
-    /// Whether a command of this call may ever have been started, read from the log: a
-    /// box says that it is there before anything runs in it.
+    /// Whether a command of this call may ever have been started, read from the log:
+    /// while the box that ran it is gone, its loss stands there, after the call.
     pub(super) async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
         let log = self.writer.log().await.map_err(|error| ToolFault::Away(error.to_string()))?;
-        let (mut boxes, mut announced) = (0u32, false);
+        let (mut is_there, mut announced) = (false, false);
         for event in &log {
             match &event.draft.body {
-                Body::SandboxCreated { .. } if announced => return Ok(true),
-                Body::SandboxCreated { .. } => boxes += 1,
-                Body::SandboxLost { .. } | Body::SandboxTerminated { .. } if !announced => {
-                    boxes = boxes.saturating_sub(1);
-                }
+                // Its making may have gone unsaid: its loss tells as much.
+                Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return Ok(true),
+                Body::SandboxCreated { .. } => is_there = true,
+                Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
                 Body::ToolCall { call_id: announces, .. } => announced |= announces == call_id,
                 _ => {}
             }
         }
-        Ok(boxes > 0)
+        Ok(is_there)
     }
 
     /// Writes down that the box is gone; the next use makes another. Of several calls
@@ -199,9 +198,10 @@ impl Hands {
         self.worker.store.announced_sandbox(self.fence.tenant, id).await.map_err(away)
     }
 
+    /// Says that a box is gone before its row is: whoever finds no row finds that.
     async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
-        self.end_row(id).await?;
-        self.say(Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }).await
+        self.say(Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }).await?;
+        self.end_row(id).await
     }
 
     async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
