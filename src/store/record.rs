@@ -148,7 +148,8 @@ with s as (
       and ($17 is null
            or ($17 = 1 and queued_turn_id = $5 and running_turn_id is null and input_head = $18)
            or ($17 > 1 and running_turn_id = $5))
-      and ($19 is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
+      -- Nothing is written for a turn that is over, by whoever comes late.
+      and (running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
     returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more
 ), appended as (
     insert into event (

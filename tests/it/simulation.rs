@@ -30,11 +30,9 @@ use director::Report;
 use sojourn::domain::Event;
 
 /// Seeds of the short form.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 10_000;
 /// Seeds of the long form.
 const SEEDS_FULL: u64 = 1_000_000;
-// Seed 9020 is known to fail: a sandbox is written off after its turn has ended. The
-// gate plays fewer seeds than the 10,000 that it should until that is mended.
 
 /// Names the seed when its run panics.
 struct Named(u64);

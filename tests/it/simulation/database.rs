@@ -163,7 +163,8 @@ impl Database {
             Some(start) if start.attempt == 1 => is_next && row.input_head == start.input_to_seq,
             Some(_) => is_running,
         };
-        starts && (delta.end.is_none() || is_running || is_next)
+        // Nothing is written for a turn that is over.
+        starts && (is_running || is_next)
     }
 
     fn start(&mut self, start: Start, ts: Timestamp) {
