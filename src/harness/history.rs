@@ -43,6 +43,23 @@ pub fn open_calls(log: &[Event], turn: TurnId) -> Vec<ToolCall> {
     open
 }
 
+/// Whether a command of this call may ever have been started, when no box is there that
+/// could be asked: a box says that it is there, or at least that it was lost.
+pub fn may_have_run(log: &[Event], call_id: &str) -> bool {
+    let (mut is_there, mut announced) = (false, false);
+    for event in log {
+        match &event.draft.body {
+            // Its making may have gone unsaid: its loss tells as much.
+            Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return true,
+            Body::SandboxCreated { .. } => is_there = true,
+            Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
+            Body::ToolCall { call_id: announces, .. } => announced |= announces == call_id,
+            _ => {}
+        }
+    }
+    is_there
+}
+
 #[derive(Default)]
 struct Builder {
     objects: bool,

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     base::{backoff::Backoff, limit},
     domain::{
-        Actor, Level,
+        Actor, Event, Level,
         event::{Body, Draft, Failure, Outcome},
         tool::{ASK, Replay, ToolCall},
     },
@@ -25,9 +25,6 @@ impl Run<'_> {
         if self.wait_for_retry().await? {
             // A signal ended the wait; the loop looks at it first.
             return Ok(false);
-        }
-        if self.is_retry_of_nothing() {
-            self.fresh.extend(calls.iter().map(|call| call.call_id.clone()));
         }
         let Some(first) = calls.first() else { return Ok(false) };
         let asked_for = self.calls_of_step();
@@ -100,8 +97,7 @@ impl Run<'_> {
         let has_acted = drafts.iter().chain(self.own_events().map(|event| &event.draft)).any(
             |draft| matches!(&draft.body, Body::ToolResult { outcome, .. } if *outcome != Outcome::NotRun),
         );
-        // A call of an earlier attempt may have begun: it is not tried, it is asked for.
-        let never_began = batch.iter().all(|call| self.fresh.contains(&call.call_id));
+        let never_began = batch.iter().all(|call| self.never_began(&self.log, call));
         let failures = 1 + self
             .own_events()
             .rev()
@@ -116,27 +112,25 @@ impl Run<'_> {
             return Ok(false);
         }
         // The turn ends here: every call of the answer gets a result, also those
-        // whose turn had not come.
+        // whose turn had not come. What its tools wrote is read for that.
+        let log = self.ports.journal.log().await?;
         for call in history::open_calls(&self.log, self.turn.id) {
             if !answered(&drafts, &call) {
-                let done = self.without_sandbox(&call);
+                let done = self.without_sandbox(&log, &call);
                 drafts.extend(self.result_events(&call, done));
             }
         }
         self.fail(NO_SANDBOX, reason, drafts).await
     }
 
-    /// Whether the last thing that happened is that no sandbox could be had for calls
-    /// that had not begun: a box that is made for one of them says so in the log.
-    fn is_retry_of_nothing(&self) -> bool {
-        let last = self.own_events().next_back().map(|event| &event.draft.body);
-        matches!(last, Some(Body::ErrorRuntime(Failure { retry_at: Some(_), .. })))
+    /// Whether nothing of a call has begun that no sandbox could be had for.
+    fn never_began(&self, log: &[Event], call: &ToolCall) -> bool {
+        self.fresh.contains(&call.call_id) || !history::may_have_run(log, &call.call_id)
     }
 
-    /// What a call without a sandbox came to: one that another worker announced may
-    /// have run there.
-    fn without_sandbox(&self, call: &ToolCall) -> Done {
-        if self.fresh.contains(&call.call_id) {
+    /// What a call without a sandbox came to.
+    fn without_sandbox(&self, log: &[Event], call: &ToolCall) -> Done {
+        if self.never_began(log, call) {
             return not_run("No sandbox could be started, so this tool did not run.".to_owned());
         }
         let words = "No sandbox could be reached to ask what became of this tool; its outcome is unknown.";

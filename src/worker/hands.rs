@@ -11,7 +11,7 @@ use crate::{
         limit::{SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
     },
     domain::{Actor, Body, SandboxId, event::Draft},
-    harness::ToolFault,
+    harness::{ToolFault, history},
     journal::{Halted, TurnWriter},
     sandbox::{BoxLimits, Fault, Grip, Sandbox, Spec},
     store::{self, record::Fence, sandbox::LiveSandbox},
@@ -69,22 +69,11 @@ impl Hands {
         Ok(attached.is_some())
     }
 
-    /// Whether a command of this call may ever have been started, read from the log:
-    /// while the box that ran it is gone, its loss stands there, after the call.
+    /// Whether a command of this call may ever have been started, read from the log as
+    /// it is now: the loss of its box may just have been written.
     pub(super) async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
         let log = self.writer.log().await.map_err(|error| ToolFault::Away(error.to_string()))?;
-        let (mut is_there, mut announced) = (false, false);
-        for event in &log {
-            match &event.draft.body {
-                // Its making may have gone unsaid: its loss tells as much.
-                Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return Ok(true),
-                Body::SandboxCreated { .. } => is_there = true,
-                Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
-                Body::ToolCall { call_id: announces, .. } => announced |= announces == call_id,
-                _ => {}
-            }
-        }
-        Ok(is_there)
+        Ok(history::may_have_run(&log, call_id))
     }
 
     /// Writes down that the box is gone; the next use makes another. Of several calls

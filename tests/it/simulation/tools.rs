@@ -11,7 +11,7 @@ use sojourn::{
         event::{Draft, Outcome},
         tool::{ASK, Replay, ToolCall, ToolSpec},
     },
-    harness::{Done, Executed, ToolFault, Tools},
+    harness::{Done, Executed, ToolFault, Tools, history},
 };
 use tokio::{sync::Mutex, time::sleep};
 
@@ -120,17 +120,7 @@ impl LeasedTools {
     /// Whether a command of this call may ever have been started, read from the log.
     async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
         let log = self.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
-        let (mut is_there, mut announced) = (false, false);
-        for event in &log {
-            match &event.draft.body {
-                Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return Ok(true),
-                Body::SandboxCreated { .. } => is_there = true,
-                Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
-                Body::ToolCall { call_id: announces, .. } => announced |= announces == call_id,
-                _ => {}
-            }
-        }
-        Ok(is_there)
+        Ok(history::may_have_run(&log, call_id))
     }
 
     async fn gone(&self, id: SandboxId) -> Result<Result<Done, Open>, ToolFault> {
