@@ -80,27 +80,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("application/json")
 }
 
-/// Postgres keeps no such character in a text.
-pub(super) const NO_NUL: &str = "the character U+0000 cannot be stored; leave it out";
-
-/// Whether a string in this JSON has a U+0000. As a bare byte it is no JSON at all.
-fn has_nul(json: &[u8]) -> bool {
-    let mut rest = json;
-    while let Some(place) = rest.iter().position(|&byte| byte == b'\\') {
-        let escape = &rest[place + 1..];
-        if escape.starts_with(b"u0000") {
-            return true;
-        }
-        // What was escaped may be a backslash itself.
-        rest = escape.get(1..).unwrap_or_default();
-    }
-    false
-}
-
 fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T, ApiError> {
-    if has_nul(bytes) {
-        return Err(refused(None, NO_NUL.to_owned()));
-    }
     // serde would take an array for the fields in their order.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(refused(None, "the body must be a JSON object".to_owned()));
@@ -130,24 +110,4 @@ fn refused(param: Option<String>, message: String) -> ApiError {
         (path, field) => path.or(field),
     };
     ApiError { param, ..ApiError::new(ErrorType::Invalid, message) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_an_escape_that_means_nul_is_one() {
-        for (json, found) in [
-            (r#"{"a":"\u0000"}"#, true),
-            (r#"{"\u0000":1}"#, true),
-            (r#"{"a":"\\\u0000"}"#, true),
-            (r#"{"a":"\\u0000"}"#, false),
-            (r#"{"a":"\u0001u0000"}"#, false),
-            (r#"{"a":"u0000\\"}"#, false),
-            (r#"{"a":"\"#, false),
-        ] {
-            assert_eq!(has_nul(json.as_bytes()), found, "{json}");
-        }
-    }
 }

@@ -109,6 +109,7 @@ impl From<store::Error> for ApiError {
                 tracing::warn!(error = %source, "the database is not available");
                 Self::unavailable(retry_after)
             }
+            error @ store::Error::Unstorable => Self::new(ErrorType::Invalid, error.to_string()),
             store::Error::Conflict(constraint) => {
                 tracing::debug!(constraint, "a row was refused");
                 Self::conflict(

@@ -3,7 +3,7 @@
 use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{App, body::NO_NUL, error::ApiError};
+use super::{App, error::ApiError};
 use crate::{
     base::{
         cursor,
@@ -24,9 +24,6 @@ where
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
-        if parts.uri.query().unwrap_or_default().contains("%00") {
-            return Err(ApiError::invalid("query", NO_NUL));
-        }
         let read = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         read.map(|axum::extract::Query(query)| Self(query)).map_err(|rejection| {
             let message = rejection.body_text();

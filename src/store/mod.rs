@@ -50,6 +50,9 @@ pub enum Error {
         #[source]
         source: sqlx::Error,
     },
+    /// A text has a character that no column of text can hold: U+0000.
+    #[error("a text has the character U+0000, which cannot be stored")]
+    Unstorable,
     /// A row does not say what this version understands.
     #[error("a row cannot be read: {0}")]
     Corrupt(String),
@@ -80,6 +83,8 @@ impl From<sqlx::Error> for Error {
                 let code = database.code().unwrap_or_default();
                 match (&*code, database.constraint()) {
                     ("23505" | "23503" | "23514", Some(constraint)) => Self::Conflict(constraint.to_owned()),
+                    // A byte that no text has, or its escape where JSON was read as text.
+                    ("22021" | "22P05", _) => Self::Unstorable,
                     // lock_timeout: whoever holds the row is doing the same thing.
                     ("55P03", _) => Self::Busy,
                     // 08 connection, 53 resources, 57P operator intervention, 40 serialization,

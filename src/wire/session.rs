@@ -47,7 +47,7 @@ pub struct CreateSession {
     #[serde(default, deserialize_with = "json::object")]
     pub limits: Limits,
     /// For routing; returned verbatim, in webhooks too.
-    #[garde(custom(small_object))]
+    #[garde(custom(searchable))]
     #[serde(default)]
     pub metadata: Map<String, Value>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
@@ -91,7 +91,7 @@ pub struct PatchSession {
     #[schema(value_type = Option<String>)]
     pub title: Option<Option<String>>,
     /// Replaces the whole object.
-    #[garde(inner(custom(small_object)))]
+    #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
     /// Only the limits that are named change; they may be raised while a turn runs.
     #[garde(custom(countable))]
@@ -332,6 +332,23 @@ fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {
         }
         _ => Ok(()),
     }
+}
+
+/// Small, and without the one character at which a search in it would fail.
+fn searchable(metadata: &Map<String, Value>, context: &()) -> garde::Result {
+    fn has_nul(value: &Value) -> bool {
+        match value {
+            Value::String(text) => text.contains('\0'),
+            Value::Array(items) => items.iter().any(has_nul),
+            Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+
+    if metadata.iter().any(|(name, value)| name.contains('\0') || has_nul(value)) {
+        return Err(garde::Error::new("has the character U+0000, which cannot be stored"));
+    }
+    small_object(metadata, context)
 }
 
 fn small_value(value: &Option<Value>, context: &()) -> garde::Result {

@@ -85,6 +85,12 @@ async fn no_character_makes_the_service_fail() {
         owner.get(path).await.error(400);
     }
     owner.get(&format!("/sessions/{session}/events?type=%00")).await.error(400);
+    // An input is the agent's: it travels verbatim, that character too.
+    owner.post("/agents", noop("a")).await.ok();
+    let input = json!({ "text": "a\0b", "\0": ["\0"] });
+    let created = owner.post("/sessions", json!({ "agent": "a", "input": input })).await.ok();
+    let messages = owner.get(&format!("/sessions/{}/messages", id(&created))).await.ok();
+    assert_eq!(super::data(&messages)[0]["body"]["input"], input);
     // Everything else is kept as it is.
     let odd = "\u{1}\u{fffd}\u{10ffff}\u{202e}\\u0000 '; drop table session; --";
     let patched = owner.patch(&format!("/sessions/{session}"), json!({ "title": odd })).await.ok();

@@ -207,7 +207,7 @@ async fn a_list_shows_what_its_filters_name() {
         ("limit=501", "limit"),
         ("limit=x", "limit"),
         ("after=yesterday", "after"),
-        ("key=%00", "query"),
+        ("key=%00", "U+0000"),
         ("cursor=AAAA", "cursor"),
     ] {
         let error = owner.get(&format!("/sessions?{query}")).await.error(400);
