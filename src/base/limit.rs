@@ -57,9 +57,13 @@ pub const HISTORY_PAGE_ROWS: i64 = 1_000;
 
 /// A comment this often keeps proxies from closing an idle stream.
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(10);
-/// How often a stream asks whether its reader's key or token is still good; with
-/// `KEY_CACHE_TTL` a revoked key reads on for at most 5 s.
-pub const STREAM_PROOF_INTERVAL: Duration = Duration::from_secs(2);
+/// How often a stream asks whether its reader's key is still good, and its client
+/// token. The answer on a key is remembered for `KEY_CACHE_TTL`, so it is cheap to ask,
+/// and a revoked one reads on for less than 5 s; each ask on a token is a query.
+pub const STREAM_PROOF_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// How long a stream whose reader may not read on still says what was said before:
+/// the archive that ends a token is itself an event.
+pub const STREAM_LAST_WORD: Duration = Duration::from_millis(500);
 /// Events that a stream reads at once.
 pub const STREAM_PAGE_ROWS: i64 = 200;
 /// The net under the hints: how often a stream looks without one.

@@ -1,6 +1,11 @@
 //! Who asks, and what that allows. Obtaining an extractor *is* the permission.
 
-use std::{collections::HashMap, marker::PhantomData, sync::Mutex, time::Instant};
+use std::{
+    collections::HashMap,
+    marker::PhantomData,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use axum::{
     extract::{FromRequestParts, Path},
@@ -160,10 +165,20 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
 }
 
 impl Proof {
+    /// How long it is believed before it is asked again.
+    pub fn interval(&self) -> Duration {
+        let (of_key, of_token) = limit::STREAM_PROOF_INTERVAL;
+        if self.is_token() { of_token } else { of_key }
+    }
+
+    fn is_token(&self) -> bool {
+        self.0.expose_secret().starts_with(key::CLIENT_TOKEN_PREFIX)
+    }
+
     /// Whether the secret still opens anything. Also true while nobody can say.
     pub async fn holds(&self, app: &App) -> bool {
         let secret = self.0.expose_secret();
-        if secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
+        if self.is_token() {
             app.0.store.find_token(secret).await.map_or(true, |found| found.is_some())
         } else {
             app.live_key(secret).await.map_or(true, |found| found.is_some())

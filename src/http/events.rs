@@ -26,7 +26,7 @@ use super::{
     write::json,
 };
 use crate::{
-    base::limit::STREAM_PROOF_INTERVAL,
+    base::limit::STREAM_LAST_WORD,
     domain::{Entry, EventId, Level, SessionId, TurnId},
     store::{Tx, event::Range},
     stream::{Full, Tail},
@@ -249,20 +249,23 @@ async fn follow(
 
 /// Frames as the body of an answer, for as long as the reader may read them.
 fn sse(app: App, proof: Proof, frames: mpsc::Receiver<String>) -> Response {
-    let state = (app, proof, frames, Instant::now() + STREAM_PROOF_INTERVAL);
-    let frames = futures::stream::unfold(state, async |(app, proof, mut frames, mut due)| {
+    let due = Instant::now() + proof.interval();
+    let reader = (frames, due, true);
+    let frames = futures::stream::unfold((app, proof, reader), async |(app, proof, mut reader)| {
+        let (frames, due, may_read) = &mut reader;
         loop {
             // Cancel safe: a frame that was not received stays in the channel.
             tokio::select! {
                 biased;
-                () = sleep_until(due) => {
-                    if !proof.holds(&app).await {
+                () = sleep_until(*due) => {
+                    if !*may_read {
                         return None;
                     }
-                    due = Instant::now() + STREAM_PROOF_INTERVAL;
+                    *may_read = proof.holds(&app).await;
+                    *due = Instant::now() + if *may_read { proof.interval() } else { STREAM_LAST_WORD };
                 }
                 frame = frames.recv() => {
-                    return Some((Ok::<_, std::convert::Infallible>(frame?), (app, proof, frames, due)));
+                    return Some((Ok::<_, std::convert::Infallible>(frame?), (app, proof, reader)));
                 }
             }
         }

@@ -27,6 +27,7 @@ pub const KEY: &str = "sjk_test_the_first_organization";
 pub struct Service {
     pub base: String,
     stop: CancellationToken,
+    http: reqwest::Client,
     served: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -140,7 +141,7 @@ impl Service {
             panic!("the service did not start: {:?}", served.join().expect("no panic"));
         };
         let base = address.map_or_else(String::new, |address| format!("http://{address}/v3"));
-        Self { base, stop, served }
+        Self { base, stop, http: reqwest::Client::new(), served }
     }
 
     /// The owner of the first organization.
@@ -150,7 +151,7 @@ impl Service {
 
     /// Anybody with a key.
     pub fn caller(&self, key: &str) -> Caller {
-        Caller { base: self.base.clone(), key: key.to_owned(), http: reqwest::Client::new() }
+        Caller { base: self.base.clone(), key: key.to_owned(), http: self.http.clone() }
     }
 
     /// Stops as on TERM and waits for the end.
