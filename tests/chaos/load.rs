@@ -43,8 +43,8 @@ pub struct Load {
     /// What was made, and what its commands left.
     pub made: Mutex<Vec<Made>>,
     pub turns: AtomicU64,
-    pub slowest_cancel: Mutex<Duration>,
-    pub cancels: AtomicU64,
+    /// How long turns took to end that were under way when they were canceled.
+    pub cancels: Mutex<Vec<Duration>>,
 }
 
 /// One session of the load.
@@ -75,8 +75,7 @@ impl Load {
             fresh,
             made: Mutex::default(),
             turns: AtomicU64::new(0),
-            slowest_cancel: Mutex::default(),
-            cancels: AtomicU64::new(0),
+            cancels: Mutex::default(),
         }
     }
 
@@ -130,9 +129,9 @@ impl Load {
         let mut canceled = None;
         if dice.once_in(8) {
             sleep(dice.millis(300, 3_000)).await;
-            self.post(&format!("/sessions/{id}/cancel"), &json!({})).await?;
-            self.cancels.fetch_add(1, Ordering::Relaxed);
-            canceled = Some(Instant::now());
+            let asked = Instant::now();
+            let session = self.post(&format!("/sessions/{id}/cancel"), &json!({})).await?;
+            canceled = matches!(session["status"].as_str(), Some("queued" | "running")).then_some(asked);
         }
         let until = Instant::now() + TURN_PATIENCE;
         loop {
@@ -140,8 +139,7 @@ impl Load {
                 self.client.send(&self.violations, Method::GET, &format!("/sessions/{id}"), None).await?;
             if matches!(session["status"].as_str(), Some("idle" | "awaiting_input" | "failed" | "archived")) {
                 if let Some(asked) = canceled {
-                    let mut slowest = self.slowest_cancel.lock().expect("no driver panics");
-                    *slowest = slowest.max(asked.elapsed());
+                    self.cancels.lock().expect("no driver panics").push(asked.elapsed());
                 }
                 return Ok(());
             }

@@ -34,6 +34,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     client::{Client, Violations},
@@ -66,7 +67,11 @@ async fn main() -> ExitCode {
         }
     };
     let violations = Arc::new(Violations::default());
-    let ran = run(plan.clone(), seed, &ground, violations.clone()).await;
+    // Stopped from outside, it still ends the processes that it started.
+    let ran = tokio::select! {
+        ran = run(plan.clone(), seed, &ground, violations.clone()) => ran,
+        () = asked_to_stop() => Err(anyhow::anyhow!("asked to stop")),
+    };
     if let Err(error) = &ran {
         eprintln!("error: {error:#}");
     }
@@ -75,6 +80,14 @@ async fn main() -> ExitCode {
         eprintln!("error: the ground could not be cleared: {error:#}");
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+async fn asked_to_stop() {
+    let stop = CancellationToken::new();
+    tokio::select! {
+        () = sojourn::shutdown::on_signals(stop.clone()) => {}
+        () = stop.cancelled() => {}
+    }
 }
 
 async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>) -> anyhow::Result<()> {
