@@ -47,6 +47,9 @@ pub struct Counts {
 /// How long a process may take to be up again, the database included.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often a run says how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
 impl Faults {
     /// All lanes, until each has done its part.
     pub async fn run(&self, dice: &Dice) {
@@ -59,6 +62,23 @@ impl Faults {
             }),
             self.lane(self.plan.drains, &self.counts.drains, async || self.drain(&drains).await),
         );
+    }
+
+    /// Says how far the run is, for as long as it lasts.
+    pub async fn tell(&self) {
+        let (plan, counts) = (&self.plan, &self.counts);
+        let of = |done: &AtomicU32, wanted: u32| format!("{} of {wanted}", done.load(Ordering::Relaxed));
+        loop {
+            sleep(PROGRESS).await;
+            eprintln!(
+                "kills {}, freezes {}, Postgres restarts {}, drains {}, violations {}",
+                of(&counts.kills, plan.kills),
+                of(&counts.freezes, plan.freezes),
+                of(&counts.restarts, plan.postgres_restarts),
+                of(&counts.drains, plan.drains),
+                self.violations.all().len(),
+            );
+        }
     }
 
     async fn lane(&self, wanted: u32, done: &AtomicU32, fault: impl AsyncFn() -> anyhow::Result<bool>) {

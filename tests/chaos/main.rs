@@ -178,6 +178,8 @@ async fn act(
     });
     let watched = load.clone();
     helpers.spawn(async move { watched.watch_overdue().await });
+    let told = faults.clone();
+    helpers.spawn(async move { told.tell().await });
     faults.run(&dice.fork()).await;
     while readers.left.load(Ordering::Relaxed) > 0 && !faults.late.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(100)).await;
