@@ -39,6 +39,7 @@ use crate::{
         Store, Urls, embedded::Embedded, hint::Hints, job::Claimant, key::NewKey, migrate, pool::PoolSizes,
     },
     stream::Streams,
+    telemetry,
     tool::Catalogue,
     webhook::Courier,
     worker::Worker,
@@ -55,6 +56,8 @@ pub struct Record {
 pub struct Started {
     /// Where it listens; none for a worker.
     pub address: Option<SocketAddr>,
+    /// Where it tells its metrics, when it does.
+    pub metrics: Option<SocketAddr>,
     /// A key of the first organization, when this process knows one.
     pub api_key: Option<SecretString>,
     /// No session has ever been created here.
@@ -149,19 +152,31 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     net::install_tls();
     let has_api = settings.role != Role::Worker;
-    let listener = if has_api { Some(listen(settings.listen).await?) } else { None };
+    let listener = if has_api { Some(listen("SOJOURN_LISTEN", settings.listen).await?) } else { None };
+    let watched = match settings.metrics_listen {
+        Some(address) => Some(listen("SOJOURN_METRICS_LISTEN", address).await?),
+        None => None,
+    };
     let slots = if settings.role == Role::Api { 0 } else { settings.workers };
     let pools = PoolSizes { app: if has_api { 24 } else { 2 }, system: 8 + (slots as u32 / 2).min(24) };
     let record = Record::open(&settings.database, pools, says).await?;
-    let served = serve_record(&settings, &record, listener, stop, started).await;
+    let served = serve_record(&settings, &record, Doors { listener, watched }, stop, started).await;
     let closed = record.close().await;
     served.and(closed)
+}
+
+/// Where a process listens.
+struct Doors {
+    /// For the API.
+    listener: Option<TcpListener>,
+    /// For metrics.
+    watched: Option<TcpListener>,
 }
 
 async fn serve_record(
     settings: &Settings,
     record: &Record,
-    listener: Option<TcpListener>,
+    Doors { listener, watched }: Doors,
     stop: CancellationToken,
     started: impl FnOnce(Started),
 ) -> anyhow::Result<()> {
@@ -169,6 +184,7 @@ async fn serve_record(
     let api_key = if has_api { record.bootstrap(settings).await? } else { None };
     let is_empty = !record.store.has_sessions().await?;
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let metrics = watched.as_ref().map(TcpListener::local_addr).transpose()?;
 
     let parts = Parts::new(settings, record)?;
     let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
@@ -179,7 +195,12 @@ async fn serve_record(
     let streams = Streams::new(record.store.clone(), parts.hints.clone(), stop.clone());
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
-        front.spawn(serve_http(listener, parts.http(settings, streams.clone()), stop.clone()));
+        let app = parts.http(settings, streams.clone());
+        front.spawn(serve_http(listener, app.router(), stop.clone()));
+    }
+    if let Some(listener) = watched {
+        let router = http::metrics::router(record.store.clone(), telemetry::metrics());
+        front.spawn(serve_http(listener, router, stop.clone()));
     }
     if let Some(worker) = worker {
         front.spawn(async move {
@@ -187,7 +208,7 @@ async fn serve_record(
             Ok(())
         });
     }
-    started(Started { address, api_key, is_empty });
+    started(Started { address, metrics, api_key, is_empty });
     let mut outcome = Ok(());
     while let Some(ended) = front.join_next().await {
         outcome = outcome.and(ended.map_err(anyhow::Error::from).flatten());
@@ -293,13 +314,15 @@ impl Parts {
     }
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("SOJOURN_LISTEN: {address} cannot be listened on"))
+async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{setting}: {address} cannot be listened on"))
 }
 
-async fn serve_http(listener: TcpListener, app: http::App, stop: CancellationToken) -> anyhow::Result<()> {
+async fn serve_http(
+    listener: TcpListener,
+    router: axum::Router,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let (stopping, stopped) = (stop.clone(), stop.clone());
     // A frame of a stream leaves at once. Left to the kernel, the second of two small
     // writes waits for the reader's delayed acknowledgement: 40 ms on every event.
@@ -309,7 +332,7 @@ async fn serve_http(listener: TcpListener, app: http::App, stop: CancellationTok
         }
     });
     let served =
-        axum::serve(listener, app.router()).with_graceful_shutdown(async move { stopping.cancelled().await });
+        axum::serve(listener, router).with_graceful_shutdown(async move { stopping.cancelled().await });
     tokio::select! {
         served = served => served.context("HTTP could not be served"),
         () = async { stopped.cancelled().await; tokio::time::sleep(DRAIN_TIMEOUT).await } => Ok(()),

@@ -33,6 +33,10 @@ pub struct Settings {
     #[arg(long, default_value = "127.0.0.1:8080", env = "SOJOURN_LISTEN", value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
+    /// Address to serve /metrics on, apart from the API and without a key [default: not served]
+    #[arg(long, env = "SOJOURN_METRICS_LISTEN", value_name = "ADDRESS")]
+    pub metrics_listen: Option<SocketAddr>,
+
     /// A key of the first organization, 16 or more characters; made when absent
     #[arg(long, env = "SOJOURN_BOOTSTRAP_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub bootstrap_api_key: Option<String>,

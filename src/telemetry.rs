@@ -1,10 +1,23 @@
-//! Logs: one line a fact, for people on a terminal or as JSON for programs.
+//! What a process says of itself: logs, one line a fact, for people on a terminal or
+//! as JSON for programs; metrics, for whoever scrapes them.
 
-use std::io::{IsTerminal, stderr};
+use std::{
+    io::{IsTerminal, stderr},
+    sync::LazyLock,
+};
 
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::Log;
+
+/// The metrics of this process, gathered from the first call on.
+pub fn metrics() -> &'static PrometheusHandle {
+    static METRICS: LazyLock<PrometheusHandle> = LazyLock::new(|| {
+        PrometheusBuilder::new().install_recorder().expect("nothing else of this process records metrics")
+    });
+    &METRICS
+}
 
 /// Starts logging to standard error.
 ///

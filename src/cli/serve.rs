@@ -42,6 +42,9 @@ pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
 
 /// Says where the service is and how to use it; returns both when a person can.
 fn announce(started: &Started) -> Option<(SocketAddr, SecretString)> {
+    if let Some(address) = started.metrics {
+        eprintln!("metrics are at http://{address}/metrics");
+    }
     let Some(address) = started.address else {
         eprintln!("sojourn works: a worker of this deployment");
         return None;

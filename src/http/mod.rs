@@ -13,6 +13,7 @@ mod error;
 mod events;
 mod finish;
 mod health;
+pub mod metrics;
 mod openapi;
 mod page;
 mod path;

@@ -12,6 +12,7 @@ pub mod delivery;
 pub mod destination;
 pub mod embedded;
 pub mod event;
+pub mod gauge;
 pub mod hint;
 pub mod idempotency;
 pub mod job;

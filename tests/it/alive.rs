@@ -46,7 +46,7 @@ async fn a_session_whose_job_was_lost_is_found_and_runs() {
 #[tokio::test]
 async fn a_session_that_stands_still_is_listed_as_overdue_and_no_other_is() {
     let ground = Ground::new().await;
-    let api = ground.serve(&["--role=api"]).await;
+    let api = ground.serve(&["--role=api", "--metrics-listen=127.0.0.1:0"]).await;
     let owner = api.owner();
     let (stuck, waiting) =
         (owner.play(json!([{ "text": "a" }])).await, owner.play(json!([{ "text": "b" }])).await);
@@ -58,12 +58,21 @@ async fn a_session_that_stands_still_is_listed_as_overdue_and_no_other_is() {
         ids.map(|session| session["id"].as_str().expect("an id").to_owned()).collect()
     };
     assert_eq!(listed(true).await, Vec::<String>::new(), "both are queued");
+    let metrics = api.metrics().await;
+    assert_eq!(metrics["sojourn_sessions_overdue"], 0.0);
+    assert_eq!(metrics["sojourn_turns{state=\"queued\"}"], 2.0);
+    assert_eq!((metrics["sojourn_jobs_ready"], metrics["sojourn_jobs_held"]), (2.0, 0.0));
+    assert!(metrics["sojourn_jobs_ready_age_seconds"] >= 60.0, "{metrics:?}");
     // A holder whose lease ended long ago, and whom nobody relieved.
     let id: sojourn::domain::SessionId = stuck.parse().expect("an id");
     let held = format!("update job set worker_id = gen_random_uuid() where session_id = '{}'", id.uuid());
     sql(&ground, &held).await;
     assert_eq!(listed(true).await, [stuck]);
     assert_eq!(listed(false).await, [waiting]);
+    let metrics = api.metrics().await;
+    assert_eq!(metrics["sojourn_sessions_overdue"], 1.0);
+    assert_eq!(metrics["sojourn_jobs_held"], 1.0);
+    assert_eq!(metrics["sojourn_database_up"], 1.0);
     owner.get("/sessions?overdue=perhaps").await.error(400);
     api.stop().await;
 }

@@ -5,6 +5,8 @@
 //! short, so that a takeover does not take a quarter of a minute.
 
 use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     thread::{self, JoinHandle},
 };
@@ -26,6 +28,7 @@ pub const KEY: &str = "sjk_test_the_first_organization";
 /// A running service. Stop it with [`Service::stop`]; dropping it only asks.
 pub struct Service {
     pub base: String,
+    metrics: Option<SocketAddr>,
     stop: CancellationToken,
     http: reqwest::Client,
     served: JoinHandle<anyhow::Result<()>>,
@@ -133,15 +136,30 @@ impl Service {
             move || {
                 let runtime = tokio::runtime::Runtime::new().expect("a runtime");
                 runtime.block_on(app::serve(settings, stop, &|_| {}, |started| {
-                    tell.send(started.address).ok();
+                    tell.send((started.address, started.metrics)).ok();
                 }))
             }
         });
-        let Ok(address) = told.await else {
+        let Ok((address, metrics)) = told.await else {
             panic!("the service did not start: {:?}", served.join().expect("no panic"));
         };
         let base = address.map_or_else(String::new, |address| format!("http://{address}/v3"));
-        Self { base, stop, http: reqwest::Client::new(), served }
+        Self { base, metrics, stop, http: reqwest::Client::new(), served }
+    }
+
+    /// What a scrape reads, by the name and the labels of each line.
+    pub async fn metrics(&self) -> BTreeMap<String, f64> {
+        let address = self.metrics.expect("a service with --metrics-listen");
+        let scraped = self.http.get(format!("http://{address}/metrics")).send().await.expect("an answer");
+        assert_eq!(scraped.status(), StatusCode::OK);
+        let text = scraped.text().await.expect("a text");
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        lines
+            .map(|line| {
+                let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+                (name.to_owned(), value.parse().expect("a number"))
+            })
+            .collect()
     }
 
     /// The owner of the first organization.

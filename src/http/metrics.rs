@@ -1,0 +1,65 @@
+//! `/metrics`, for a listener of its own: it needs no key and names no tenant.
+
+use axum::{Router, extract::State, http::header::CONTENT_TYPE, response::IntoResponse, routing::get};
+use metrics::gauge;
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use crate::store::{self, Store};
+
+/// The version of Prometheus' text format that is spoken.
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+#[derive(Clone)]
+struct Watched {
+    store: Store,
+    own: &'static PrometheusHandle,
+}
+
+/// The route `/metrics`: what this process gathered, and what the deployment is doing,
+/// which every process tells alike.
+pub fn router(store: Store, own: &'static PrometheusHandle) -> Router {
+    describe();
+    Router::new().route("/metrics", get(metrics)).with_state(Watched { store, own })
+}
+
+async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
+    let counted = count(&watched.store).await;
+    // What this process gathered is worth reading most while the database is away.
+    gauge!("sojourn_database_up").set(f64::from(u8::from(counted.is_ok())));
+    if let Err(error) = counted {
+        tracing::warn!(%error, "the metrics of the deployment could not be counted");
+    }
+    watched.own.run_upkeep();
+    ([(CONTENT_TYPE, TEXT_FORMAT)], watched.own.render())
+}
+
+async fn count(store: &Store) -> store::Result<()> {
+    let now = store.gauges().await?;
+    let overdue = store.sessions_overdue().await?;
+    gauge!("sojourn_sessions_overdue").set(overdue as f64);
+    gauge!("sojourn_turns", "state" => "queued").set(now.turns_queued as f64);
+    gauge!("sojourn_turns", "state" => "running").set(now.turns_running as f64);
+    gauge!("sojourn_jobs_ready").set(now.jobs_ready as f64);
+    gauge!("sojourn_jobs_ready_age_seconds").set(now.jobs_ready_age_seconds);
+    gauge!("sojourn_jobs_held").set(now.jobs_held as f64);
+    gauge!("sojourn_sandboxes").set(now.sandboxes as f64);
+    gauge!("sojourn_deliveries_pending").set(now.deliveries_pending as f64);
+    gauge!("sojourn_deliveries_due_age_seconds").set(now.deliveries_due_age_seconds);
+    Ok(())
+}
+
+fn describe() {
+    for (name, text) in [
+        ("sojourn_database_up", "Whether the database answered this scrape."),
+        ("sojourn_sessions_overdue", "Sessions that should move and do not; 0 when healthy."),
+        ("sojourn_turns", "Turns that are under way, by state."),
+        ("sojourn_jobs_ready", "Jobs that a worker could take now."),
+        ("sojourn_jobs_ready_age_seconds", "How long the oldest job that could be taken has been waiting."),
+        ("sojourn_jobs_held", "Jobs that a worker holds."),
+        ("sojourn_sandboxes", "Sandboxes that are there."),
+        ("sojourn_deliveries_pending", "Deliveries that will be tried, now or later."),
+        ("sojourn_deliveries_due_age_seconds", "How long the oldest delivery that is due has been waiting."),
+    ] {
+        metrics::describe_gauge!(name, text);
+    }
+}
