@@ -195,6 +195,8 @@ impl Sandbox for Local {
         }
         let fault = match timeout(limit::SANDBOX_START_TIMEOUT, self.assemble(spec, epoch)).await {
             Ok(Ok(())) => return Ok(()),
+            // It is up and a later epoch has greeted it: it is that one's box now.
+            Ok(Err(Fault::Stale)) => return Err(Fault::Stale),
             Ok(Err(fault)) => fault,
             Err(_) => Fault::Unavailable(format!("it did not start in {:?}", limit::SANDBOX_START_TIMEOUT)),
         };

@@ -1,5 +1,9 @@
 //! Boxes as workers come and go.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use sojourn::sandbox::{Cause, Fault, Grip, OutputRange, OutputStream, Spec};
 
 use super::{World, is_gone};
@@ -19,6 +23,29 @@ pub async fn a_stale_epoch_changes_nothing(world: &World<'_>) {
     assert!(matches!(missing, Err(Fault::NotFound(_))), "{missing:?}");
     world.sandbox.kill(successor, "open").await.unwrap();
     assert_eq!(world.sandbox.wait(successor, "open").await.unwrap().cause, Cause::Killed);
+}
+
+/// How long a box may take to come up on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Its maker hears that it is stale, and must not clear away what is another's now.
+pub async fn a_box_that_was_taken_over_while_it_started_lives_on(world: &World<'_>) {
+    world.sandbox.destroy(world.spec.sandbox).await.unwrap();
+    let taker = Grip { epoch: 9, ..world.grip };
+    for round in 0..4 {
+        let taken = async {
+            while world.sandbox.attach(taker).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let taken = async { timeout(PATIENCE, taken).await.expect("a box is made") };
+        // Whoever greets the box first: the other one finds it alive.
+        let (made, ()) = tokio::join!(world.sandbox.create(&world.spec, 8), taken);
+        assert!(matches!(made, Ok(()) | Err(Fault::Stale)), "{made:?} in round {round}");
+        assert_eq!(world.sandbox.attach(taker).await, Ok(()));
+        assert_eq!(world.sandbox.create(&world.spec, 8).await, Err(Fault::Stale));
+        world.sandbox.destroy(world.spec.sandbox).await.unwrap();
+    }
 }
 
 pub async fn a_box_that_is_not_there_is_gone(world: &World<'_>) {

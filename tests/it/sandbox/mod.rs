@@ -170,6 +170,7 @@ macro_rules! conformance {
                 confinement: only_the_sessions_places_are_writable,
                 confinement: init_is_out_of_reach_of_commands,
                 lifecycle: a_stale_epoch_changes_nothing,
+                lifecycle: a_box_that_was_taken_over_while_it_started_lives_on,
                 lifecycle: a_box_that_is_not_there_is_gone,
                 lifecycle: the_disk_outlives_the_box,
                 lifecycle: creating_twice_is_creating_once,
