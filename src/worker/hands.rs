@@ -122,7 +122,12 @@ impl Hands {
             }
             Err(Fault::Stale) => Err(ToolFault::Stale),
             Err(Fault::Gone) => {
-                self.write_off(live.sandbox, "it was gone when its session went on").await?;
+                if live.is_announced || self.was_announced(live.sandbox).await? {
+                    self.write_off(live.sandbox, "it was gone when its session went on").await?;
+                } else {
+                    // Its maker died on the way: nothing ran in it, and nobody heard of it.
+                    self.end_row(live.sandbox).await?;
+                }
                 Ok(None)
             }
             Err(fault @ (Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_))) => {
@@ -179,6 +184,14 @@ impl Hands {
             }
         }
         unreachable!("the loop above only ends by returning")
+    }
+
+    /// Whether the log says that the box is there: its maker may have died before the
+    /// row said so, too.
+    async fn was_announced(&self, id: SandboxId) -> Result<bool, ToolFault> {
+        let log = self.writer.log().await.map_err(|error| ToolFault::Away(error.to_string()))?;
+        let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
+        Ok(log.iter().any(|event| says(&event.draft.body)))
     }
 
     /// Says that the box is there, before anything runs in it.

@@ -188,6 +188,28 @@ async fn a_box_whose_maker_died_before_it_could_say_so_is_announced_by_the_next_
 }
 
 #[tokio::test]
+async fn a_box_that_never_came_up_leaves_no_doubt_about_a_call() {
+    let scene = Scene::open(&[]).await;
+    let agent = scene.owner.inline_agent().await;
+    let created = scene.owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    // Its maker died after the row and before the box.
+    let mut superuser = scene.ground.database.superuser().await;
+    let sql = "insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state)
+               select tenant_id, gen_random_uuid(), session_id, node_id, 'live' from session, node";
+    sqlx::query(sql).execute(&mut superuser).await.expect("a row");
+    superuser.close().await.expect("a clean end");
+    let script = json!({ "script": [run("echo run >> counter"), { "text": "Done." }] });
+    let message = json!({ "text": script.to_string() });
+    scene.owner.post(&format!("/sessions/{id}/messages"), message).await.ok();
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert!(of(&log, "sandbox.lost").is_empty(), "nobody had heard of it");
+    assert_eq!((ends(&log), runs(&scene)), (vec!["completed"], "run\n".to_owned()));
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_turn_that_is_canceled_between_two_workers_settles_the_call_of_the_first() {
     let scene = Scene::open(&[]).await;
     let id = scene.owner.play(json!([run(COUNTED), { "text": "Never." }])).await;
