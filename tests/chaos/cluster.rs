@@ -1,7 +1,7 @@
 //! The Postgres of a run: private, durable, and restarted as by a crash.
 //!
-//! It also carries the run's witness: a trigger that notes who wrote each event
-//! under which epoch, and where a writer can be held between the two writes of a
+//! It also carries the run's witness: triggers that note who wrote each event under
+//! which epoch and when a job was taken from a holder that was silent, and where a writer can be held between the two writes of a
 //! tool call, so that a fault falls exactly there.
 
 use std::{
@@ -48,9 +48,26 @@ create table chaos.write (
     attempt integer,
     epoch bigint,
     process integer,
+    at timestamptz not null default clock_timestamp()
+);
+create table chaos.takeover (
+    session_id uuid not null,
+    epoch bigint not null,
     at timestamptz not null default clock_timestamp(),
     server_start timestamptz not null default pg_postmaster_start_time()
 );
+create function chaos.taken() returns trigger language plpgsql security definer as $$
+begin
+    insert into chaos.takeover (session_id, epoch)
+    select new.session_id, s.epoch
+    from public.session s
+    where s.tenant_id = new.tenant_id and s.session_id = new.session_id;
+    return new;
+end
+$$;
+create trigger taken after update on public.job for each row
+    when (old.worker_id is not null and new.worker_id is not null and old.worker_id <> new.worker_id)
+    execute function chaos.taken();
 create function chaos.witness() returns trigger language plpgsql security definer as $$
 declare
     writer integer := nullif(current_setting('chaos.process', true), '')::integer;

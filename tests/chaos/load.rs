@@ -16,6 +16,7 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use sojourn::domain::SessionId;
+use time::OffsetDateTime;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep},
@@ -43,8 +44,17 @@ pub struct Load {
     /// What was made, and what its commands left.
     pub made: Mutex<Vec<Made>>,
     pub turns: AtomicU64,
-    /// How long turns took to end that were under way when they were canceled.
-    pub cancels: Mutex<Vec<Duration>>,
+    /// Turns that were under way when they were canceled.
+    pub cancels: Mutex<Vec<Canceled>>,
+}
+
+/// A turn that was canceled.
+#[derive(Clone, Copy, Debug)]
+pub struct Canceled {
+    pub session: SessionId,
+    pub at: OffsetDateTime,
+    /// From the request to the end of the turn, as the caller sees it.
+    pub took: Duration,
 }
 
 /// One session of the load.
@@ -129,7 +139,7 @@ impl Load {
         let mut canceled = None;
         if dice.once_in(8) {
             sleep(dice.millis(300, 3_000)).await;
-            let asked = Instant::now();
+            let asked = (OffsetDateTime::now_utc(), Instant::now());
             let session = self.post(&format!("/sessions/{id}/cancel"), &json!({})).await?;
             canceled = matches!(session["status"].as_str(), Some("queued" | "running")).then_some(asked);
         }
@@ -138,8 +148,9 @@ impl Load {
             let session =
                 self.client.send(&self.violations, Method::GET, &format!("/sessions/{id}"), None).await?;
             if matches!(session["status"].as_str(), Some("idle" | "awaiting_input" | "failed" | "archived")) {
-                if let Some(asked) = canceled {
-                    self.cancels.lock().expect("no driver panics").push(asked.elapsed());
+                if let Some((at, asked)) = canceled {
+                    let canceled = Canceled { session: id.parse()?, at, took: asked.elapsed() };
+                    self.cancels.lock().expect("no driver panics").push(canceled);
                 }
                 return Ok(());
             }

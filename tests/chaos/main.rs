@@ -123,7 +123,10 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     let found = check::Checker::new(&cluster, &ground.data_dir, &violations)?.check(tenant, &made).await?;
     witness::check_epochs(&cluster, &violations).await?;
     let hit = fleet.faults.lock().expect("no fault panics").clone();
-    let recoveries = witness::recoveries(&cluster, plan.lease(), &hit, &violations).await?;
+    witness::check_takeovers(&cluster, plan.lease(), &violations).await?;
+    let recoveries = witness::recoveries(&cluster, &hit, &violations).await?;
+    let cancels = load.cancels.lock().expect("no driver panics").clone();
+    let undisturbed = witness::undisturbed(&cluster, &cancels, &hit).await?;
     for complaint in fleet.stop().await {
         violations.note(complaint);
     }
@@ -139,6 +142,7 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
         readers: &readers,
         found,
         recoveries,
+        undisturbed,
         violations: violations.all(),
     };
     println!("\n{}", outcome.table());

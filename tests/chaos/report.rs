@@ -21,6 +21,8 @@ pub struct Outcome<'a> {
     pub readers: &'a Readers,
     pub found: Found,
     pub recoveries: Recoveries,
+    /// How long cancels took whose worker lived.
+    pub undisturbed: Vec<Duration>,
     pub violations: Vec<String>,
 }
 
@@ -32,9 +34,11 @@ impl Outcome<'_> {
         let (middle, longest) = spread(&mut self.recoveries.times);
         let ms = |value: u32| format!("{value} ms");
         let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
-        let mut cancels = self.load.cancels.lock().expect("no driver panics");
-        let (_, slowest_cancel) = spread(&mut cancels);
-        let late_cancel = cancels.get(cancels.len() * 99 / 100).copied().unwrap_or_default();
+        let cancels = self.load.cancels.lock().expect("no driver panics");
+        let (_, slowest_cancel) = spread(&mut cancels.iter().map(|cancel| cancel.took).collect::<Vec<_>>());
+        let (_, slowest_undisturbed) = spread(&mut self.undisturbed);
+        let late_cancel =
+            self.undisturbed.get(self.undisturbed.len() * 99 / 100).copied().unwrap_or_default();
         let of = |done: u32, wanted: u32| format!("{done} of {wanted}");
         let at_seam = |done: u32, seam: u32| format!("{done} ({seam} at a seam)");
         let rows = [
@@ -61,8 +65,10 @@ impl Outcome<'_> {
             ("fault to next attempt, p50", seconds(middle)),
             ("fault to next attempt, slowest", seconds(longest)),
             ("turns canceled under way", cancels.len().to_string()),
-            ("cancel to end of the turn, faults included, p99", seconds(late_cancel)),
-            ("cancel to end of the turn, slowest", seconds(slowest_cancel)),
+            ("of them with a worker that lived", self.undisturbed.len().to_string()),
+            ("cancel to end of the turn, its worker lives, p99", seconds(late_cancel)),
+            ("cancel to end of the turn, its worker lives, slowest", seconds(slowest_undisturbed)),
+            ("cancel to end of the turn, whatever happens, slowest", seconds(slowest_cancel)),
             ("slowest drain", ms(counts.slowest_drain_ms.load(Relaxed))),
             ("longest time without Postgres", ms(counts.longest_outage_ms.load(Relaxed))),
             ("answers 503, each with Retry-After", self.load.client.unavailable.load(Relaxed).to_string()),

@@ -10,16 +10,18 @@ use uuid::Uuid;
 use crate::{
     client::Violations,
     cluster::Cluster,
+    load::Canceled,
     processes::{FIRST_API, Fault},
 };
 
+/// How long a fault may still be felt: a freeze, and the lease that runs out meanwhile.
+const REACH: Duration = Duration::from_secs(8);
+
 #[derive(FromRow)]
 struct Started {
-    session_id: Uuid,
     turn_id: Uuid,
     attempt: i32,
     at: OffsetDateTime,
-    server_start: OffsetDateTime,
     last_at: OffsetDateTime,
     last_process: Option<i32>,
 }
@@ -64,17 +66,70 @@ pub async fn check_epochs(cluster: &Cluster, violations: &Violations) -> anyhow:
     Ok(())
 }
 
-/// Finds each second attempt's fault, and that none came too early after a start.
-pub async fn recoveries(
+/// No lease is taken from its holder before the server has been up for one.
+pub async fn check_takeovers(
     cluster: &Cluster,
     lease: Duration,
+    violations: &Violations,
+) -> anyhow::Result<()> {
+    let mut connection = cluster.superuser().await?;
+    let early: Vec<(Uuid, OffsetDateTime, OffsetDateTime)> = sqlx::query_as(
+        "select session_id, server_start, at
+         from chaos.takeover
+         where at < server_start + $1 * interval '1 millisecond'",
+    )
+    .bind(i64::try_from(lease.as_millis())?)
+    .fetch_all(&mut connection)
+    .await?;
+    for (session, started, at) in early {
+        violations.note(format!("{session} was taken over {} after the server's start", at - started));
+    }
+    Ok(())
+}
+
+/// Those of the cancels whose worker lived all the while: no fault fell on the database
+/// or on anybody who wrote for the session.
+pub async fn undisturbed(
+    cluster: &Cluster,
+    cancels: &[Canceled],
+    faults: &[Fault],
+) -> anyhow::Result<Vec<Duration>> {
+    let mut connection = cluster.superuser().await?;
+    let mut times = Vec::new();
+    for cancel in cancels {
+        let since = cancel.at - REACH;
+        let ended = cancel.at + cancel.took;
+        let writers: Vec<(i32,)> = sqlx::query_as(
+            "select distinct process
+             from chaos.write
+             where session_id = $1 and process < $2 and at between $3 and $4",
+        )
+        .bind(cancel.session.uuid())
+        .bind(i32::try_from(FIRST_API)?)
+        .bind(since)
+        .bind(ended)
+        .fetch_all(&mut connection)
+        .await?;
+        let concerns = |process: u32| {
+            process == 0 || writers.iter().any(|(writer,)| u32::try_from(*writer) == Ok(process))
+        };
+        let is_hit = |fault: &Fault| concerns(fault.process) && fault.at >= since && fault.at <= ended;
+        if !writers.is_empty() && !faults.iter().any(is_hit) {
+            times.push(cancel.took);
+        }
+    }
+    Ok(times)
+}
+
+/// Finds each second attempt's fault.
+pub async fn recoveries(
+    cluster: &Cluster,
     faults: &[Fault],
     violations: &Violations,
 ) -> anyhow::Result<Recoveries> {
     let mut connection = cluster.superuser().await?;
     let started: Vec<Started> = sqlx::query_as(
-        "select w.session_id, w.turn_id, w.attempt, w.at, w.server_start, p.at as last_at,
-                p.process as last_process
+        "select w.turn_id, w.attempt, w.at, p.at as last_at, p.process as last_process
          from chaos.write w
          join lateral (
              select at, process
@@ -95,14 +150,6 @@ pub async fn recoveries(
     }
     let mut found = Recoveries::default();
     for one in &started {
-        if one.at < one.server_start + lease {
-            violations.note(format!(
-                "{}: {} was taken over {} after the server's start",
-                one.session_id,
-                one.turn_id,
-                one.at - one.server_start
-            ));
-        }
         let last = one.last_process.and_then(|process| u32::try_from(process).ok()).unwrap_or_default();
         // A worker can die after its claim and before it has written anything.
         let hit = |process: u32, since: OffsetDateTime| {
