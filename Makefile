@@ -4,10 +4,10 @@
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full chaos lint openapi clean-state
+.PHONY: help run test test-full chaos bench lint openapi clean-state
 
 help: ## list these commands
-	@sed -n $(if $(wildcard scripts/bench),,-e '/^bench:/d') -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
+	@sed -n -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
 
 run: ## install what is missing, build, and serve (SOJOURN_* settings: sojourn serve --help)
@@ -32,11 +32,8 @@ openapi: ## write openapi.yaml anew from the code
 	cargo run --quiet --locked -- openapi > openapi.yaml.new
 	mv openapi.yaml.new openapi.yaml
 
-ifneq ($(wildcard scripts/bench),)
-.PHONY: bench
-bench: ## measure the speed and write docs/performance.md
-	@scripts/bench
-endif
+bench: ## measure the speed and write docs/performance.md; BENCH='p1 p4' measures some goals and writes nothing
+	cargo test --release --locked --test bench -- $(or $(BENCH),--write)
 
 clean-state: ## remove the data of a local service (asks first)
 	@scripts/clean-state

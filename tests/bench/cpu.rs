@@ -1,0 +1,69 @@
+//! Processor time and memory, from the operating system's own counters.
+
+use std::{fs, time::Duration};
+
+use anyhow::Context;
+
+/// Ticks of `/proc/<pid>/stat` in a second; fixed in Linux's interface to programs.
+const TICKS: f64 = 100.0;
+
+/// Processor time of this process so far.
+pub fn own() -> anyhow::Result<Duration> {
+    process(std::process::id())
+}
+
+/// Processor time of a process so far.
+pub fn process(pid: u32) -> anyhow::Result<Duration> {
+    let stat = Stat::of(pid)?;
+    Ok(ticks(stat.own))
+}
+
+/// Processor time of a server and all its children, also of those that have ended.
+pub fn server(postmaster: u32) -> anyhow::Result<Duration> {
+    let parent = Stat::of(postmaster)?;
+    let mut all = parent.own + parent.children;
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // It may end between the listing and the look: its time is then the parent's.
+        if let Ok(stat) = Stat::of(pid)
+            && stat.parent == postmaster
+        {
+            all += stat.own + stat.children;
+        }
+    }
+    Ok(ticks(all))
+}
+
+/// Memory that a process has in use, in bytes.
+pub fn memory(pid: u32) -> anyhow::Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes * 1_024.0)
+}
+
+struct Stat {
+    parent: u32,
+    own: u64,
+    children: u64,
+}
+
+impl Stat {
+    fn of(pid: u32) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The name may hold anything; the fields after it are counted from its end.
+        let (_, rest) = text.rsplit_once(')').context("a line of /proc")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let number = |at: usize| fields[at].parse::<u64>();
+        Ok(Self {
+            parent: fields[1].parse()?,
+            own: number(11)? + number(12)?,
+            children: number(13)? + number(14)?,
+        })
+    }
+}
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_secs_f64(count as f64 / TICKS)
+}

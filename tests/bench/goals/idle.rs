@@ -1,0 +1,146 @@
+//! P9: what a session costs while nothing happens in it.
+
+use sqlx::{Connection, PgConnection};
+use tokio::time::{Duration, sleep};
+
+use crate::{
+    Bench,
+    anchor::{Anchor, Way},
+    cpu,
+    http::Caller,
+    measure::{Measured, Metric, Target},
+    plan::Goal,
+};
+
+/// What a session has beside its events, with the indexes.
+const BESIDE_EVENTS: &str = "
+select sum(pg_total_relation_size(oid))::float8
+from pg_class
+where relkind = 'r'
+  and relnamespace = 'public'::regnamespace
+  and relname !~ '^event_'
+  and relname not in ('idempotency', 'delivery', 'audit')";
+
+pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
+    let anchor = Anchor::open(bench).await?;
+    let span = bench.plan.span();
+    let service = bench.ground.serve(&["--role=all", "--workers=16"]).await?;
+    let caller = Caller::of(service.address)?;
+    let agent = caller.agent().await?;
+    let template = caller.session(&agent, Some(&serde_json::json!("Hello."))).await?;
+    caller.settled(&template).await?;
+    let template: sojourn::domain::SessionId = template.parse()?;
+    let (few, many) = (bench.plan.size(10_000, 500), bench.plan.size(1_000_000, 5_000));
+    let mut connection = bench.ground.connection().await?;
+    let metrics = vec![
+        Metric::new(Goal::P9, "beside its events", "bytes", Target::AtMost(1_000.0)),
+        Metric::new(
+            Goal::P9,
+            format!("memory of the service, {few} to {many} sessions"),
+            "x",
+            Target::AtMost(1.05),
+        ),
+        Metric::new(Goal::P9, "connections for the many sessions", "", Target::AtMost(0.0)),
+        Metric::new(Goal::P9, "processor time of the idle service", "ms/s", Target::Told),
+    ];
+    let measured = bench
+        .measure_once(
+            metrics,
+            async || anchor.throughput(Way::One, span / 4).await,
+            async || {
+                let empty = size(&mut connection).await?;
+                copies(&mut connection, template.uuid(), 0, few).await?;
+                settle(&caller).await?;
+                let (memory, connections) = (cpu::memory(service.pid)?, connections(&mut connection).await?);
+                copies(&mut connection, template.uuid(), few, many).await?;
+                settle(&caller).await?;
+                let per_session = (size(&mut connection).await? - empty) / many as f64;
+                let used = cpu::process(service.pid)?;
+                sleep(span).await;
+                let idle = cpu::process(service.pid)?.saturating_sub(used);
+                Ok(vec![
+                    per_session,
+                    cpu::memory(service.pid)? / memory,
+                    (self::connections(&mut connection).await? - connections).max(0.0),
+                    idle.as_secs_f64() * 1_000.0 / span.as_secs_f64(),
+                ])
+            },
+        )
+        .await?;
+    forget(&mut connection).await?;
+    connection.close().await?;
+    service.stop().await?;
+    anchor.close().await;
+    Ok(measured)
+}
+
+/// Gives the service the same work before each look at it, and a second of rest.
+async fn settle(caller: &Caller) -> anyhow::Result<()> {
+    for _ in 0..20 {
+        caller.get("/sessions?limit=50").await?;
+    }
+    sleep(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+async fn size(connection: &mut PgConnection) -> anyhow::Result<f64> {
+    let (bytes,): (f64,) = sqlx::query_as(BESIDE_EVENTS).fetch_one(connection).await?;
+    Ok(bytes)
+}
+
+async fn connections(connection: &mut PgConnection) -> anyhow::Result<f64> {
+    let (count,): (i64,) =
+        sqlx::query_as("select count(*) from pg_stat_activity where application_name like 'sojourn%'")
+            .fetch_one(connection)
+            .await?;
+    Ok(count as f64)
+}
+
+/// Copies of a session that is at rest, with its turn and its first events, numbered from
+/// `from` to `to`; their ids are in the order of their making, as real ones are.
+pub async fn copies(
+    connection: &mut PgConnection,
+    template: uuid::Uuid,
+    from: usize,
+    to: usize,
+) -> anyhow::Result<()> {
+    sqlx::query("set session_replication_role = replica").execute(&mut *connection).await?;
+    for begin in (from..to).step_by(100_000) {
+        let end = (begin + 100_000).min(to);
+        for table in ["session", "turn", "event"] {
+            // Columns as the table has them now, with the copy's own id in its place.
+            let (columns,): (String,) = sqlx::query_as(
+                "select string_agg(quote_ident(attname), ', ' order by attnum)
+                 from pg_attribute
+                 where attrelid = $1::text::regclass and attnum > 0 and not attisdropped and attname <> 'session_id'",
+            )
+            .bind(table)
+            .fetch_one(&mut *connection)
+            .await?;
+            let copy = format!(
+                "insert into {table} (session_id, {columns})
+                 select ('0190' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, {columns}
+                 from generate_series({begin}, {end} - 1) n, {table}
+                 where session_id = '{template}'{}",
+                // Two events each: what is looked for is an index that grew, not a long log.
+                if table == "event" { " and seq <= 2" } else { "" }
+            );
+            sqlx::raw_sql(sqlx::AssertSqlSafe(copy)).execute(&mut *connection).await?;
+        }
+    }
+    sqlx::query("set session_replication_role = origin").execute(&mut *connection).await?;
+    sqlx::query("analyze session").execute(&mut *connection).await?;
+    Ok(())
+}
+
+/// Removes the copies again.
+pub async fn forget(connection: &mut PgConnection) -> anyhow::Result<()> {
+    sqlx::query("set session_replication_role = replica").execute(&mut *connection).await?;
+    for table in ["session", "turn", "event"] {
+        let text = format!("delete from {table} where session_id::text like '0190%-7000-8000-000000000000'");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut *connection).await?;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!("vacuum {table}"))).execute(&mut *connection).await?;
+    }
+    sqlx::query("set session_replication_role = origin").execute(&mut *connection).await?;
+    Ok(())
+}

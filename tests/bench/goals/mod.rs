@@ -1,0 +1,32 @@
+//! The goals, each measured as its own file says.
+
+mod appends;
+mod boxes;
+mod create;
+mod growth;
+mod idle;
+mod kill;
+mod outbox;
+mod steer;
+mod streams;
+mod turns;
+
+use crate::{Bench, measure::Measured, plan::Goal};
+
+/// Measures one goal.
+pub async fn run(bench: &Bench, goal: Goal) -> anyhow::Result<Vec<Measured>> {
+    match goal {
+        Goal::P1 | Goal::P2 => appends::throughput(bench).await,
+        Goal::P3 => appends::single(bench).await,
+        Goal::P4 => create::run(bench).await,
+        Goal::P5 => steer::run(bench).await,
+        Goal::P6 => turns::run(bench).await,
+        Goal::P7 => streams::throughput(bench).await,
+        Goal::P8 => streams::latency(bench).await,
+        Goal::P9 => idle::run(bench).await,
+        Goal::P10 => kill::run(bench).await,
+        Goal::P11 => growth::run(bench).await,
+        Goal::P12 => outbox::run(bench).await,
+        Goal::P13 => boxes::run(bench).await,
+    }
+}

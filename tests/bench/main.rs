@@ -1,0 +1,102 @@
+//! The benchmark: what the database gives, what the service makes of it, and
+//! whether each goal of docs/performance.md holds on this machine.
+//!
+//! `make bench` runs it in release; `cargo test --test bench -- --help` says how
+//! much. Every figure stands beside a raw anchor that was taken just before and
+//! just after it on the same server. It fails on a crash only, never on a figure.
+
+mod anchor;
+mod bare;
+mod cpu;
+mod goals;
+mod ground;
+mod http;
+mod measure;
+mod plan;
+mod plot;
+mod report;
+mod rig;
+mod stats;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::{
+    ground::Ground,
+    plan::{Command, Goal, Plan},
+    report::Report,
+};
+
+/// What a goal gets to work with.
+pub struct Bench {
+    pub plan: Plan,
+    pub ground: Ground,
+}
+
+fn main() -> ExitCode {
+    let plan = Plan::parse();
+    sojourn::net::install_tls();
+    let runtime = tokio::runtime::Runtime::new().expect("a machine that can run tasks");
+    let ran = match &plan.command {
+        Some(Command::Bare { url }) => runtime.block_on(bare::serve(url)),
+        None => runtime.block_on(run(plan)),
+    };
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(plan: Plan) -> anyhow::Result<()> {
+    let ground = Ground::start().await?;
+    let bench = Bench { plan, ground };
+    let mut report = Report::new(&bench).await?;
+    let mut failed = Vec::new();
+    for goal in bench.plan.goals() {
+        println!("\n{goal}: {}", goal.what());
+        match goals::run(&bench, goal).await {
+            Ok(measured) => report.add(measured),
+            Err(error) => {
+                println!("  could not be measured: {error:#}");
+                report.skip(goal, format!("{error:#}"));
+                // What cannot run here says so; what broke is a failure.
+                if error.downcast_ref::<NotHere>().is_none() {
+                    failed.push(goal.to_string());
+                }
+            }
+        }
+    }
+    println!("\n{}", report.table());
+    if bench.plan.write {
+        report.write()?;
+    }
+    bench.ground.clear().await?;
+    anyhow::ensure!(failed.is_empty(), "broke: {}", failed.join(", "));
+    Ok(())
+}
+
+/// This machine lacks what a goal needs; the text says what.
+#[derive(Debug, thiserror::Error)]
+#[error("not on this machine: {0}")]
+pub struct NotHere(pub String);
+
+/// All goals, in the order of the table.
+pub const GOALS: [Goal; 13] = [
+    Goal::P1,
+    Goal::P2,
+    Goal::P3,
+    Goal::P4,
+    Goal::P5,
+    Goal::P6,
+    Goal::P7,
+    Goal::P8,
+    Goal::P9,
+    Goal::P10,
+    Goal::P11,
+    Goal::P12,
+    Goal::P13,
+];

@@ -1,0 +1,113 @@
+//! What a run measures: goals, repeats, sizes.
+
+use std::{fmt, time::Duration};
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::GOALS;
+
+/// Measure the service beside the raw database, goal by goal.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "bench")]
+pub struct Plan {
+    /// Goals to measure; all of them when none is named
+    #[arg(value_enum, ignore_case = true)]
+    pub named: Vec<Goal>,
+    /// Accepted repeats of each measurement
+    #[arg(long, default_value_t = 5)]
+    pub repeats: usize,
+    /// Length of one measurement of throughput, in seconds
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// One short repeat of each goal, within about a minute: it shows that all of it runs, no more
+    #[arg(long)]
+    pub quick: bool,
+    /// Sessions of the large case of P11
+    #[arg(long, default_value_t = 10_000_000)]
+    pub growth_sessions: u64,
+    /// Write docs/performance.md and the plots beside it
+    #[arg(long)]
+    pub write: bool,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Serve the bare HTTP that P4 is compared with
+    #[command(hide = true)]
+    Bare {
+        #[arg(long)]
+        url: String,
+    },
+}
+
+/// A line of the table of goals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Goal {
+    P1,
+    P2,
+    P3,
+    P4,
+    P5,
+    P6,
+    P7,
+    P8,
+    P9,
+    P10,
+    P11,
+    P12,
+    P13,
+}
+
+impl Plan {
+    /// The goals of this run. P1 and P2 are one measurement, told on two lines.
+    pub fn goals(&self) -> Vec<Goal> {
+        let named = if self.named.is_empty() { GOALS.to_vec() } else { self.named.clone() };
+        let both = named.contains(&Goal::P1);
+        named.into_iter().filter(|goal| !(both && *goal == Goal::P2)).collect()
+    }
+
+    /// How long one measurement of throughput takes.
+    pub fn span(&self) -> Duration {
+        if self.quick { Duration::from_millis(500) } else { Duration::from_secs_f64(self.seconds) }
+    }
+
+    /// Repeats that must be accepted.
+    pub fn accepted(&self) -> usize {
+        if self.quick { 1 } else { self.repeats }
+    }
+
+    /// A size, and what stands for it in the short form.
+    pub fn size(&self, full: usize, quick: usize) -> usize {
+        if self.quick { quick } else { full }
+    }
+}
+
+impl Goal {
+    /// The line's words.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::P1 => "durable events a second through a leased turn, 64 busy sessions",
+            Self::P2 => "processor time per event, service and Postgres",
+            Self::P3 => "a single append",
+            Self::P4 => "POST /v3/sessions at 16 clients",
+            Self::P5 => "from a steer to the worker's model request",
+            Self::P6 => "a turn without work, end to end",
+            Self::P7 => "appends with live streams on",
+            Self::P8 => "from the commit to the reader of a stream",
+            Self::P9 => "an idle session",
+            Self::P10 => "a worker is killed with a thousand running turns",
+            Self::P11 => "growth to millions of sessions",
+            Self::P12 => "webhooks to a local receiver",
+            Self::P13 => "commands in sandboxes",
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}

@@ -1,0 +1,182 @@
+//! The table of a run: printed, and kept in docs/performance.md when asked for.
+
+use std::{fmt::Write, fs, path::Path};
+
+use sqlx::Connection;
+
+use crate::{
+    Bench,
+    anchor::{Anchor, Way},
+    measure::{Measured, Target},
+    plan::Goal,
+    plot,
+    stats::Spread,
+};
+
+/// Everything that a run has to say.
+pub struct Report {
+    machine: String,
+    /// What the database gives: the way, events a second, microseconds per event.
+    raw: Vec<(&'static str, Vec<f64>)>,
+    measured: Vec<Measured>,
+    skipped: Vec<(Goal, String)>,
+    repeats: usize,
+    is_quick: bool,
+}
+
+impl Report {
+    /// With the machine's description and the raw figures.
+    pub async fn new(bench: &Bench) -> anyhow::Result<Self> {
+        let machine = machine(bench).await?;
+        println!("{machine}\n\nthe database alone");
+        let anchor = Anchor::open(bench).await?;
+        let ways = [
+            ("one event, four round trips", Way::FourTrips),
+            ("one event, one statement", Way::One),
+            ("one event each of 10 sessions, one commit", Way::TenSessions),
+            ("10 events of one session, one statement", Way::Several(10)),
+            ("100 events of one session, one statement", Way::Several(100)),
+        ];
+        let mut raw = Vec::new();
+        for (what, way) in ways {
+            let figures = anchor.throughput(way, bench.plan.span()).await?;
+            println!("  {what}: {:.0} events/s, {:.1} us per event", figures[0], figures[1]);
+            raw.push((what, figures));
+        }
+        anchor.close().await;
+        let (measured, skipped) = (Vec::new(), Vec::new());
+        let (repeats, is_quick) = (bench.plan.accepted(), bench.plan.quick);
+        Ok(Self { machine, raw, measured, skipped, repeats, is_quick })
+    }
+
+    pub fn add(&mut self, measured: Vec<Measured>) {
+        self.measured.extend(measured);
+    }
+
+    pub fn skip(&mut self, goal: Goal, reason: String) {
+        self.skipped.push((goal, reason));
+    }
+
+    /// The table, as Markdown.
+    pub fn table(&self) -> String {
+        let mut table = String::from(
+            "| # | what | goal | measured | spread | raw anchor | |\n|---|---|---|---|---|---|---|\n",
+        );
+        for measured in &self.measured {
+            row(&mut table, measured).expect("writing to a string cannot fail");
+        }
+        for (goal, reason) in &self.skipped {
+            let reason = reason.replace('|', "/");
+            writeln!(table, "| {goal} | {} | | {reason} | | | not measured |", goal.what())
+                .expect("writing to a string cannot fail");
+        }
+        table
+    }
+
+    /// Keeps the run as the last one, with a plot for each goal.
+    pub fn write(&self) -> anyhow::Result<()> {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+        let plots = docs.join("performance");
+        fs::create_dir_all(&plots)?;
+        let mut goals: Vec<Goal> = self.measured.iter().map(|measured| measured.metric.goal).collect();
+        goals.dedup();
+        goals.sort_by_key(|goal| *goal as usize);
+        goals.dedup();
+        let mut pictures = String::new();
+        for goal in goals {
+            let of: Vec<_> = self.measured.iter().filter(|measured| measured.metric.goal == goal).collect();
+            let name = format!("{}.svg", goal.to_string().to_lowercase());
+            fs::write(plots.join(&name), plot::svg(goal, &of))?;
+            writeln!(pictures, "![{goal}: {}](performance/{name})\n", goal.what())?;
+        }
+        fs::write(docs.join("performance.md"), self.text(&pictures))?;
+        println!("written: docs/performance.md and docs/performance/");
+        Ok(())
+    }
+
+    fn text(&self, pictures: &str) -> String {
+        let mut raw =
+            String::from("| way to append | events/s | server's processor time per event |\n|---|---|---|\n");
+        for (what, figures) in &self.raw {
+            writeln!(raw, "| {what} | {:.0} | {:.1} us |", figures[0], figures[1])
+                .expect("writing to a string cannot fail");
+        }
+        let form = if self.is_quick {
+            "**This is the short form: it shows that everything runs, and its figures mean nothing.**\n\n"
+        } else {
+            ""
+        };
+        format!(
+            "# Performance, measured\n\nWritten by `make bench` (`tests/bench`). {form}{}\n\nClient, service and database \
+             share the machine's cores. Every measurement stands between two runs of a raw anchor\non the same server; \
+             a ratio is taken to the mean of its own two. Repeats whose anchors differ by more than 25 %\nare rejected, \
+             and {} accepted ones give median and spread. Processor time is the operating system's count.\n\n\
+             ## What the database gives\n\nBare statements, 393 bytes of JSON in each event, 8 writers:\n\n{raw}\n\
+             ## Goals\n\n{}\nA goal that is missed is reported as missed.\n\n## Plots\n\nEach dot is a repeat, the \
+             bar its median; grey is the raw anchor, the dashed line the goal. Hollow dots are noisy\nrepeats that do \
+             not count.\n\n{}\n",
+            self.machine,
+            self.repeats,
+            self.table(),
+            pictures.trim_end(),
+        )
+    }
+}
+
+fn row(table: &mut String, measured: &Measured) -> std::fmt::Result {
+    let metric = &measured.metric;
+    let (value, score, anchor) = (measured.value(), measured.score(), measured.anchor());
+    let is_ratio = matches!(metric.target, Target::RatioAtLeast(_) | Target::RatioAtMost(_));
+    let goal = match metric.target {
+        Target::RatioAtLeast(bound) => format!("at least {bound} x raw"),
+        Target::RatioAtMost(bound) => format!("at most {bound} x raw"),
+        Target::AtLeast(bound) => format!("at least {} {}", figure(bound), metric.unit),
+        Target::AtMost(bound) => format!("at most {} {}", figure(bound), metric.unit),
+        Target::Told => String::new(),
+    };
+    let said = format!("{} {}", figure(value.median), metric.unit);
+    let said = if is_ratio { format!("{said} = {} x", figure(score.median)) } else { said };
+    let apart = |spread: Spread| format!("{} to {}", figure(spread.least), figure(spread.most));
+    let raw = if is_ratio { format!("{} {}", figure(anchor.median), metric.unit) } else { String::new() };
+    let met = measured.holds().map_or("", |holds| if holds { "met" } else { "**missed**" });
+    writeln!(
+        table,
+        "| {} | {} | {goal} | {said} | {} | {raw} | {met} |",
+        metric.goal,
+        metric.what,
+        apart(score)
+    )
+}
+
+/// A figure with as many digits as it can carry.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// What the figures were taken on.
+async fn machine(bench: &Bench) -> anyhow::Result<String> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let after = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+    };
+    let cpu =
+        after(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "an unnamed processor".to_owned());
+    let memory = after(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
+    let memory: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let mut connection = bench.ground.connection().await?;
+    let (postgres,): (String,) = sqlx::query_as("show server_version").fetch_one(&mut connection).await?;
+    connection.close().await?;
+    let build = if cfg!(debug_assertions) { "a debug build, whose figures mean nothing" } else { "release" };
+    Ok(format!(
+        "{} cores of {cpu}, {} GB of memory, Linux {}, Postgres {postgres}, {build}.",
+        std::thread::available_parallelism()?,
+        memory / 1_000_000,
+        kernel.trim()
+    ))
+}
