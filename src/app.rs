@@ -216,6 +216,7 @@ async fn serve_record(
     streams.drained().await;
     late.cancel();
     while back.join_next().await.is_some() {}
+    parts.journal.drained().await;
     outcome
 }
 

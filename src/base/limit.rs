@@ -50,6 +50,14 @@ pub const CLIENT_TOKEN_TTL_SECONDS: (i64, i64, i64) = (60, 3_600, 86_400);
 pub const EVENT_BODY_BYTES_MAX: usize = 32 << 10;
 /// Events of one append: one step with all its views.
 pub const APPEND_EVENTS_MAX: usize = 512;
+/// Appends of leased turns that share one commit.
+pub const RECORDS_TOGETHER_MAX: usize = 32;
+/// Commits of leased turns that one process has under way: what comes meanwhile goes
+/// together. Two, so that one is prepared while the other is being written.
+pub const RECORD_FLIGHTS: usize = 2;
+/// A commit that takes longer no longer counts among them: it waits for a row that
+/// somebody holds, and nobody else is to wait for that.
+pub const RECORD_FLIGHT_SLOW: Duration = Duration::from_millis(100);
 /// Events that the history builder reads in one query.
 pub const HISTORY_PAGE_ROWS: i64 = 1_000;
 
@@ -76,6 +84,10 @@ pub const STREAM_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const STREAMS_MAX: usize = 10_000;
 
 // ---- queue and worker ----
+
+/// Shortest time between two notifications of a process: hints of that time share one.
+/// The first after a pause leaves at once.
+pub const HINT_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The net under the hints: how often a worker looks for due jobs.
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);

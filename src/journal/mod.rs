@@ -2,10 +2,12 @@
 //!
 //! Callers' commands come through a [`Unit`]: one transaction in which the session
 //! is locked, decided on and written back. A leased turn comes through
-//! [`Journal::record`]: one fenced statement. Hints leave after the commit.
+//! [`TurnWriter::record`]: one fenced statement, which turns of one process that write
+//! at the same time share. Hints leave after the commit.
 
 mod read;
 mod record;
+mod scribe;
 mod spill;
 mod unit;
 
@@ -15,6 +17,8 @@ use crate::{
     domain::{TenantId, decide::Rejection},
     store::{self, Store, hint::Hints},
 };
+
+use scribe::Scribe;
 
 pub use record::{Halted, TurnWriter};
 pub use unit::{Executed, Unit};
@@ -26,6 +30,7 @@ pub struct Journal {
     blobs: Blobs,
     hints: Hints,
     origin: Origin,
+    scribe: Scribe,
 }
 
 /// Why a command did not become events.
@@ -43,7 +48,13 @@ pub enum Error {
 impl Journal {
     /// A journal over one database and one blob store.
     pub fn new(store: Store, blobs: Blobs, hints: Hints, origin: Origin) -> Self {
-        Self { store, blobs, hints, origin }
+        let scribe = Scribe::new(store.clone());
+        Self { store, blobs, hints, origin, scribe }
+    }
+
+    /// Waits until every record that was begun is written or refused.
+    pub async fn drained(&self) {
+        self.scribe.drained().await;
     }
 
     /// Begins a unit of work for one tenant.

@@ -4,7 +4,7 @@ use crate::{
     domain::{Event, Session, TurnId, event::Draft},
     store::{
         hint::Hint,
-        record::{Fence, Recorded},
+        record::{Fence, Record, Recorded},
     },
 };
 
@@ -46,18 +46,20 @@ impl TurnWriter {
     /// `Stale` when the fence does not hold; nothing is written then.
     pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
         let Fence { tenant, session, .. } = self.fence;
-        let now = self.journal.origin.now();
-        let packed = self.journal.pack(tenant, session, drafts).await?;
-        let recorded =
-            self.journal.store.record(self.fence, self.turn, now, &packed).await.map_err(Error::from)?;
+        let ts = self.journal.origin.now();
+        let events = self.journal.pack(tenant, session, drafts).await?;
+        let record = Record { fence: self.fence, turn: self.turn, ts, events };
+        let (recorded, record) = self.journal.scribe.record(record).await.map_err(Error::from)?;
         match recorded {
-            Recorded::After(base) => {
+            Recorded::After { base, letters } => {
                 self.journal.hints.send(Hint::Log(session));
-                self.journal.hints.send(Hint::Delivery);
+                if letters {
+                    self.journal.hints.send(Hint::Delivery);
+                }
                 let places = base + 1..;
                 Ok(places
-                    .zip(packed)
-                    .map(|(seq, event)| Event { seq, ts: now, draft: event.draft })
+                    .zip(record.events)
+                    .map(|(seq, event)| Event { seq, ts, draft: event.draft })
                     .collect())
             }
             Recorded::Stale => Err(Halted::Stale),

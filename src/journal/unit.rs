@@ -165,9 +165,11 @@ impl Unit {
         drafts: Vec<Draft>,
     ) -> Result<(), Error> {
         let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
-        self.tx.append(session.id, base, now, &packed).await?;
+        let letters = self.tx.append(session.id, base, now, &packed).await?;
         self.hints.push(Hint::Log(session.id));
-        self.hints.push(Hint::Delivery);
+        if letters > 0 {
+            self.hints.push(Hint::Delivery);
+        }
         Ok(())
     }
 }

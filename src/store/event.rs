@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, Tx,
-    column::{from_json, json, level, threshold},
+    column::{from_json, json, level, threshold, uncount},
 };
 use crate::{
     base::{Id, Timestamp},
@@ -91,7 +91,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub(super) fn of(events: &[Packed]) -> Self {
+    pub(super) fn of<'a>(events: impl IntoIterator<Item = &'a Packed>) -> Self {
         let mut columns = Self::default();
         for event in events {
             let draft = &event.draft;
@@ -140,16 +140,16 @@ macro_rules! range {
     };
 }
 
-/// Puts what a statement `appended` ($1 tenant, $2 session) into the outbox of every
-/// destination that wants it: in the statement that writes the event, or not at all.
+/// Puts what a statement `appended` into the outbox of every destination that wants
+/// it: in the statement that writes the event, or not at all.
 macro_rules! outbox {
     () => {
         "insert into delivery (
             tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
          )
-         select $1, gen_random_uuid(), $2, d.destination_id, a.event_id, a.seq, 'pending', now()
+         select a.tenant_id, gen_random_uuid(), a.session_id, d.destination_id, a.event_id, a.seq, 'pending', now()
          from appended a
-         join destination d on d.tenant_id = $1 and d.session_id = $2
+         join destination d on d.tenant_id = a.tenant_id and d.session_id = a.session_id
          where d.enabled
            and d.deleted_at is null
            and a.level <= d.level
@@ -157,24 +157,26 @@ macro_rules! outbox {
            and (d.types is null or exists (
                select from unnest(d.types) wanted
                where wanted = a.type or (right(wanted, 2) = '.*' and starts_with(a.type, left(wanted, -1)))
-           ))"
+           ))
+         returning session_id"
     };
 }
 pub(super) use outbox;
 
 impl Tx {
     /// Appends events after `head` and puts them into the outbox of every matching
-    /// destination. The caller holds the session's row.
+    /// destination; returns how many letters that made. The caller holds the session's
+    /// row.
     pub async fn append(
         &mut self,
         session: SessionId,
         head: i64,
         ts: Timestamp,
         events: &[Packed],
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let tenant = self.tenant.uuid();
         let columns = Columns::of(events);
-        sqlx::query(concat!(
+        let (letters,): (i64,) = sqlx::query_as(concat!(
             "with appended as (
                 insert into event (
                     tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body,
@@ -185,10 +187,13 @@ impl Tx {
                 from unnest($5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::uuid[], $10::uuid[], $11::text[],
                             $12::text[], $13::text[], $14::integer[]) with ordinality
                     as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
-                returning seq, event_id, type, level
+                returning tenant_id, session_id, seq, event_id, type, level
+             ), outbox as (
+                ",
+            outbox!(),
+            "
              )
-             ",
-            outbox!()
+             select count(*) from outbox"
         ))
         .bind(tenant)
         .bind(session.uuid())
@@ -204,9 +209,9 @@ impl Tx {
         .bind(columns.bodies)
         .bind(columns.contents)
         .bind(columns.sizes)
-        .execute(self.connection())
+        .fetch_one(self.connection())
         .await?;
-        Ok(())
+        Ok(uncount(letters))
     }
 
     /// A page of a log, in order.

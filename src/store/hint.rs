@@ -12,12 +12,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Store;
-use crate::{base::Id, domain::SessionId};
+use crate::{
+    base::{Id, limit::HINT_INTERVAL},
+    domain::SessionId,
+};
 
 /// Longest payload of one notification; Postgres takes at most 8,000 bytes.
 const PAYLOAD_BYTES_MAX: usize = 7_900;
@@ -111,6 +117,8 @@ impl Hints {
                     break;
                 }
             }
+            // Every notification costs the server a commit and wakes every listener.
+            sleep(HINT_INTERVAL).await;
         }
     }
 

@@ -240,14 +240,21 @@ impl Store {
     /// Prolongs leases. A job that is not in the answer is held no more.
     pub async fn renew(&self, worker: Uuid, lease: Duration, held: &Held) -> Result<Vec<Watched>> {
         let rows = sqlx::query_as(
-            "with renewed as (
+            "with h as (
+                select j.tenant_id, j.session_id, j.kind
+                from unnest($3::uuid[], $4::uuid[], $5::text[]) as h (tenant_id, session_id, kind)
+                join job j using (tenant_id, session_id, kind)
+                where j.worker_id = $1
+                -- In the order in which turns that end together lock theirs.
+                order by j.tenant_id, j.session_id
+                for update of j
+             ), renewed as (
                 update job j
                 set ready_at = now() + $2 * interval '1 millisecond'
-                from unnest($3::uuid[], $4::uuid[], $5::text[]) as h (tenant_id, session_id, kind)
+                from h
                 where j.tenant_id = h.tenant_id
                   and j.session_id = h.session_id
                   and j.kind = h.kind
-                  and j.worker_id = $1
                 returning j.tenant_id, j.session_id, j.kind
              )
              select r.tenant_id, r.session_id, r.kind, s.epoch, s.cancel_turn_id
@@ -342,10 +349,23 @@ impl Store {
     /// Gives back every job of a worker that works no more; returns how many. By the
     /// index `job_worker`.
     pub async fn give_back(&self, worker: Uuid) -> Result<u64> {
-        let done = sqlx::query("update job set worker_id = null, ready_at = now() where worker_id = $1")
-            .bind(worker)
-            .execute(&self.system)
-            .await?;
+        let done = sqlx::query(
+            "with h as (
+                select tenant_id, session_id, kind
+                from job
+                where worker_id = $1
+                -- In the order in which turns that end together lock theirs.
+                order by tenant_id, session_id
+                for update
+             )
+             update job j
+             set worker_id = null, ready_at = now()
+             from h
+             where j.tenant_id = h.tenant_id and j.session_id = h.session_id and j.kind = h.kind",
+        )
+        .bind(worker)
+        .execute(&self.system)
+        .await?;
         Ok(done.rows_affected())
     }
 

@@ -65,6 +65,13 @@ pub enum Error {
 /// What the store's functions return.
 pub type Result<T> = std::result::Result<T, Error>;
 
+impl Error {
+    /// The database did not answer, told in words: for those who share a statement.
+    pub fn unavailable(retry_after: Duration, reason: &str) -> Self {
+        Self::Unavailable { retry_after, source: sqlx::Error::Protocol(reason.to_owned()) }
+    }
+}
+
 impl From<sqlx::Error> for Error {
     fn from(source: sqlx::Error) -> Self {
         const RETRY_AFTER: Duration = Duration::from_secs(1);

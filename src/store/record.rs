@@ -2,7 +2,10 @@
 //!
 //! It bumps the session's `head` only where the epoch still matches, so a worker
 //! that lost its lease changes nothing. It touches turn-owned columns only, as
-//! differences, because a caller may change the row between two records.
+//! differences, because a caller may change the row between two records. The same
+//! for several sessions in one commit is in `together`.
+
+mod together;
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -27,11 +30,24 @@ pub struct Fence {
     pub worker: Uuid,
 }
 
+/// What one turn wants written, under its fence.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub fence: Fence,
+    pub turn: TurnId,
+    pub ts: Timestamp,
+    pub events: Vec<Packed>,
+}
+
 /// What became of a fenced append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// The events follow this `seq`.
-    After(i64),
+    /// The events follow the `seq` of `base`.
+    After {
+        base: i64,
+        /// Whether some of them are now in the outbox.
+        letters: bool,
+    },
     /// The epoch is another's: stop.
     Stale,
     /// The epoch holds, but the row is not as the events assume: input arrived
@@ -44,6 +60,17 @@ pub enum Recorded {
 struct Row {
     base: Option<i64>,
     held: bool,
+    letters: bool,
+}
+
+impl Row {
+    fn recorded(&self) -> Recorded {
+        match (self.base, self.held) {
+            (Some(base), _) => Recorded::After { base, letters: self.letters },
+            (None, true) => Recorded::Moved,
+            (None, false) => Recorded::Stale,
+        }
+    }
 }
 
 impl Store {
@@ -51,13 +78,8 @@ impl Store {
     ///
     /// At the end of the turn the job goes with it, or becomes ready again when
     /// more input waits; both in the same statement, so that no wake is lost.
-    pub async fn record(
-        &self,
-        fence: Fence,
-        turn: TurnId,
-        ts: Timestamp,
-        events: &[Packed],
-    ) -> Result<Recorded> {
+    pub async fn record(&self, record: &Record) -> Result<Recorded> {
+        let Record { fence, turn, ts, events } = record;
         let delta = Delta::of(events.iter().map(|event| &event.draft));
         let columns = Columns::of(events);
         let end = delta.end.as_ref();
@@ -96,11 +118,7 @@ impl Store {
             .fetch_one(&self.system)
             .await
             .map_err(Error::from)?;
-        Ok(match (row.base, row.held) {
-            (Some(base), _) => Recorded::After(base),
-            (None, true) => Recorded::Moved,
-            (None, false) => Recorded::Stale,
-        })
+        Ok(row.recorded())
     }
 }
 
@@ -162,7 +180,7 @@ with s as (
     cross join unnest($7::uuid[], $8::text[], $9::smallint[], $10::text[], $11::uuid[], $12::uuid[], $13::text[],
                       $14::text[], $15::text[], $16::integer[]) with ordinality
         as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
-    returning seq, event_id, type, level
+    returning tenant_id, session_id, seq, event_id, type, level
 ), outbox as (
     ",
     outbox!(),
@@ -211,5 +229,6 @@ with s as (
 )
 select (select base from s) as base,
        exists (select from session where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived')
-           as held"
+           as held,
+       exists (select from outbox) as letters"
 );

@@ -1,6 +1,7 @@
 //! The row of a session is the fold of its log, whoever writes: callers through
 //! `Unit`, leased turns through `TurnWriter`, one after the other or at once.
 
+mod together;
 mod world;
 
 use std::time::Duration;

@@ -17,6 +17,7 @@ use sojourn::{
     queue::Queue,
     store::{Store, Urls, hint::Hints, job::Claimant, migrate, pool::PoolSizes},
 };
+use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -30,7 +31,7 @@ pub struct World {
     pub origin: Origin,
     pub tenant: TenantId,
     _blobs: TempDir,
-    _database: Database,
+    database: Database,
 }
 
 impl World {
@@ -59,7 +60,7 @@ impl World {
         let queue = Queue::new(store.clone(), hints, claimant);
         let tenant = origin.id();
         store.create_tenant(tenant, "test", &origin).await.expect("a tenant");
-        Self { journal, store, queue, origin, tenant, _blobs: blobs, _database: database }
+        Self { journal, store, queue, origin, tenant, _blobs: blobs, database }
     }
 
     pub fn stamp(&self) -> Stamp {
@@ -108,6 +109,18 @@ impl World {
 
     pub async fn log(&self, id: SessionId) -> Vec<Event> {
         self.journal.log(self.tenant, id, 0).await.expect("a log")
+    }
+
+    /// In how many commits the events of this type were written, and how many they are.
+    pub async fn commits(&self, kind: &str) -> (i64, i64) {
+        let mut connection = PgConnection::connect(&self.database.system_url).await.expect("a connection");
+        let counts = sqlx::query_as("select count(distinct xmin::text), count(*) from event where type = $1")
+            .bind(kind)
+            .fetch_one(&mut connection)
+            .await
+            .expect("two counts");
+        connection.close().await.expect("a clean end");
+        counts
     }
 
     /// The property: row and turns are what the log folds to, without a gap.

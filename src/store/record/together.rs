@@ -1,0 +1,297 @@
+//! The fenced appends of several sessions in one commit.
+//!
+//! Each member is judged for itself: a stale one changes nothing, the others are
+//! written. Rows are locked in one order, sessions before jobs, so that two of these
+//! statements cannot wait for each other; and a session that someone else holds is
+//! left out, so that one slow caller delays nobody's turn but its own.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{Record, Recorded, Row};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{Usage, delta::Delta},
+    store::{
+        Result, Store,
+        column::{count, word},
+        event::{Columns, outbox},
+    },
+};
+
+/// What the members ask for, one vector a column, as `unnest` takes them.
+#[derive(Default)]
+struct Members {
+    tenants: Vec<Uuid>,
+    sessions: Vec<Uuid>,
+    epochs: Vec<i64>,
+    workers: Vec<Uuid>,
+    turns: Vec<Uuid>,
+    times: Vec<Timestamp>,
+    events: Vec<i64>,
+    attempts: Vec<Option<i32>>,
+    windows: Vec<Option<i64>>,
+    statuses: Vec<Option<String>>,
+    states: Vec<Option<String>>,
+    reasons: Vec<Option<String>>,
+    results: Vec<Option<Uuid>>,
+    codes: Vec<Option<String>>,
+    messages: Vec<Option<String>>,
+    seconds: Vec<Option<i64>>,
+    /// Input, output, cache write, cache read, steps, tool calls.
+    usage: [Vec<i64>; 6],
+}
+
+#[derive(FromRow)]
+struct MemberRow {
+    /// Whether nobody else held the session's row.
+    seen: bool,
+    base: Option<i64>,
+    held: bool,
+    letters: bool,
+}
+
+impl Members {
+    fn of(records: &[Record]) -> Self {
+        let mut members = Self::default();
+        records.iter().for_each(|record| members.push(record));
+        members
+    }
+
+    fn push(&mut self, record: &Record) {
+        let delta = Delta::of(record.events.iter().map(|event| &event.draft));
+        let end = delta.end.as_ref();
+        let error = end.and_then(|end| end.error.as_ref());
+        self.tenants.push(record.fence.tenant.uuid());
+        self.sessions.push(record.fence.session.uuid());
+        self.epochs.push(record.fence.epoch);
+        self.workers.push(record.fence.worker);
+        self.turns.push(record.turn.uuid());
+        self.times.push(record.ts);
+        self.events.push(record.events.len() as i64);
+        self.attempts.push(delta.start.map(|start| start.attempt));
+        self.windows.push(delta.start.map(|start| start.input_to_seq));
+        self.statuses.push(end.map(|end| word(&end.status_at_rest())));
+        self.states.push(end.map(|end| word(&end.yield_reason.state())));
+        self.reasons.push(end.map(|end| word(&end.yield_reason)));
+        self.results.push(end.and_then(|end| end.result_event_id).map(Id::uuid));
+        self.codes.push(error.map(|error| error.code.clone()));
+        self.messages.push(error.map(|error| error.message.clone()));
+        self.seconds.push(end.map(|end| count(end.active_seconds)));
+        let Usage { input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls } =
+            delta.usage;
+        let used = [input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls];
+        for (column, used) in self.usage.iter_mut().zip(used) {
+            column.push(count(used));
+        }
+    }
+}
+
+impl Store {
+    /// Writes the records of different sessions in one commit; each as [`Store::record`]
+    /// does. `None` for one whose session's row somebody held: it is to be recorded by
+    /// itself, which waits.
+    ///
+    /// # Errors
+    /// Any but `Unavailable` means that nothing of it was written: one member's text may
+    /// be `Unstorable`, and all go with it.
+    pub async fn record_together(&self, records: &[Record]) -> Result<Vec<Option<Recorded>>> {
+        let members = Members::of(records);
+        let [input, output, cache_write, cache_read, steps, calls] = members.usage;
+        let columns = Columns::of(records.iter().flat_map(|record| &record.events));
+        let of = |(member, record): (usize, &Record)| vec![member as i64 + 1; record.events.len()];
+        let owners: Vec<i64> = records.iter().enumerate().flat_map(of).collect();
+        let places: Vec<i64> = records.iter().flat_map(|record| 1..=record.events.len() as i64).collect();
+        let rows: Vec<MemberRow> = sqlx::query_as(TOGETHER)
+            .bind(members.tenants)
+            .bind(members.sessions)
+            .bind(members.epochs)
+            .bind(members.workers)
+            .bind(members.turns)
+            .bind(members.times)
+            .bind(members.events)
+            .bind(members.attempts)
+            .bind(members.windows)
+            .bind(members.statuses)
+            .bind(members.states)
+            .bind(members.reasons)
+            .bind(members.results)
+            .bind(members.codes)
+            .bind(members.messages)
+            .bind(members.seconds)
+            .bind(input)
+            .bind(output)
+            .bind(cache_write)
+            .bind(cache_read)
+            .bind(steps)
+            .bind(calls)
+            .bind(owners)
+            .bind(places)
+            .bind(columns.ids)
+            .bind(columns.types)
+            .bind(columns.levels)
+            .bind(columns.actors)
+            .bind(columns.turns)
+            .bind(columns.steps)
+            .bind(columns.refs)
+            .bind(columns.bodies)
+            .bind(columns.contents)
+            .bind(columns.sizes)
+            .fetch_all(&self.system)
+            .await?;
+        let recorded = |row: &MemberRow| {
+            let one = Row { base: row.base, held: row.held, letters: row.letters };
+            row.seen.then(|| one.recorded())
+        };
+        Ok(rows.iter().map(recorded).collect())
+    }
+}
+
+/// $1-$22 the members, $23-$34 their events.
+///
+/// Locked rows are read as they are now, not as the statement began: what `fit` holds
+/// stays true until the commit.
+const TOGETHER: &str = concat!(
+    "
+with m as (
+    select *
+    from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::uuid[], $5::uuid[], $6::timestamptz[], $7::bigint[],
+                $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::text[],
+                $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
+                $22::bigint[]) with ordinality
+        as m (tenant_id, session_id, epoch, worker_id, turn_id, ts, events, attempt, window_to, status, state,
+              yield_reason, result_event_id, error_code, error_message, active_seconds, input_tokens, output_tokens,
+              cache_write_tokens, cache_read_tokens, steps, tool_calls, member)
+), locked as (
+    select s.tenant_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
+    from m
+    join session s using (tenant_id, session_id)
+    order by s.tenant_id, s.session_id
+    for update of s skip locked
+), fit as (
+    select m.*
+    from m
+    join locked l using (tenant_id, session_id)
+    where l.epoch = m.epoch
+      and l.status <> 'archived'
+      and (m.attempt is null
+           or (m.attempt = 1 and l.queued_turn_id = m.turn_id and l.running_turn_id is null
+               and l.input_head = m.window_to)
+           or (m.attempt > 1 and l.running_turn_id = m.turn_id))
+      -- Nothing is written for a turn that is over, by whoever comes late.
+      and (l.running_turn_id = m.turn_id or (l.queued_turn_id = m.turn_id and l.running_turn_id is null))
+), s as (
+    update session u
+    set head = u.head + m.events,
+        updated_at = m.ts,
+        status = case
+            when m.attempt is not null then 'running'
+            when m.status is null then u.status
+            when u.running_turn_id = m.turn_id and u.queued_turn_id is not null then 'queued'
+            else m.status
+        end,
+        input_cursor = case
+            when m.attempt = 1 then m.window_to
+            when m.status is not null and u.queued_turn_id = m.turn_id then u.input_head
+            else u.input_cursor
+        end,
+        turns = u.turns + case when m.attempt = 1 then 1 else 0 end,
+        running_turn_id = case
+            when m.attempt is not null then m.turn_id
+            when m.status is not null and u.running_turn_id = m.turn_id then null
+            else u.running_turn_id
+        end,
+        queued_turn_id = case
+            when (m.attempt = 1 or m.status is not null) and u.queued_turn_id = m.turn_id then null
+            else u.queued_turn_id
+        end,
+        cancel_turn_id = case
+            when m.status is not null and u.cancel_turn_id = m.turn_id then null
+            else u.cancel_turn_id
+        end,
+        ended_turn_id = case when m.status is not null then m.turn_id else u.ended_turn_id end,
+        input_tokens = u.input_tokens + m.input_tokens,
+        output_tokens = u.output_tokens + m.output_tokens,
+        cache_write_tokens = u.cache_write_tokens + m.cache_write_tokens,
+        cache_read_tokens = u.cache_read_tokens + m.cache_read_tokens,
+        steps = u.steps + m.steps,
+        tool_calls = u.tool_calls + m.tool_calls
+    from fit m
+    where u.tenant_id = m.tenant_id
+      and u.session_id = m.session_id
+    returning m.member, m.ts, m.worker_id, m.status is not null as ends, u.tenant_id, u.session_id,
+              u.head - m.events as base, u.queued_turn_id is not null as more
+), appended as (
+    insert into event (
+        tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+        body_bytes
+    )
+    select s.tenant_id, s.session_id, s.base + e.place, s.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
+           e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
+    from s
+    join unnest($23::bigint[], $24::bigint[], $25::uuid[], $26::text[], $27::smallint[], $28::text[], $29::uuid[],
+                $30::uuid[], $31::text[], $32::text[], $33::text[], $34::integer[])
+        as e (member, place, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes)
+        using (member)
+    returning tenant_id, session_id, seq, event_id, type, level
+), outbox as (
+    ",
+    outbox!(),
+    "
+), folded as (
+    update turn t
+    set state = case when m.attempt is not null then 'running' else coalesce(m.state, t.state) end,
+        attempt = coalesce(m.attempt, t.attempt),
+        started_at = case when m.attempt = 1 then m.ts else t.started_at end,
+        completed_at = case when m.status is not null then m.ts else t.completed_at end,
+        yield_reason = coalesce(m.yield_reason, t.yield_reason),
+        result_event_id = coalesce(m.result_event_id, t.result_event_id),
+        error_code = coalesce(m.error_code, t.error_code),
+        error_message = coalesce(m.error_message, t.error_message),
+        active_seconds = coalesce(m.active_seconds, t.active_seconds),
+        input_tokens = t.input_tokens + m.input_tokens,
+        output_tokens = t.output_tokens + m.output_tokens,
+        cache_write_tokens = t.cache_write_tokens + m.cache_write_tokens,
+        cache_read_tokens = t.cache_read_tokens + m.cache_read_tokens,
+        steps = t.steps + m.steps,
+        tool_calls = t.tool_calls + m.tool_calls
+    from fit m
+    where t.tenant_id = m.tenant_id
+      and t.session_id = m.session_id
+      and t.turn_id = m.turn_id
+      and (m.attempt is not null or m.status is not null
+           or m.input_tokens + m.output_tokens + m.cache_write_tokens + m.cache_read_tokens + m.steps + m.tool_calls > 0)
+), jobs as (
+    select j.tenant_id, j.session_id, s.more
+    from s
+    join job j using (tenant_id, session_id)
+    where s.ends
+      and j.kind = 'turn'
+      and j.worker_id = s.worker_id
+    order by j.tenant_id, j.session_id
+    for update of j
+), done as (
+    delete from job j
+    using jobs d
+    where not d.more
+      and j.tenant_id = d.tenant_id
+      and j.session_id = d.session_id
+      and j.kind = 'turn'
+), again as (
+    update job j
+    set worker_id = null, ready_at = now(), takeovers = 0
+    from jobs d
+    where d.more
+      and j.tenant_id = d.tenant_id
+      and j.session_id = d.session_id
+      and j.kind = 'turn'
+)
+select l.session_id is not null as seen,
+       s.base,
+       coalesce(l.epoch = m.epoch and l.status <> 'archived', false) as held,
+       exists (select from outbox o where o.session_id = m.session_id) as letters
+from m
+left join locked l using (tenant_id, session_id)
+left join s on s.member = m.member
+order by m.member"
+);
