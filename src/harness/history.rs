@@ -20,12 +20,9 @@ const LOST: &str = "The result of this call was lost; its outcome is unknown.";
 ///
 /// `objects` gives input objects to the model as JSON; otherwise it gets their text.
 pub fn build(log: &[Event], objects: bool) -> Vec<Message> {
-    let mut builder = Builder { objects, ..Builder::default() };
-    for event in log {
-        builder.take(event);
-    }
-    builder.settle();
-    builder.messages
+    let mut conversation = Conversation::new(objects);
+    log.iter().for_each(|event| conversation.take(event));
+    conversation.messages()
 }
 
 /// The calls of a turn that have no result in the log, in order.
@@ -60,8 +57,10 @@ pub fn may_have_run(log: &[Event], call_id: &str) -> bool {
     is_there
 }
 
+/// The conversation as far as it has come: events are taken one by one, so that a step
+/// of a long session costs what is new in it.
 #[derive(Default)]
-struct Builder {
+pub struct Conversation {
     objects: bool,
     messages: Vec<Message>,
     /// Input that no turn has taken yet, by the turn that will.
@@ -74,8 +73,20 @@ struct Builder {
     calls: Vec<(String, Option<ToolResult>)>,
 }
 
-impl Builder {
-    fn take(&mut self, event: &Event) {
+impl Conversation {
+    /// One without a word in it; see [`build`].
+    pub fn new(objects: bool) -> Self {
+        Self { objects, ..Self::default() }
+    }
+
+    /// What a model would be sent now: calls without a result have a synthetic one.
+    pub fn messages(&self) -> Vec<Message> {
+        let open = (!self.calls.is_empty()).then(|| settled(self.calls.clone()));
+        self.messages.iter().cloned().chain(open).collect()
+    }
+
+    /// Takes the next event of the log.
+    pub fn take(&mut self, event: &Event) {
         match &event.draft.body {
             Body::UserMessage { text, input, .. } => {
                 let text = match input {
@@ -161,14 +172,17 @@ impl Builder {
 
     /// Answers the calls of the last answer, before anything else is said.
     fn settle(&mut self) {
-        if self.calls.is_empty() {
-            return;
+        if !self.calls.is_empty() {
+            self.messages.push(settled(std::mem::take(&mut self.calls)));
         }
-        let results = self.calls.drain(..).map(|(call_id, result)| {
-            result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
-        });
-        self.messages.push(Message::Results { results: results.collect() });
     }
+}
+
+fn settled(calls: Vec<(String, Option<ToolResult>)>) -> Message {
+    let results = calls.into_iter().map(|(call_id, result)| {
+        result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
+    });
+    Message::Results { results: results.collect() }
 }
 
 fn calls(blocks: &[Block]) -> Vec<(String, Option<ToolResult>)> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Halt, history, limits, tools::not_run, turn::Run};
+use super::{Halt, limits, tools::not_run, turn::Run};
 use crate::{
     base::{Timestamp, backoff::Backoff, limit},
     domain::{
@@ -28,7 +28,7 @@ impl Run<'_> {
             // Limits may have changed since the last call: each asks the row.
             self.session = self.ports.journal.session().await?;
         }
-        if let Some(trip) = limits::forbids_step(self.session.created.limits, self.session_usage(), steps) {
+        if let Some(trip) = limits::forbids_step(self.session.created.limits, self.used, steps) {
             return self.end_by(trip, Vec::new()).await;
         }
         let request = self.request();
@@ -54,7 +54,7 @@ impl Run<'_> {
     /// Ends the turn when its last answer used up the tokens: what that asked for is
     /// not run. An answer that asked for nothing is the turn's end anyway.
     async fn stop_over_budget(&mut self, asked_for: Vec<ToolCall>) -> Result<bool, Halt> {
-        let trips = |run: &Self| limits::tokens(run.session.created.limits, run.session_usage());
+        let trips = |run: &Self| limits::tokens(run.session.created.limits, run.used);
         if asked_for.is_empty() || trips(self).is_none() {
             return Ok(false);
         }
@@ -68,12 +68,12 @@ impl Run<'_> {
 
     fn request(&self) -> ModelRequest {
         let wanted = self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT);
-        let left = limits::tokens_left(self.session.created.limits, self.session_usage());
+        let left = limits::tokens_left(self.session.created.limits, self.used);
         ModelRequest {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),
             tools: self.ports.tools.specs().to_vec(),
-            history: history::build(&self.log, self.turn.objects),
+            history: self.conversation.messages(),
             max_tokens: left.map_or(wanted, |left| wanted.min(left)),
             options: self.turn.options.clone(),
         }

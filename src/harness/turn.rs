@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use super::{
     Halt, Journal, Model, Signals, Tools,
+    history::Conversation,
     limits::{self, Trip},
     next::{Finish, Next, next},
 };
@@ -15,6 +16,7 @@ use crate::{
     domain::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
         conversation::ModelOptions,
+        delta::Delta,
         event::{Body, Draft, Outcome, TurnCompleted},
         turn::{TurnError, YieldReason},
     },
@@ -50,6 +52,11 @@ pub(super) struct Run<'a> {
     pub ports: Ports<'a>,
     pub session: Session,
     pub log: Vec<Event>,
+    /// Where the turn's own events begin in it.
+    first: usize,
+    pub conversation: Conversation,
+    /// What the session has used so far, this turn included.
+    pub used: Usage,
     /// Calls that this run announced itself; all others may have run before.
     pub fresh: HashSet<String>,
 }
@@ -64,7 +71,7 @@ pub(super) struct Run<'a> {
 pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
     let session = ports.journal.session().await?;
     let log = ports.journal.log().await?;
-    let mut run = Run { turn, ports, session, log, fresh: HashSet::new() };
+    let mut run = Run::new(turn, ports, session, log);
     loop {
         let ended = match run.checkpoint().await? {
             Some(interrupt) => run.give_up(interrupt).await?,
@@ -76,10 +83,19 @@ pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
     }
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Reads the log once; from here on only what is new in it is looked at.
+    fn new(turn: Turn, ports: Ports<'a>, session: Session, log: Vec<Event>) -> Self {
+        let mut conversation = Conversation::new(turn.objects);
+        log.iter().for_each(|event| conversation.take(event));
+        let used = Delta::of(log.iter().map(|event| &event.draft)).usage;
+        let first = log.iter().position(|event| event.draft.turn_id == Some(turn.id)).unwrap_or(log.len());
+        Self { turn, ports, session, log, first, conversation, used, fresh: HashSet::new() }
+    }
+
     /// Does the next thing. Returns whether the turn is over.
     async fn advance(&mut self) -> Result<bool, Halt> {
-        match next(&self.log, self.turn.id, self.turn.attempt) {
+        match next(&self.log[self.first..], self.turn.id, self.turn.attempt) {
             Next::Start => self.start().await,
             Next::Ask { failures } => self.step(failures).await,
             Next::Run(calls) => self.run_tools(calls).await,
@@ -179,6 +195,8 @@ impl Run<'_> {
     /// Appends events and remembers them as part of the log.
     pub(super) async fn record(&mut self, drafts: Vec<Draft>) -> Result<(), Halt> {
         let events = self.ports.journal.record(drafts).await?;
+        events.iter().for_each(|event| self.conversation.take(event));
+        self.used += Delta::of(events.iter().map(|event| &event.draft)).usage;
         self.log.extend(events);
         Ok(())
     }
@@ -197,17 +215,11 @@ impl Run<'_> {
 
     /// What the turn has used so far.
     pub(super) fn usage(&self) -> Usage {
-        crate::domain::delta::Delta::of(self.own_events().map(|event| &event.draft)).usage
-    }
-
-    /// What the session has used so far, this turn included.
-    pub(super) fn session_usage(&self) -> Usage {
-        let before = crate::domain::delta::Delta::of(self.log.iter().map(|event| &event.draft));
-        before.usage
+        Delta::of(self.own_events().map(|event| &event.draft)).usage
     }
 
     pub(super) fn own_events(&self) -> impl DoubleEndedIterator<Item = &Event> {
-        self.log.iter().filter(|event| event.draft.turn_id == Some(self.turn.id))
+        self.log[self.first..].iter().filter(|event| event.draft.turn_id == Some(self.turn.id))
     }
 
     pub(super) fn started_at(&self) -> Option<Timestamp> {

@@ -25,6 +25,9 @@ impl Journal {
             for entry in &page {
                 log.push(self.whole(entry).await?);
             }
+            if (page.len() as i64) < HISTORY_PAGE_ROWS {
+                return Ok(log);
+            }
         }
     }
 

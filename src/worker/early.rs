@@ -31,7 +31,7 @@ pub(super) async fn end_early(
     code: &'static str,
     message: String,
 ) -> Result<(), Halt> {
-    let journal = LeasedJournal(writer.clone());
+    let journal = LeasedJournal::of(writer.clone());
     let log = journal.log().await?;
     let origin = worker.journal.origin();
     let draft = |body: Body| Draft {

@@ -1,6 +1,9 @@
 //! The harness's ports, joined to the rooms behind them.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 
@@ -23,12 +26,30 @@ use crate::{
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
 /// The log, under a lease.
-pub(super) struct LeasedJournal(pub TurnWriter);
+pub(super) struct LeasedJournal {
+    writer: TurnWriter,
+    /// What was read for this lease while the turn was prepared: the first question after
+    /// each has its answer already.
+    session: Mutex<Option<Session>>,
+    log: Mutex<Option<Vec<Event>>>,
+}
+
+impl LeasedJournal {
+    /// With nothing read yet.
+    pub(super) fn of(writer: TurnWriter) -> Self {
+        Self { writer, session: Mutex::new(None), log: Mutex::new(None) }
+    }
+
+    /// With the session and then the log, as they were read under this very lease.
+    pub(super) fn new(writer: TurnWriter, session: Session, log: Vec<Event>) -> Self {
+        Self { writer, session: Mutex::new(Some(session)), log: Mutex::new(Some(log)) }
+    }
+}
 
 #[async_trait]
 impl harness::Journal for LeasedJournal {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
-        self.0.record(drafts).await.map_err(|halted| match halted {
+        self.writer.record(drafts).await.map_err(|halted| match halted {
             Halted::Stale => Halt::Stale,
             Halted::Moved => Halt::Moved,
             Halted::Failed(error) => Halt::Unavailable(error.to_string()),
@@ -36,11 +57,19 @@ impl harness::Journal for LeasedJournal {
     }
 
     async fn log(&self) -> Result<Vec<Event>, Halt> {
-        self.0.log().await.map_err(|error| Halt::Unavailable(error.to_string()))
+        let read = self.log.lock().expect("nobody panics who takes it").take();
+        match read {
+            Some(log) => Ok(log),
+            None => self.writer.log().await.map_err(|error| Halt::Unavailable(error.to_string())),
+        }
     }
 
     async fn session(&self) -> Result<Session, Halt> {
-        self.0.session().await.map_err(|error| Halt::Unavailable(error.to_string()))
+        let read = self.session.lock().expect("nobody panics who takes it").take();
+        match read {
+            Some(session) => Ok(session),
+            None => self.writer.session().await.map_err(|error| Halt::Unavailable(error.to_string())),
+        }
     }
 }
 

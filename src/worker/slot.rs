@@ -186,7 +186,11 @@ async fn run_turn(
     draining: &watch::Receiver<bool>,
 ) -> Result<(), Halt> {
     let turn = writer.turn();
-    let prepared = match prepare(worker, lease.fence().tenant, session, turn, attempt).await? {
+    // One round trip beside the other: the request to the model leaves the sooner.
+    let prepared = prepare(worker, lease.fence().tenant, session, turn, attempt);
+    let (prepared, log) = tokio::join!(prepared, writer.log());
+    let log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
+    let prepared = match prepared? {
         Ok(prepared) => prepared,
         Err((code, message)) => return end_early(worker, &writer, code, message).await,
     };
@@ -194,7 +198,7 @@ async fn run_turn(
     let signals = signals(lease.state(), draining.clone(), writer.turn());
     let hands = Hands::new(worker.clone(), lease.fence(), writer.clone());
     let tools = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
-    let journal = LeasedJournal(writer);
+    let journal = LeasedJournal::new(writer, session.clone(), log);
     let origin = worker.journal.origin();
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
@@ -256,8 +260,15 @@ async fn prepare(
     let Some(snapshot) = &session.created.agent_snapshot else {
         return Ok(Err(("no_agent", "the session has no agent".to_owned())));
     };
-    let revision: Revision =
-        worker.store.load_revision(tenant, snapshot.revision_id).await.map_err(unavailable)?;
+    let credential = async {
+        match session.created.credential_id {
+            None => Ok(None),
+            Some(credential) => worker.store.open_credential(tenant, credential).await.map(Some),
+        }
+    };
+    let (revision, credential) =
+        tokio::join!(worker.store.load_revision(tenant, snapshot.revision_id), credential);
+    let revision: Revision = revision.map_err(unavailable)?;
     let name: ModelName = match snapshot.model.parse() {
         Ok(name) => name,
         Err(NoModel::BadName(reason) | NoModel::BadCredential(reason)) => {
@@ -265,16 +276,13 @@ async fn prepare(
         }
         Err(NoModel::NoCredential { provider }) => return Ok(Err(("no_credential", provider))),
     };
-    let credential = match session.created.credential_id {
-        None => None,
-        Some(credential) => match worker.store.open_credential(tenant, credential).await {
-            Ok(open) => Some(connection(open)),
-            Err(store::Error::NotFound) => {
-                let message = "the credential that the session pinned was deleted".to_owned();
-                return Ok(Err(("no_credential", message)));
-            }
-            Err(error) => return Err(unavailable(error)),
-        },
+    let credential = match credential {
+        Ok(open) => open.map(connection),
+        Err(store::Error::NotFound) => {
+            let message = "the credential that the session pinned was deleted".to_owned();
+            return Ok(Err(("no_credential", message)));
+        }
+        Err(error) => return Err(unavailable(error)),
     };
     let model: Arc<dyn Model> = match worker.providers.model(&name, credential.as_ref()) {
         Ok(model) => model,

@@ -64,6 +64,12 @@ fn hold(moves: Vec<Move>) -> Result<(), TestCaseError> {
         let history = history::build(&log.and_then_steered(at), false);
         accepted(&history, at)?;
     }
+    // A worker that stays takes event by event, and asks in between.
+    let mut conversation = history::Conversation::new(false);
+    for (at, event) in log.events.iter().enumerate() {
+        conversation.take(event);
+        prop_assert_eq!(conversation.messages(), history::build(&log.events[..=at], false));
+    }
     let mut before: Option<(usize, Vec<Message>)> = None;
     for question in &log.questions {
         let history = history::build(&log.events[..question.at], false);
