@@ -78,8 +78,16 @@ pub const STREAM_PAGE_ROWS: i64 = 200;
 pub const STREAM_POLL: Duration = Duration::from_secs(5);
 /// Frames that may wait for a slow reader before it is disconnected.
 pub const STREAM_BUFFER_FRAMES: usize = 64;
+/// Newest events of a log that its followers share, and their bytes: who is further
+/// behind reads by itself.
+pub const STREAM_FEED_EVENTS: usize = 256;
+pub const STREAM_FEED_BYTES: usize = 256 << 10;
+/// Pieces of a growing answer that may wait for a reader; a slower one misses some.
+pub const STREAM_PIECES: usize = 256;
 /// A reader that takes no frame for this long is disconnected; it can resume.
 pub const STREAM_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest message that a reader's WebSocket may send, in bytes: none is wanted.
+pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1 << 10;
 /// Streams that one process serves.
 pub const STREAMS_MAX: usize = 10_000;
 

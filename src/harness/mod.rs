@@ -20,6 +20,7 @@ use async_trait::async_trait;
 use crate::domain::{
     Event, Session,
     event::Draft,
+    piece::Piece,
     tool::{Replay, ToolCall, ToolSpec},
 };
 
@@ -35,6 +36,12 @@ pub trait Journal: Send + Sync {
     async fn log(&self) -> Result<Vec<Event>, Halt>;
     /// The session as it is now: its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
+    /// Whether anybody listens to answers while they grow.
+    fn is_heard(&self) -> bool {
+        false
+    }
+    /// Tells a piece of a growing answer. It is never written down.
+    fn tell(&self, _piece: Piece) {}
 }
 
 /// The tools of the session, with its sandbox behind them.

@@ -9,14 +9,15 @@ use crate::{
         Actor, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
         event::{Body, Draft, Failure, StepCompleted},
+        piece::Piece,
         tool::ToolCall,
     },
-    model::Fault,
+    model::{Delta, Fault},
 };
 
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// Asks the model once. Returns whether the turn is over.
     pub(super) async fn step(&mut self, failures: u32) -> Result<bool, Halt> {
         if self.wait_for_retry().await? {
@@ -33,17 +34,18 @@ impl Run<'_> {
         }
         let request = self.request();
         let started = self.ports.origin.now();
-        let mut ignore = |_| {};
+        let step: StepId = self.ports.origin.id();
+        let mut tell = self.teller(step);
         let answered = tokio::select! {
             biased; // an answer that is there is paid for
-            answered = self.turn.model.answer(&request, &mut ignore) => answered,
+            answered = self.turn.model.answer(&request, &mut tell) => answered,
             // Dropping the call drops the connection: the provider stops.
             interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => return self.give_up(interrupt).await,
         };
         match answered {
             Ok(answer) => {
                 let asked_for: Vec<_> = answer.tool_calls().cloned().collect();
-                let drafts = self.answer_events(answer, steps + 1, started);
+                let drafts = self.answer_events(answer, step, steps + 1, started);
                 self.record(drafts).await?;
                 self.stop_over_budget(asked_for).await
             }
@@ -79,9 +81,25 @@ impl Run<'_> {
         }
     }
 
+    /// Passes on what the model says to those who listen.
+    fn teller(&self, step: StepId) -> impl FnMut(Delta) + Send + use<'a> {
+        let journal = self.ports.journal;
+        let (session, turn, attempt) = (self.session.id, self.turn.id, self.turn.attempt);
+        let seq = self.log.last().map_or(0, |event| event.seq);
+        move |delta| {
+            if !journal.is_heard() {
+                return;
+            }
+            let (block, is_thinking, text) = match delta {
+                Delta::Text { index, text } => (index, false, text),
+                Delta::Thinking { index, text } => (index, true, text),
+            };
+            journal.tell(Piece { session, turn, step, attempt, seq, block, is_thinking, text });
+        }
+    }
+
     /// The answer as events: the raw blocks and, in the same append, their views.
-    fn answer_events(&mut self, answer: Answer, index: u64, started: Timestamp) -> Vec<Draft> {
-        let step: StepId = self.ports.origin.id();
+    fn answer_events(&mut self, answer: Answer, step: StepId, index: u64, started: Timestamp) -> Vec<Draft> {
         let is_final = answer.tool_calls().next().is_none();
         let views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
         let usage = Usage { steps: 1, tool_calls: 0, ..answer.usage };

@@ -29,7 +29,7 @@ use crate::{
     base::limit::STREAM_LAST_WORD,
     domain::{Entry, EventId, Level, SessionId, TurnId},
     store::{Tx, event::Range},
-    stream::{Full, Tail},
+    stream::{Frame, Full, Tail},
     wire::{Page, event::EventView},
 };
 
@@ -55,6 +55,10 @@ pub struct EventQuery {
     pub limit: Option<u32>,
     /// `sse` follows the log as server-sent events.
     pub stream: Option<StreamMode>,
+    /// Streams only: also answers while they grow, as frames of type `agent.message.delta`
+    /// without an id. Best effort: pieces are never stored, and only the process that
+    /// runs the turn has them.
+    pub deltas: Option<bool>,
     /// A client token, for a browser's EventSource.
     #[serde(rename = "token")]
     #[param(rename = "token")]
@@ -180,6 +184,9 @@ struct Wanted {
 }
 
 async fn page(app: &App, caller: &SessionCaller<ReadLog>, query: EventQuery) -> Result<Response, ApiError> {
+    if query.deltas.is_some() {
+        return Err(ApiError::invalid("deltas", "`deltas` is for streams: add `stream=sse`"));
+    }
     let wanted = Wanted {
         level: query.level.unwrap_or(Level::Internal),
         turn: query.turn_id.as_deref().map(path::id).transpose()?,
@@ -231,24 +238,44 @@ async fn follow(
     app.0.store.begin(caller.tenant).await?.session(caller.session).await?;
     // A browser repeats its first URL when it reconnects: the larger place wins.
     let last_seen = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse::<i64>().ok());
-    let tail = Tail {
+    let tail = tail(&caller, query, last_seen)?;
+    let frames = app.0.streams.follow(tail).map_err(full)?;
+    Ok(sse(app, caller.proof, frames))
+}
+
+/// What a reader asked for, within what it may read.
+pub(super) fn tail(
+    caller: &SessionCaller<ReadLog>,
+    query: EventQuery,
+    last_seen: Option<i64>,
+) -> Result<Tail, ApiError> {
+    Ok(Tail {
         tenant: caller.tenant,
         session: caller.session,
         after: place(query.after)?.max(last_seen.unwrap_or_default()),
         level: query.level.unwrap_or(Level::Internal).min(caller.level),
         kind: query.kind,
         turn: query.turn_id.as_deref().map(path::id).transpose()?,
-    };
-    let frames = app
-        .0
-        .streams
-        .follow(tail)
-        .map_err(|Full| ApiError::unavailable(std::time::Duration::from_secs(5)))?;
-    Ok(sse(app, caller.proof, frames))
+        deltas: query.deltas.unwrap_or_default(),
+    })
+}
+
+pub(super) fn full(_: Full) -> ApiError {
+    ApiError::unavailable(std::time::Duration::from_secs(5))
+}
+
+/// A frame of server-sent events: LF only, no `event:` line, the `seq` as its id.
+fn written(frame: Frame) -> String {
+    match frame {
+        Frame::Event(item) if item.json.is_empty() => ": unreadable event\n\n".to_owned(),
+        Frame::Event(item) => format!("id: {}\ndata: {}\n\n", item.seq, item.json),
+        Frame::Delta(json) => format!("data: {json}\n\n"),
+        Frame::Alive => ": alive\n\n".to_owned(),
+    }
 }
 
 /// Frames as the body of an answer, for as long as the reader may read them.
-fn sse(app: App, proof: Proof, frames: mpsc::Receiver<String>) -> Response {
+fn sse(app: App, proof: Proof, frames: mpsc::Receiver<Frame>) -> Response {
     let due = Instant::now() + proof.interval();
     let reader = (frames, due, true);
     let frames = futures::stream::unfold((app, proof, reader), async |(app, proof, mut reader)| {
@@ -265,12 +292,13 @@ fn sse(app: App, proof: Proof, frames: mpsc::Receiver<String>) -> Response {
                     *due = Instant::now() + if *may_read { proof.interval() } else { STREAM_LAST_WORD };
                 }
                 frame = frames.recv() => {
-                    return Some((Ok::<_, std::convert::Infallible>(frame?), (app, proof, reader)));
+                    return Some((Ok::<_, std::convert::Infallible>(written(frame?)), (app, proof, reader)));
                 }
             }
         }
     });
-    let mut response = HttpBody::from_stream(frames.boxed()).into_response();
+    let first = futures::stream::iter([Ok("retry: 2000\n\n".to_owned())]);
+    let mut response = HttpBody::from_stream(first.chain(frames).boxed()).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -19,6 +19,7 @@ mod page;
 mod path;
 mod rate;
 mod sessions;
+mod socket;
 mod tokens;
 mod turns;
 mod write;
@@ -117,6 +118,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(sessions::steer::steer, events::messages))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
+        .routes(routes!(socket::connect))
         .routes(routes!(events::get))
         .routes(routes!(events::content))
         .routes(routes!(turns::result))

@@ -1,7 +1,7 @@
 //! What a leased turn writes: fenced, and without holding the session's row.
 
 use crate::{
-    domain::{Event, Session, TurnId, event::Draft},
+    domain::{Event, Session, TurnId, event::Draft, piece::Piece},
     store::{
         hint::Hint,
         record::{Fence, Record, Recorded},
@@ -85,6 +85,16 @@ impl TurnWriter {
     /// The lease that it writes under.
     pub fn fence(&self) -> Fence {
         self.fence
+    }
+
+    /// Whether anybody in this process listens to the session's answers as they grow.
+    pub fn is_heard(&self) -> bool {
+        self.journal.hints.is_heard(self.fence.session)
+    }
+
+    /// Tells a piece of a growing answer to those who listen in this process.
+    pub fn tell(&self, piece: Piece) {
+        self.journal.hints.tell(piece);
     }
 
     /// Tells workers that the session's job may be ready again.

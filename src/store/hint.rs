@@ -2,7 +2,8 @@
 //!
 //! The tables are the truth. A hint only shortens a wait, so one may be dropped,
 //! doubled or late; everyone who waits also polls. Outgoing hints are coalesced:
-//! what is sent while a notification is under way leaves with the next one.
+//! what is sent while a notification is under way leaves with the next one. Pieces of
+//! growing answers pass here too, within the process only.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,7 +14,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, broadcast, watch},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
@@ -21,8 +22,11 @@ use uuid::Uuid;
 
 use super::Store;
 use crate::{
-    base::{Id, limit::HINT_INTERVAL},
-    domain::SessionId,
+    base::{
+        Id,
+        limit::{HINT_INTERVAL, STREAM_PIECES},
+    },
+    domain::{SessionId, piece::Piece},
 };
 
 /// Longest payload of one notification; Postgres takes at most 8,000 bytes.
@@ -50,6 +54,7 @@ pub struct Hints(Arc<Inner>);
 struct Inner {
     process: Uuid,
     sessions: Mutex<HashMap<SessionId, watch::Sender<u64>>>,
+    pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<Piece>>>>,
     jobs: Notify,
     deliveries: Notify,
     controls: Notify,
@@ -70,6 +75,7 @@ impl Hints {
         Self(Arc::new(Inner {
             process,
             sessions: Mutex::default(),
+            pieces: Mutex::default(),
             jobs: Notify::new(),
             deliveries: Notify::new(),
             controls: Notify::new(),
@@ -90,6 +96,27 @@ impl Hints {
         let mut sessions = self.lock(&self.0.sessions);
         let receiver = sessions.entry(session).or_insert_with(|| watch::Sender::new(0)).subscribe();
         Watch { hints: self.clone(), session, receiver }
+    }
+
+    /// Pieces of the session's answers while they grow in this process, from now on.
+    pub fn pieces(&self, session: SessionId) -> broadcast::Receiver<Arc<Piece>> {
+        let mut pieces = self.lock(&self.0.pieces);
+        // Whoever stopped listening is noticed when somebody else begins.
+        pieces.retain(|_, sender| sender.receiver_count() > 0);
+        pieces.entry(session).or_insert_with(|| broadcast::Sender::new(STREAM_PIECES)).subscribe()
+    }
+
+    /// Tells a piece to those who listen in this process.
+    pub fn tell(&self, piece: Piece) {
+        if let Some(sender) = self.lock(&self.0.pieces).get(&piece.session) {
+            // Nobody may be left.
+            let _ = sender.send(Arc::new(piece));
+        }
+    }
+
+    /// Whether anybody in this process listens to a session's answers as they grow.
+    pub fn is_heard(&self, session: SessionId) -> bool {
+        self.lock(&self.0.pieces).get(&session).is_some_and(|sender| sender.receiver_count() > 0)
     }
 
     /// Waits for a job to become ready, as far as anyone told.
@@ -183,6 +210,11 @@ impl Hints {
 }
 
 impl Watch {
+    /// How many hints have come; they count as heard from here on.
+    pub fn seen(&mut self) -> u64 {
+        *self.receiver.borrow_and_update()
+    }
+
     /// Waits for the next hint since the last call, or since the making.
     pub async fn changed(&mut self) {
         // The sender lives in the map as long as any watch does.

@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod credential;
+pub mod delta;
 pub mod error;
 pub mod event;
 pub mod id;

@@ -16,6 +16,7 @@ use crate::{
     domain::{
         Event, Session,
         event::{Draft, Outcome},
+        piece::Piece,
         tool::{Replay, ToolCall, ToolSpec},
     },
     harness::{self, Done, Executed, Halt, ToolFault},
@@ -70,6 +71,14 @@ impl harness::Journal for LeasedJournal {
             Some(session) => Ok(session),
             None => self.writer.session().await.map_err(|error| Halt::Unavailable(error.to_string())),
         }
+    }
+
+    fn is_heard(&self) -> bool {
+        self.writer.is_heard()
+    }
+
+    fn tell(&self, piece: Piece) {
+        self.writer.tell(piece);
     }
 }
 

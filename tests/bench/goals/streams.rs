@@ -62,6 +62,7 @@ pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
                         level: Level::Internal,
                         kind: None,
                         turn: None,
+                        deltas: false,
                     };
                     let mut frames = streams.follow(tail)?;
                     readers.spawn(async move { while frames.recv().await.is_some() {} });

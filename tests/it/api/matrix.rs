@@ -72,6 +72,8 @@ fn table() -> BTreeMap<&'static str, Row> {
         ("listMessages", by_token("sessions:read", "read", 200, nothing)),
         ("listEvents", by_token("sessions:read", "read", 200, nothing)),
         ("streamEvents", by_token("sessions:read", "read", 200, nothing)),
+        // A WebSocket: whoever may read is told to come with one.
+        ("connectEvents", by_token("sessions:read", "read", 400, nothing)),
         ("getEvent", by_token("sessions:read", "read", 200, nothing)),
         ("getEventContent", by_token("sessions:read", "read", 200, nothing)),
         ("getResult", row("sessions:read", 200, nothing)),

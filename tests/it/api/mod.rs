@@ -10,6 +10,7 @@ mod document;
 mod errors;
 mod events;
 mod idempotency;
+mod live;
 mod matrix;
 mod paging;
 mod schema;

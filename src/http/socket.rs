@@ -1,0 +1,136 @@
+//! The log of a session over a WebSocket: the same events as its stream, one a text
+//! frame, under the same cursor and the same rights.
+
+use axum::{
+    extract::{
+        State,
+        ws::{
+            CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code,
+            rejection::WebSocketUpgradeRejection,
+        },
+    },
+    response::Response,
+};
+use serde::Deserialize;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout},
+};
+use utoipa::IntoParams;
+
+use super::{
+    App,
+    auth::{Proof, ReadLog, SessionCaller},
+    error::ApiError,
+    events::{self, EventQuery},
+    openapi::Errors,
+    page::Query,
+};
+use crate::{
+    base::limit::{SOCKET_MESSAGE_BYTES_MAX, STREAM_HEARTBEAT, STREAM_LAST_WORD, STREAM_WRITE_TIMEOUT},
+    domain::{Level, SessionId, TurnId},
+    stream::Frame,
+};
+
+/// Which events are wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct SocketQuery {
+    /// Events beyond this `seq`.
+    #[param(minimum = 0)]
+    pub after: Option<i64>,
+    /// Events up to this level; `internal` when absent.
+    pub level: Option<Level>,
+    /// An exact type, or `prefix.*`.
+    #[serde(rename = "type")]
+    #[param(rename = "type")]
+    pub kind: Option<String>,
+    /// Id of a turn.
+    #[param(value_type = Option<TurnId>)]
+    pub turn_id: Option<String>,
+    /// Also answers while they grow, as messages of type `agent.message.delta`.
+    pub deltas: Option<bool>,
+    /// A client token, for a browser.
+    pub token: Option<String>,
+}
+
+/// Follow events over a WebSocket.
+///
+/// Replays the log beyond `after` and then follows it, as a stream of server-sent
+/// events does: no gap, no duplicate. Each text frame is one event as JSON; a ping
+/// comes every 10 s. The service takes no messages.
+#[utoipa::path(get, path = "/sessions/{session_id}/ws", tag = "events", operation_id = "connectEvents",
+    params(("session_id" = SessionId, Path), SocketQuery),
+    responses((status = 101, description = "The connection is a WebSocket from here on."), Errors))]
+pub async fn connect(
+    State(app): State<App>,
+    caller: SessionCaller<ReadLog>,
+    Query(query): Query<SocketQuery>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, ApiError> {
+    app.0.store.begin(caller.tenant).await?.session(caller.session).await?;
+    let upgrade = upgrade.map_err(|_| {
+        ApiError::invalid("upgrade", "this path is a WebSocket; /stream has the same as server-sent events")
+    })?;
+    let SocketQuery { after, level, kind, turn_id, deltas, token } = query;
+    let query = EventQuery { after, level, kind, turn_id, limit: None, stream: None, deltas, _token: token };
+    let tail = events::tail(&caller, query, None)?;
+    let frames = app.0.streams.follow(tail).map_err(events::full)?;
+    let proof = caller.proof;
+    let upgrade = upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX);
+    Ok(upgrade.on_upgrade(async move |mut socket| {
+        let farewell = talk(&mut socket, &app, proof, frames).await;
+        // The reader may be gone already.
+        let _ = timeout(STREAM_WRITE_TIMEOUT, socket.send(Message::Close(farewell))).await;
+    }))
+}
+
+/// Says what there is to say for as long as the reader may read; returns the farewell.
+async fn talk(
+    socket: &mut WebSocket,
+    app: &App,
+    proof: Proof,
+    mut frames: mpsc::Receiver<Frame>,
+) -> Option<CloseFrame> {
+    let mut pings = interval_at(Instant::now() + STREAM_HEARTBEAT, STREAM_HEARTBEAT);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut due, mut may_read) = (Instant::now() + proof.interval(), true);
+    loop {
+        // Cancel safe: what was not received stays where it is.
+        let message = tokio::select! {
+            biased;
+            () = sleep_until(due) => {
+                if !may_read {
+                    return Some(close(close_code::POLICY, "the key is not good any more"));
+                }
+                may_read = proof.holds(app).await;
+                due = Instant::now() + if may_read { proof.interval() } else { STREAM_LAST_WORD };
+                continue;
+            }
+            heard = socket.recv() => match heard {
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                Some(Ok(Message::Text(_) | Message::Binary(_))) => {
+                    return Some(close(close_code::UNSUPPORTED, "this socket takes no messages"));
+                }
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+            },
+            _ = pings.tick() => Message::Ping(bytes::Bytes::new()),
+            frame = frames.recv() => match frame {
+                Some(Frame::Event(item)) if !item.json.is_empty() => Message::text(item.json.clone()),
+                Some(Frame::Delta(json)) => Message::text(json),
+                Some(Frame::Event(_) | Frame::Alive) => continue,
+                None => return Some(close(close_code::AWAY, "connect again behind the last seq")),
+            },
+        };
+        // A reader that takes nothing is cut off; it can resume.
+        match timeout(STREAM_WRITE_TIMEOUT, socket.send(message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => return None,
+        }
+    }
+}
+
+fn close(code: u16, reason: &'static str) -> CloseFrame {
+    CloseFrame { code, reason: reason.into() }
+}

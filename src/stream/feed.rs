@@ -1,0 +1,198 @@
+//! One read for all who follow a log in this process.
+//!
+//! Called by followers. Whoever looks first after a hint reads what is new; the
+//! others find it here. Only the newest events are kept, and only while more than one
+//! follower is there: who is further behind reads by itself until it has caught up.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::time::Instant;
+
+use super::frame::Item;
+use crate::{
+    base::limit::{STREAM_FEED_BYTES, STREAM_FEED_EVENTS, STREAM_PAGE_ROWS, STREAM_POLL},
+    domain::{Level, SessionId, TenantId},
+    store::{self, Store, event::Range},
+};
+
+/// The logs that are followed in this process.
+#[derive(Clone, Default)]
+pub(super) struct Feeds(Arc<Mutex<HashMap<SessionId, Arc<Feed>>>>);
+
+/// A follower's place at a log's feed.
+pub(super) struct Seat {
+    feeds: Feeds,
+    feed: Arc<Feed>,
+}
+
+struct Feed {
+    tenant: TenantId,
+    session: SessionId,
+    followers: AtomicUsize,
+    // Held while the database is asked: whoever comes meanwhile waits for the answer.
+    newest: tokio::sync::Mutex<Newest>,
+}
+
+/// The events beyond `from` up to `to`, without a gap.
+#[derive(Default)]
+struct Newest {
+    items: VecDeque<Arc<Item>>,
+    bytes: usize,
+    from: i64,
+    /// None before anything was read.
+    to: Option<i64>,
+    /// The hints that had come before the last look, and when that was.
+    hints: u64,
+    looked: Option<Instant>,
+}
+
+/// What a look gives.
+pub(super) enum Look {
+    /// The next events, maybe none; whether there may be more at once.
+    Next { items: Vec<Arc<Item>>, has_more: bool },
+    /// The follower is behind what is kept, which goes to `to`.
+    Behind { to: i64 },
+}
+
+impl Feeds {
+    /// Takes a place at a session's feed.
+    pub(super) fn sit(&self, tenant: TenantId, session: SessionId) -> Seat {
+        let new = || {
+            Arc::new(Feed {
+                tenant,
+                session,
+                followers: AtomicUsize::new(0),
+                newest: tokio::sync::Mutex::default(),
+            })
+        };
+        let feed = self.lock().entry(session).or_insert_with(new).clone();
+        feed.followers.fetch_add(1, Ordering::Relaxed);
+        Seat { feeds: self.clone(), feed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Feed>>> {
+        self.0.lock().expect("no holder of the feeds panics")
+    }
+}
+
+impl Seat {
+    /// The events beyond `after`, when `hints` have come.
+    ///
+    /// What a reader says it has seen proves nothing: only what was read moves the feed.
+    pub(super) async fn look(&self, store: &Store, after: i64, hints: u64) -> store::Result<Look> {
+        let mut newest = self.feed.newest.lock().await;
+        match newest.to {
+            Some(to) if after < newest.from => return Ok(Look::Behind { to }),
+            Some(to) if after < to => {
+                let items = newest.beyond(after);
+                let has_more = items.last().is_some_and(|item| item.seq < to);
+                return Ok(Look::Next { items, has_more });
+            }
+            Some(_) if newest.is_fresh(hints) => {
+                return Ok(Look::Next { items: Vec::new(), has_more: false });
+            }
+            Some(_) | None => {}
+        }
+        let (begin, looked) = (newest.to.unwrap_or(after), Instant::now());
+        let limit = STREAM_PAGE_ROWS;
+        let range = Range { after: begin, level: Level::Internal, kind: None, turn: None, limit };
+        let page = store.read_events(self.feed.tenant, self.feed.session, &range).await?;
+        let items: Vec<_> = page.iter().map(|entry| Arc::new(Item::of(entry))).collect();
+        let has_more = items.len() as i64 == limit;
+        newest.keep(begin, &items, self.feed.followers.load(Ordering::Relaxed) > 1);
+        if !has_more {
+            (newest.hints, newest.looked) = (hints, Some(looked));
+        }
+        let items = items.into_iter().filter(|item| item.seq > after).collect();
+        Ok(Look::Next { items, has_more })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut feeds = self.feeds.lock();
+        if self.feed.followers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            feeds.remove(&self.feed.session);
+        }
+    }
+}
+
+impl Newest {
+    /// Whether nobody has said anything since the last look. Without a hint that holds
+    /// for a while only: hints may be lost.
+    fn is_fresh(&self, hints: u64) -> bool {
+        self.hints >= hints && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
+    }
+
+    fn beyond(&self, after: i64) -> Vec<Arc<Item>> {
+        let items = self.items.iter().filter(|item| item.seq > after);
+        items.take(STREAM_PAGE_ROWS as usize).cloned().collect()
+    }
+
+    /// Takes what was read beyond `begin`.
+    fn keep(&mut self, begin: i64, items: &[Arc<Item>], is_shared: bool) {
+        let Some(last) = items.last() else { return };
+        if self.to.is_none() {
+            self.from = begin;
+        }
+        self.to = Some(last.seq);
+        if !is_shared {
+            self.items.clear();
+            (self.bytes, self.from) = (0, last.seq);
+            return;
+        }
+        for item in items {
+            self.bytes += item.json.len();
+            self.items.push_back(item.clone());
+        }
+        while self.items.len() > STREAM_FEED_EVENTS || self.bytes > STREAM_FEED_BYTES {
+            let Some(oldest) = self.items.pop_front() else { break };
+            self.bytes -= oldest.json.len();
+            self.from = oldest.seq;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(seq: i64, bytes: usize) -> Arc<Item> {
+        let (kind, json) = ("agent.message".to_owned(), "x".repeat(bytes));
+        Arc::new(Item { seq, level: Level::User, kind, turn: None, json })
+    }
+
+    fn seqs(newest: &Newest, after: i64) -> Vec<i64> {
+        newest.beyond(after).iter().map(|item| item.seq).collect()
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_has_no_gap() {
+        let mut newest = Newest::default();
+        newest.keep(5, &[item(6, 10), item(7, 10)], true);
+        assert_eq!((newest.from, newest.to, seqs(&newest, 6)), (5, Some(7), vec![7]));
+        newest.keep(7, &[item(8, STREAM_FEED_BYTES)], true);
+        assert_eq!((newest.from, newest.to, seqs(&newest, 7)), (7, Some(8), vec![8]));
+        // One follower alone is given what it reads, and nothing is kept for it.
+        newest.keep(8, &[item(9, 10)], false);
+        assert_eq!((newest.from, newest.to, newest.bytes), (9, Some(9), 0));
+        let many: Vec<_> = (10..10 + 2 * STREAM_FEED_EVENTS as i64).map(|seq| item(seq, 1)).collect();
+        newest.keep(9, &many, true);
+        assert_eq!(newest.items.len(), STREAM_FEED_EVENTS);
+        assert_eq!(newest.items.front().map(|item| item.seq), Some(newest.from + 1));
+    }
+
+    #[test]
+    fn nothing_is_known_before_something_was_read() {
+        let mut newest = Newest::default();
+        newest.keep(1_000_000, &[], true);
+        assert_eq!((newest.from, newest.to), (0, None));
+        assert!(!newest.is_fresh(0));
+    }
+}

@@ -1,0 +1,199 @@
+//! One reader of one log: from its cursor to now, and on.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, broadcast, mpsc},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Frame, Item, Streams, Tail,
+    feed::{Look, Seat},
+    frame::is_wanted,
+};
+use crate::{
+    base::limit::{STREAM_HEARTBEAT, STREAM_PAGE_ROWS, STREAM_PIECES, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+    domain::{Level, piece::Piece},
+    store::{self, Store, event::Range, hint::Watch},
+    wire::delta::DeltaView,
+};
+
+pub(super) struct Follower {
+    store: Store,
+    seat: Seat,
+    watch: Watch,
+    pieces: Option<broadcast::Receiver<Arc<Piece>>>,
+    /// Pieces whose place has not come.
+    pending: VecDeque<Arc<Piece>>,
+    tail: Tail,
+    frames: mpsc::Sender<Frame>,
+    heartbeat: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The reader is gone, too slow, or told to resume elsewhere.
+struct Ended;
+
+impl Follower {
+    pub(super) fn new(
+        streams: &Streams,
+        tail: Tail,
+        frames: mpsc::Sender<Frame>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        // What is said of an answer before it is one is narration at the least.
+        let wants_pieces = tail.deltas && tail.level >= Level::Progress;
+        Self {
+            store: streams.store.clone(),
+            seat: streams.feeds.sit(tail.tenant, tail.session),
+            watch: streams.hints.watch(tail.session),
+            pieces: wants_pieces.then(|| streams.hints.pieces(tail.session)),
+            pending: VecDeque::new(),
+            tail,
+            frames,
+            heartbeat: Instant::now() + STREAM_HEARTBEAT,
+            _permit: permit,
+        }
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        // Ended either way; there is nobody left to tell.
+        let _ = stop.run_until_cancelled(self.follow()).await;
+    }
+
+    async fn follow(&mut self) -> Result<(), Ended> {
+        loop {
+            let hints = self.watch.seen();
+            if self.look(hints).await? {
+                continue;
+            }
+            let closed = self.frames.clone();
+            let poll = Instant::now() + STREAM_POLL;
+            tokio::select! {
+                () = self.watch.changed() => {}
+                piece = next(&mut self.pieces) => {
+                    self.pending.push_back(piece);
+                    self.say_pieces().await?;
+                }
+                () = sleep_until(poll) => {}
+                () = sleep_until(self.heartbeat) => self.send(Frame::Alive).await?,
+                () = closed.closed() => return Err(Ended),
+            }
+        }
+    }
+
+    /// Hands on what is new. Returns whether there may be more at once.
+    async fn look(&mut self, hints: u64) -> Result<bool, Ended> {
+        let looked = self.seat.look(&self.store, self.tail.after, hints).await;
+        match self.readable(looked) {
+            Some(Look::Next { items, has_more }) => {
+                for item in items {
+                    // What an answer said while it grew was said before it is read here.
+                    self.say_pieces().await?;
+                    self.tail.after = item.seq;
+                    if self.wants(&item) {
+                        self.send(Frame::Event(item)).await?;
+                    }
+                }
+                self.say_pieces().await?;
+                Ok(has_more)
+            }
+            Some(Look::Behind { to }) => self.catch_up(to).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Reads the past by itself, and only what it wants. Whatever it did not get up to
+    /// `to` it does not want.
+    async fn catch_up(&mut self, to: i64) -> Result<bool, Ended> {
+        let range = Range {
+            after: self.tail.after,
+            level: self.tail.level,
+            kind: self.tail.kind.clone(),
+            turn: self.tail.turn,
+            limit: STREAM_PAGE_ROWS,
+        };
+        let read = self.store.read_events(self.tail.tenant, self.tail.session, &range).await;
+        let Some(page) = self.readable(read) else { return Ok(false) };
+        let is_last = (page.len() as i64) < STREAM_PAGE_ROWS;
+        for entry in &page {
+            self.tail.after = entry.seq;
+            self.send(Frame::Event(Arc::new(Item::of(entry)))).await?;
+        }
+        if is_last {
+            self.tail.after = self.tail.after.max(to);
+        }
+        Ok(true)
+    }
+
+    /// None when the database is away: the next look finds what there is.
+    fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
+        let told = |error: &store::Error| {
+            tracing::debug!(%error, session.id = %self.tail.session, "a stream could not read; it tries again");
+        };
+        read.inspect_err(told).ok()
+    }
+
+    fn wants(&self, item: &Item) -> bool {
+        item.level <= self.tail.level
+            && self.tail.turn.is_none_or(|turn| item.turn == Some(turn))
+            && self.tail.kind.as_ref().is_none_or(|kind| is_wanted(&item.kind, kind))
+    }
+
+    /// Hands on the pieces that come right behind the last event. Those of an answer
+    /// that is there already are dropped, those of later ones wait for their place.
+    async fn say_pieces(&mut self) -> Result<(), Ended> {
+        if let Some(receiver) = &mut self.pieces {
+            while let Some(piece) = waiting(receiver) {
+                self.pending.push_back(piece);
+            }
+        }
+        let excess = self.pending.len().saturating_sub(STREAM_PIECES);
+        self.pending.drain(..excess);
+        while let Some(piece) = self.pending.pop_front_if(|piece| piece.seq <= self.tail.after) {
+            let is_wanted =
+                piece.seq == self.tail.after && self.tail.turn.is_none_or(|turn| turn == piece.turn);
+            if is_wanted && let Ok(json) = serde_json::to_string(&DeltaView::of(&piece)) {
+                self.send(Frame::Delta(json)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, frame: Frame) -> Result<(), Ended> {
+        self.heartbeat = Instant::now() + STREAM_HEARTBEAT;
+        match timeout(STREAM_WRITE_TIMEOUT, self.frames.send(frame)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Ended),
+        }
+    }
+}
+
+/// The next piece, for those who want any. A reader that is too slow misses some.
+///
+/// Cancel-safe: a piece that was not received stays in the channel.
+async fn next(pieces: &mut Option<broadcast::Receiver<Arc<Piece>>>) -> Arc<Piece> {
+    let Some(receiver) = pieces else { return std::future::pending().await };
+    loop {
+        match receiver.recv().await {
+            Ok(piece) => return piece,
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+        }
+    }
+}
+
+/// A piece that is there already.
+fn waiting(receiver: &mut broadcast::Receiver<Arc<Piece>>) -> Option<Arc<Piece>> {
+    loop {
+        match receiver.try_recv() {
+            Ok(piece) => return Some(piece),
+            Err(broadcast::error::TryRecvError::Lagged(_)) => {}
+            Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => {
+                return None;
+            }
+        }
+    }
+}

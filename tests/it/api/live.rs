@@ -1,0 +1,230 @@
+//! What is followed live beside server-sent events: WebSockets, and answers that are
+//! still growing.
+
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt, future::join_all};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::{
+    MaybeTlsStream, WebSocketStream, connect_async,
+    tungstenite::{Message, client::IntoClientRequest, protocol::frame::coding::CloseCode},
+};
+
+use super::{World, id, noop};
+use crate::support::service::Caller;
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+async fn connect(caller: &Caller, path: &str, key: Option<&str>) -> Socket {
+    let url = format!("{}{path}", caller.base.replace("http://", "ws://"));
+    let mut request = url.into_client_request().expect("a request");
+    if let Some(key) = key {
+        request.headers_mut().insert("authorization", format!("Bearer {key}").parse().expect("a header"));
+    }
+    connect_async(request).await.expect("a connection").0
+}
+
+async fn message(socket: &mut Socket) -> Message {
+    let next = tokio::time::timeout(Duration::from_secs(30), socket.next());
+    next.await.expect("something within 30 s").expect("no end").expect("a message")
+}
+
+async fn event(socket: &mut Socket) -> Value {
+    loop {
+        match message(socket).await {
+            Message::Text(text) => return serde_json::from_str(&text).expect("JSON"),
+            Message::Ping(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn say(world: &World, session: &str, text: &str) {
+    world.owner.post(&format!("/sessions/{session}/messages"), json!({ "text": text })).await.ok();
+}
+
+async fn session(world: &World) -> String {
+    world.owner.post("/agents", noop("a")).await.ok();
+    id(&world.owner.post("/sessions", json!({ "agent": "a" })).await.ok())
+}
+
+#[tokio::test]
+async fn a_socket_replays_and_follows_under_one_cursor() {
+    let world = World::still().await;
+    let session = session(&world).await;
+    for n in 0..3 {
+        say(&world, &session, &format!("line {n}")).await;
+    }
+    let path = format!("/sessions/{session}/ws");
+    let mut socket = connect(&world.owner, &format!("{path}?after=1"), Some(&world.owner.key)).await;
+    let page = world.owner.get(&format!("/sessions/{session}/events?after=1")).await.ok();
+    for listed in super::data(&page) {
+        let mut listed = listed.clone();
+        // A page says when input was taken; a frame of then does not know.
+        listed.as_object_mut().expect("an event").remove("processed_at");
+        assert_eq!(event(&mut socket).await, listed);
+    }
+    say(&world, &session, "now").await;
+    let now = event(&mut socket).await;
+    assert_eq!(now["body"]["text"], "now");
+    drop(socket);
+    say(&world, &session, "later").await;
+    let after = format!("{path}?after={}", now["seq"]);
+    let mut socket = connect(&world.owner, &after, Some(&world.owner.key)).await;
+    assert_eq!(event(&mut socket).await["body"]["text"], "later");
+    // It only speaks.
+    socket.send(Message::text("hello")).await.expect("a message");
+    let Message::Close(Some(close)) = message(&mut socket).await else { panic!("no farewell") };
+    assert_eq!(close.code, CloseCode::Unsupported);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_socket_has_the_rights_of_its_key_and_ends_with_them() {
+    let world = World::still().await;
+    let session = session(&world).await;
+    say(&world, &session, "hello").await;
+    let path = format!("/sessions/{session}/ws");
+    assert_eq!(world.owner.get(&path).await.error(400)["param"], "upgrade");
+    let minted = world.owner.post(&format!("/sessions/{session}/client-tokens"), json!({})).await.ok();
+    let token = minted["token"].as_str().expect("a token");
+    let mut socket = connect(&world.owner, &format!("{path}?token={token}&level=user"), None).await;
+    assert_eq!(event(&mut socket).await["type"], "user.message");
+    for (path, key) in [
+        (path.as_str(), "sjk_test_of_nobody_at_all"),
+        ("/sessions/ses_01jd0000000000000000000000/ws", world.owner.key.as_str()),
+    ] {
+        let url = format!("{}{path}", world.owner.base.replace("http://", "ws://"));
+        let mut request = url.into_client_request().expect("a request");
+        request.headers_mut().insert("authorization", format!("Bearer {key}").parse().expect("a header"));
+        assert!(connect_async(request).await.is_err(), "{path}");
+    }
+    // The service goes: it says so, and the reader knows where to go on.
+    let world = world.end();
+    let farewell = async {
+        loop {
+            if let Message::Close(close) = message(&mut socket).await {
+                return close.expect("a reason").code;
+            }
+        }
+    };
+    let ((), code) = tokio::join!(world, farewell);
+    assert_eq!(code, CloseCode::Away);
+}
+
+#[tokio::test]
+async fn an_answer_is_told_while_it_grows_and_is_one_event_in_the_end() {
+    let world = World::new().await;
+    let agent = world.owner.inline_agent().await;
+    let session = id(&world.owner.post("/sessions", json!({ "agent": agent })).await.ok());
+    let path = format!("/sessions/{session}/events?stream=sse&deltas=true");
+    let response = world.owner.request(Method::GET, &path).send().await.expect("an answer");
+    let text = "What is said here is longer than one piece, and é is not cut in two. ".repeat(4);
+    let script = json!({ "script": [{ "text": text, "thinking": "Let me see." }] });
+    say(&world, &session, &script.to_string()).await;
+    let mut chunks = response.bytes_stream();
+    let mut all = String::new();
+    while !all.contains("turn.completed\"") {
+        let chunk = tokio::time::timeout(Duration::from_secs(30), chunks.next()).await;
+        let chunk = chunk.expect("something within 30 s").expect("no end").expect("a chunk");
+        all.push_str(std::str::from_utf8(&chunk).expect("no character is cut in this test"));
+    }
+    let (mut said, mut thought, mut seq, mut step) = (String::new(), String::new(), 0, Value::Null);
+    for frame in all.split("\n\n") {
+        let Some(data) = frame.lines().find_map(|line| line.strip_prefix("data: ")) else { continue };
+        let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
+        if event["type"] != "agent.message.delta" {
+            seq = event["seq"].as_i64().expect("a seq");
+            if event["type"] == "agent.message" {
+                assert_eq!(event["body"]["text"].as_str(), Some(text.as_str()));
+                assert_eq!(event["step_id"], step);
+            }
+            continue;
+        }
+        // A published client resumes behind the last id: a piece has none.
+        assert!(!frame.contains("id: ") && event.get("id").is_none(), "{frame}");
+        assert_eq!((event["seq"].as_i64(), &event["attempt"]), (Some(seq), &json!(1)), "{event}");
+        step = event["step_id"].clone();
+        let piece = event["body"]["text"].as_str().expect("a text");
+        match event["body"]["kind"].as_str() {
+            Some("text") => said.push_str(piece),
+            Some("thinking") => thought.push_str(piece),
+            kind => panic!("{kind:?}"),
+        }
+    }
+    assert_eq!((said, thought.as_str()), (text, "Let me see."));
+    let log = world.owner.get(&format!("/sessions/{session}/events?limit=500")).await.ok();
+    assert!(!log.to_string().contains("agent.message.delta"));
+    world.owner.get(&format!("/sessions/{session}/events?deltas=true")).await.error(400);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_says_it_is_far_ahead_misleads_no_other() {
+    let world = World::still().await;
+    let session = session(&world).await;
+    let path = format!("/sessions/{session}/ws?after=");
+    let _ahead = connect(&world.owner, &format!("{path}1000000"), Some(&world.owner.key)).await;
+    let mut honest = connect(&world.owner, &format!("{path}1"), Some(&world.owner.key)).await;
+    let _further = connect(&world.owner, &format!("{path}2000000"), Some(&world.owner.key)).await;
+    for text in ["one", "two", "three"] {
+        say(&world, &session, text).await;
+        assert_eq!(event(&mut honest).await["body"]["text"], text);
+    }
+    let mut late = connect(&world.owner, &format!("{path}0"), Some(&world.owner.key)).await;
+    for seq in 1..=4 {
+        assert_eq!(event(&mut late).await["seq"], seq);
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_of_one_session_share_its_feed_and_each_sees_what_it_asked_for() {
+    let world = World::new().await;
+    let agent = world.owner.inline_agent().await;
+    let session = id(&world.owner.post("/sessions", json!({ "agent": agent })).await.ok());
+    let turns = 5;
+    let read = async |query: &'static str, after: i64| {
+        let path = format!("/sessions/{session}/events?stream=sse&after={after}{query}");
+        let response = world.owner.request(Method::GET, &path).send().await.expect("an answer");
+        let mut chunks = response.bytes_stream();
+        let (mut all, mut seqs) = (String::new(), Vec::new());
+        loop {
+            let chunk = tokio::time::timeout(Duration::from_secs(60), chunks.next()).await;
+            let chunk = chunk.expect("something within a minute").expect("no end").expect("a chunk");
+            all.push_str(std::str::from_utf8(&chunk).expect("ASCII"));
+            if all.matches("\"type\":\"turn.completed\"").count() == turns {
+                break;
+            }
+        }
+        for line in all.lines().filter_map(|line| line.strip_prefix("id: ")) {
+            seqs.push(line.parse::<i64>().expect("a seq"));
+        }
+        (query, after, seqs)
+    };
+    let queries = ["", "&level=user", "&level=progress", "&type=turn.*", "&type=turn.completed"];
+    let readers = join_all((0..20).map(|at| read(queries[at % queries.len()], (at as i64 / 7).min(1))));
+    let writer = async {
+        for _ in 0..turns {
+            let script =
+                json!({ "script": [{ "text": "One.", "tools": [{ "tool": "none" }] }, { "text": "Two." }] });
+            say(&world, &session, &script.to_string()).await;
+            let settled =
+                async || world.owner.get(&format!("/sessions/{session}")).await.ok()["status"] == "idle";
+            while !settled().await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    };
+    let (read, ()) = tokio::join!(readers, writer);
+    for (query, after, seqs) in read {
+        let page =
+            world.owner.get(&format!("/sessions/{session}/events?limit=500&after={after}{query}")).await.ok();
+        let listed: Vec<_> =
+            super::data(&page).iter().map(|event| event["seq"].as_i64().expect("a seq")).collect();
+        assert_eq!(seqs, listed, "{query} after {after}");
+    }
+    world.end().await;
+}
