@@ -3,6 +3,7 @@
 //! `serve` and `admin` are the process itself; everything that concerns a session
 //! talks HTTP, like any other client.
 
+mod bench;
 mod client;
 mod first_session;
 mod print;
@@ -42,6 +43,13 @@ enum Command {
         #[command(subcommand)]
         command: session::Session,
     },
+    /// Put load on a running service and say how it does
+    Bench {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(flatten)]
+        bench: bench::Bench,
+    },
     /// Look after organizations
     #[command(subcommand)]
     Admin(Admin),
@@ -65,6 +73,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Serve(settings) => serve::run(*settings).await?,
         Command::Session { connection, command } => return session::run(command, &connection).await,
+        Command::Bench { connection, bench } => return bench::run(bench, &connection).await,
         Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await?,
         Command::Openapi => print!("{}", http::document()),
     }
