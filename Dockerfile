@@ -9,6 +9,18 @@
 # Any Debian 12 or newer, or a derivative; Rust from 1.95 on.
 ARG BASE_IMAGE=debian:bookworm-slim
 ARG RUST_IMAGE=rust:1.95-slim-bookworm
+# Node from 20.19 on.
+ARG NODE_IMAGE=node:22-bookworm-slim
+
+# ---- the dashboard ----
+
+FROM ${NODE_IMAGE} AS dashboard
+WORKDIR /build/web
+COPY web/package.json web/package-lock.json web/.npmrc ./
+RUN npm ci --no-audit --no-fund --loglevel=error
+COPY openapi.yaml /build/
+COPY web ./
+RUN npm run --silent build
 
 # ---- the binary ----
 
@@ -26,6 +38,7 @@ RUN mkdir -p src init/src \
  && touch src/lib.rs init/src/lib.rs \
  && cargo build --release --locked
 COPY . .
+COPY --from=dashboard /build/web/dist web/dist
 # Newer than the stand-ins above, or cargo would keep what it built from them.
 RUN touch build.rs src/main.rs src/lib.rs init/src/main.rs init/src/lib.rs \
  && cargo build --release --locked \

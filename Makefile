@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full chaos bench lint openapi clean-state
+.PHONY: help run dashboard test test-full chaos bench lint openapi clean-state
 
 help: ## list these commands
 	@sed -n -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -12,10 +12,14 @@ help: ## list these commands
 
 run: ## install what is missing, build, and serve (SOJOURN_* settings: sojourn serve --help)
 	@scripts/setup
+	@scripts/dashboard --optional
 	cargo build --release --locked
 	@exec target/release/sojourn serve
 
-test: ## everything that has to pass: formatting, lints, tests, published clients
+dashboard: ## build the dashboard, which the next cargo build embeds
+	@scripts/dashboard
+
+test: ## everything that has to pass: formatting, lints, tests, published clients, browser
 	@scripts/test
 
 test-full: ## the same with the long forms of the tests

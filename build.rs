@@ -7,6 +7,8 @@
 use std::{env, fs, path::Path, process::Command};
 
 fn main() {
+    // Embedded by `src/web`: a dashboard that was built anew is a new binary.
+    println!("cargo::rerun-if-changed=web/dist");
     for input in ["build.rs", "init", "Cargo.lock", "Cargo.toml"] {
         println!("cargo::rerun-if-changed={input}");
     }

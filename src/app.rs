@@ -41,6 +41,7 @@ use crate::{
     stream::Streams,
     telemetry,
     tool::Catalogue,
+    web,
     webhook::Courier,
     worker::Worker,
 };
@@ -196,7 +197,7 @@ async fn serve_record(
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         let app = parts.http(settings, streams.clone());
-        front.spawn(serve_http(listener, app.router(), stop.clone()));
+        front.spawn(serve_http(listener, app.router(web::router()), stop.clone()));
     }
     if let Some(listener) = watched {
         let router = http::metrics::router(record.store.clone(), telemetry::metrics());

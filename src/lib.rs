@@ -23,6 +23,7 @@ pub mod store;
 pub mod stream;
 pub mod telemetry;
 pub mod tool;
+pub mod web;
 pub mod webhook;
 pub mod wire;
 pub mod worker;

@@ -56,7 +56,7 @@ fn announce(started: &Started) -> Option<(SocketAddr, SecretString)> {
     };
     let secret = key.expose_secret();
     eprintln!(
-        "\nAPI key: {secret}\n\nTry it:\n\n  curl -s http://{address}/v3/agents \\\n    -H 'Authorization: Bearer {secret}' \\\n    \
+        "\nAPI key: {secret}\n\nOpen http://{address} in a browser and sign in with it, or try:\n\n  curl -s http://{address}/v3/agents \\\n    -H 'Authorization: Bearer {secret}' \\\n    \
          -H 'Content-Type: application/json' \\\n    -d '{{\"name\": \"demo\", \"prompt\": \"You fix code.\", \
          \"model\": \"scripted/demo\"}}'\n"
     );

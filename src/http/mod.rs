@@ -85,13 +85,14 @@ impl App {
         }))
     }
 
-    /// Every route, with what surrounds them.
+    /// Every route, with what surrounds them and the pages `beside` them.
     ///
     /// From the outside in: the request gets its id and its errors their form;
     /// browsers are let in; a panic becomes a 500; bodies and time are bounded.
-    pub fn router(self) -> Router {
+    pub fn router(self, beside: Router<Self>) -> Router {
         let (router, _) = routes_and_document().split_for_parts();
         router
+            .merge(beside)
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::wrong_method)
             .layer(axum::middleware::from_fn(finish::in_time))

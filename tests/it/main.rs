@@ -17,4 +17,5 @@ mod support;
 mod tidy;
 mod tool;
 mod turns;
+mod web;
 mod webhook;

@@ -1,0 +1,64 @@
+// The API as the pages speak it: typed by openapi.yaml, with the key of this tab.
+import createClient from "openapi-fetch";
+import type { components, paths } from "./schema";
+import { Failure } from "./failure";
+import { readKey, signOut } from "./key";
+
+export type Schemas = components["schemas"];
+
+const TRIES = 4;
+const PAUSE_MS = 800;
+
+export const pause = (ms: number) => new Promise((done) => setTimeout(done, ms));
+
+/** A name for a request, so that trying it again does it once. */
+function nonce(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Sends a request; one that is safe to repeat survives a restart of the service. */
+async function send(request: Request): Promise<Response> {
+  const repeatable = request.method === "GET" || request.headers.has("Idempotency-Key");
+  for (let attempt = 1; ; attempt++) {
+    const isLast = attempt === TRIES || !repeatable;
+    try {
+      const response = await fetch(request.clone());
+      if (response.status !== 503 || isLast) return response;
+    } catch (error) {
+      if (request.signal.aborted) throw error;
+      if (isLast) throw Failure.unreachable();
+    }
+    await pause(PAUSE_MS * attempt);
+  }
+}
+
+export const api = createClient<paths>({ baseUrl: "", fetch: send });
+
+api.use({
+  onRequest({ request }) {
+    const key = readKey();
+    if (key) request.headers.set("Authorization", `Bearer ${key}`);
+    if (request.method === "POST") request.headers.set("Idempotency-Key", nonce());
+    return request;
+  },
+  onResponse({ response }) {
+    if (response.status === 401) signOut("This key is unknown, expired or revoked.");
+  },
+});
+
+/** The body of a success; throws a `Failure` otherwise. */
+export async function take<T>(answer: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+  const { data, error, response } = await answer;
+  if (!response.ok) throw Failure.of(error, response.status);
+  return data as T;
+}
+
+/** Any path of the API, for links that the service itself hands out. */
+export async function takePath(path: string): Promise<unknown> {
+  const headers = { Authorization: `Bearer ${readKey() ?? ""}` };
+  const response = await send(new Request(path, { headers }));
+  const body: unknown = await response.json().catch(() => undefined);
+  if (!response.ok) throw Failure.of(body, response.status);
+  return body;
+}

@@ -1,0 +1,33 @@
+// The API key of whoever is signed in: kept for this tab only, never in a URL.
+
+const NAME = "sojourn.key";
+const listeners = new Set<() => void>();
+
+/** Why the last key was dropped, for the sign-in page. */
+let reason: string | undefined;
+
+export function readKey(): string | null {
+  return sessionStorage.getItem(NAME);
+}
+
+export function signIn(key: string): void {
+  sessionStorage.setItem(NAME, key);
+  reason = undefined;
+  listeners.forEach((listener) => listener());
+}
+
+export function signOut(why?: string): void {
+  if (readKey() === null) return;
+  sessionStorage.removeItem(NAME);
+  reason = why;
+  listeners.forEach((listener) => listener());
+}
+
+export function signedOutBecause(): string | undefined {
+  return reason;
+}
+
+export function onKeyChange(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}

@@ -1,0 +1,16 @@
+// Where the dashboard begins.
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { App } from "./app";
+import "./style/base.css";
+import "./style/parts.css";
+import "./style/timeline.css";
+
+const root = document.getElementById("root");
+if (root) {
+  createRoot(root).render(
+    <StrictMode>
+      <App />
+    </StrictMode>,
+  );
+}

@@ -1,0 +1,185 @@
+// One agent: what it is, how it came to be so, and how two revisions differ.
+import { useState } from "react";
+import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { diffLines } from "diff";
+import { Link, useLocation } from "wouter";
+import { api, type Schemas, take } from "../api/client";
+import { Age, Confirmed, Dialog, Loading, More, Trouble } from "../parts/basics";
+import { LIMITS } from "../parts/limits";
+import { count } from "../parts/format";
+import { AgentForm } from "./agent-form";
+import { CreateSession } from "./create-session";
+
+type Revision = Schemas["Revision"];
+
+export function AgentPage({ id }: { id: string }) {
+  const [, go] = useLocation();
+  const queries = useQueryClient();
+  const [open, setOpen] = useState<"edit" | "run">();
+  const path = { agent_id: id };
+  const query = useQuery({
+    queryKey: ["agent", id],
+    queryFn: ({ signal }) => take(api.GET("/v3/agents/{agent_id}", { params: { path }, signal })),
+  });
+  const remove = useMutation({
+    mutationFn: () => take(api.DELETE("/v3/agents/{agent_id}", { params: { path } })),
+    onSuccess: () => {
+      queries.invalidateQueries({ queryKey: ["agents"] });
+      go("/agents");
+    },
+  });
+  const agent = query.data;
+  if (!agent) return query.error ? <Trouble error={query.error} retry={() => query.refetch()} /> : <Loading />;
+  return (
+    <>
+      <div className="head">
+        <h1>{agent.name}</h1>
+        <div className="actions">
+          <button type="button" className="main" onClick={() => setOpen("run")}>
+            New session
+          </button>
+          <button type="button" onClick={() => setOpen("edit")}>
+            Edit
+          </button>
+          <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+        </div>
+      </div>
+      <Trouble error={remove.error} />
+      <dl className="facts">
+        <dt>Id</dt>
+        <dd className="mono">{agent.id}</dd>
+        <dt>Model</dt>
+        <dd className="mono">{agent.model}</dd>
+        <dt>Revision</dt>
+        <dd>{agent.revision}</dd>
+        <dt>Tools</dt>
+        <dd>{agent.tools?.join(", ") ?? "all"}</dd>
+        <dt>Limits</dt>
+        <dd>
+          {LIMITS.filter(([name]) => agent.limits[name] != null)
+            .map(([name, label]) => `${label} ${count(agent.limits[name] ?? 0)}`)
+            .join(", ") || "none"}
+        </dd>
+        <dt>Sessions</dt>
+        <dd>
+          <Link href={`/?agent=${agent.id}`}>Those of this agent</Link>
+        </dd>
+      </dl>
+      <h2>Prompt</h2>
+      <pre className="output" tabIndex={0} role="region" aria-label="Prompt">
+        {agent.prompt}
+      </pre>
+      <Revisions agent={agent.id} />
+      {open === "edit" && (
+        <Dialog title={`Edit ${agent.name}`} onClose={() => setOpen(undefined)}>
+          <AgentForm agent={agent} onDone={() => setOpen(undefined)} />
+        </Dialog>
+      )}
+      {open === "run" && <CreateSession agent={agent.id} onClose={() => setOpen(undefined)} />}
+    </>
+  );
+}
+
+function Revisions({ agent }: { agent: string }) {
+  const queries = useQueryClient();
+  const [chosen, setChosen] = useState<[string?, string?]>([]);
+  const query = useInfiniteQuery({
+    queryKey: ["agent", agent, "revisions"],
+    queryFn: ({ pageParam, signal }) =>
+      take(
+        api.GET("/v3/agents/{agent_id}/revisions", {
+          params: { path: { agent_id: agent }, query: { limit: 50, cursor: pageParam } },
+          signal,
+        }),
+      ),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+  });
+  const activate = useMutation({
+    mutationFn: (revision: string) =>
+      take(
+        api.POST("/v3/agents/{agent_id}/revisions/{revision}/activate", {
+          params: { path: { agent_id: agent, revision } },
+        }),
+      ),
+    onSuccess: () => queries.invalidateQueries({ queryKey: ["agent", agent] }),
+  });
+  const list = query.data?.pages.flatMap((page) => page.data) ?? [];
+  // The newest two, until someone chooses.
+  const after = list.find(({ id }) => id === chosen[1]) ?? list[0];
+  const before = list.find(({ id }) => id === chosen[0]) ?? list[1];
+  return (
+    <>
+      <h2>Revisions</h2>
+      <Trouble error={query.error ?? activate.error} />
+      <ul className="cards">
+        {list.map((revision) => (
+          <li key={revision.id}>
+            <strong>Revision {revision.number}</strong>
+            {revision.active && <span className="badge" data-tone="good">active</span>}
+            <span className="mono quiet">{revision.model}</span>
+            <span className="quiet grow">
+              <Age ts={revision.created_at} />
+            </span>
+            {!revision.active && (
+              <button type="button" disabled={activate.isPending} onClick={() => activate.mutate(String(revision.number))}>
+                Activate
+              </button>
+            )}
+          </li>
+        ))}
+      </ul>
+      <More query={query} />
+      {before && after && (
+        <>
+          <h2>Compare</h2>
+          <div className="filters">
+            <Choice label="Before" list={list} value={before.id} onChange={(id) => setChosen([id, after.id])} />
+            <Choice label="After" list={list} value={after.id} onChange={(id) => setChosen([before.id, id])} />
+          </div>
+          <Difference before={before} after={after} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Choice(props: { label: string; list: Revision[]; value: string; onChange: (id: string) => void }) {
+  return (
+    <label>
+      {props.label}
+      <select value={props.value} onChange={(event) => props.onChange(event.target.value)}>
+        {props.list.map((revision) => (
+          <option key={revision.id} value={revision.id}>
+            Revision {revision.number}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+/** A revision as text, so that all of it can be compared. */
+function written(revision: Revision): string {
+  const tools = revision.tools?.join(", ") ?? "all";
+  const options = JSON.stringify(revision.model_options);
+  return `model: ${revision.model}\noptions: ${options}\ntools: ${tools}\n\n${revision.prompt}\n`;
+}
+
+function Difference({ before, after }: { before: Revision; after: Revision }) {
+  const parts = diffLines(written(before), written(after));
+  return (
+    <pre className="output" tabIndex={0} role="region" aria-label="Difference between the revisions">
+      {parts.flatMap((part, at) =>
+        part.value
+          .replace(/\n$/, "")
+          .split("\n")
+          .map((line, row) => (
+            <span key={`${at}-${row}`} data-diff={part.added ? "add" : part.removed ? "cut" : undefined}>
+              {`${part.added ? "+" : part.removed ? "-" : " "} ${line}\n`}
+            </span>
+          )),
+      )}
+    </pre>
+  );
+}

@@ -1,0 +1,46 @@
+// Numbers, times and words as people read them.
+
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
+  ["day", 86_400],
+  ["hour", 3_600],
+  ["minute", 60],
+  ["second", 1],
+];
+
+/** "3 min ago". */
+export function ago(ts: string, now: number): string {
+  const seconds = Math.round((Date.parse(ts) - now) / 1000);
+  const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  return seconds > -2 && seconds <= 0 ? "now" : relative.format(Math.round(seconds / size), unit);
+}
+
+export function clock(ts: string): string {
+  return new Date(ts).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+}
+
+/** "840 ms", "3.2 s", "4 min 5 s", "2 h 3 min". */
+export function span(ms: number): string {
+  if (ms < 1_000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1_000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1_000);
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  return `${Math.floor(seconds / 3_600)} h ${Math.floor((seconds % 3_600) / 60)} min`;
+}
+
+export const count = (value: number): string => value.toLocaleString("en");
+
+/** "12.3k". */
+export function short(value: number): string {
+  return Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
+}
+
+export const words = (name: string): string => name.replaceAll("_", " ");
+
+/** Every token of a usage, as the limit counts them. */
+export function tokens(usage: Record<string, number | undefined>): number {
+  return ["input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens"].reduce(
+    (sum, kind) => sum + (usage[kind] ?? 0),
+    0,
+  );
+}

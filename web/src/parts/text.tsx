@@ -1,0 +1,48 @@
+// Text that others wrote: agents, tenants, programs. Nothing in it is ever markup
+// of this page: Markdown becomes elements, raw HTML stays text, links leave alone.
+import { memo } from "react";
+import Markdown, { type Components } from "react-markdown";
+import gfm from "remark-gfm";
+
+const components: Components = {
+  a: ({ children, href }) => (
+    <a href={href} target="_blank" rel="noopener noreferrer nofollow">
+      {children}
+    </a>
+  ),
+  // A picture would tell a stranger's server who reads this.
+  img: ({ alt, src }) => <span className="quiet">[picture: {alt || String(src ?? "")}]</span>,
+};
+
+const SAFE = /^(https?:|mailto:)/i;
+
+export const Prose = memo(function Prose({ text }: { text: string }) {
+  return (
+    <div className="prose">
+      <Markdown remarkPlugins={[gfm]} components={components} urlTransform={(url) => (SAFE.test(url) ? url : "")}>
+        {text}
+      </Markdown>
+    </div>
+  );
+});
+
+/** Output of a program. What looks like a diff is coloured like one. */
+export const Output = memo(function Output({ text, label }: { text: string; label: string }) {
+  const lines = text.split("\n");
+  const isDiff = lines.some((line) => line.startsWith("@@ ")) && lines.some((line) => /^(\+\+\+|---) /.test(line));
+  return (
+    <pre className="output" tabIndex={0} role="region" aria-label={label}>
+      {isDiff ? lines.map((line, at) => <DiffLine key={at} line={line} />) : text}
+    </pre>
+  );
+});
+
+function DiffLine({ line }: { line: string }) {
+  const kind = line.startsWith("@@") ? "at" : line.startsWith("+") ? "add" : line.startsWith("-") ? "cut" : undefined;
+  return <span data-diff={kind}>{`${line}\n`}</span>;
+}
+
+/** Any value as JSON. */
+export function Json({ value, label }: { value: unknown; label: string }) {
+  return <Output text={JSON.stringify(value, null, 2) ?? "null"} label={label} />;
+}

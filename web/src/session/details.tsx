@@ -1,0 +1,199 @@
+// What a session is and has used: result, limits with their bars, usage by turn.
+import { type FormEvent, useState } from "react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { api, type Schemas, take } from "../api/client";
+import { Age, Copy, Dialog, Field, Trouble, useNow } from "../parts/basics";
+import { count, short, tokens } from "../parts/format";
+import { formOf, LimitFields, LIMITS, limitsOf } from "../parts/limits";
+import { Json, Prose } from "../parts/text";
+import type { Tally } from "../timeline/rows";
+import type { Log } from "./log";
+import { UsageChart } from "./usage";
+
+type Session = Schemas["Session"];
+
+export function Details({ session, log }: { session: Session; log: Log }) {
+  const [editing, setEditing] = useState(false);
+  const { tally } = log.timeline;
+  return (
+    <div className="details">
+      <Result session={session} changes={log.changes} />
+      <section>
+        <h2>Limits</h2>
+        <Bars session={session} tally={tally} />
+        {session.status !== "archived" && (
+          <button type="button" onClick={() => setEditing(true)}>
+            Change title or limits
+          </button>
+        )}
+      </section>
+      <section>
+        <h2>Usage</h2>
+        <Totals usage={session.usage} />
+        <UsageChart turns={tally.usage} />
+      </section>
+      <section>
+        <h2>Session</h2>
+        <Facts session={session} />
+      </section>
+      {editing && <Edit session={session} onClose={() => setEditing(false)} />}
+    </div>
+  );
+}
+
+function Result({ session, changes }: { session: Session; changes: number }) {
+  const query = useQuery({
+    queryKey: ["session", session.id, "result", changes],
+    queryFn: ({ signal }) =>
+      take(api.GET("/v3/sessions/{session_id}/result", { params: { path: { session_id: session.id } }, signal })),
+    placeholderData: (before) => before,
+  });
+  const turn = query.data?.last_turn;
+  const text = (query.data?.result?.body as { text?: string } | undefined)?.text;
+  return (
+    <section>
+      <h2>Result</h2>
+      <Trouble error={query.error} />
+      {turn?.error && (
+        <div className="trouble">
+          <p>{turn.error.message}</p>
+          <p className="quiet mono">{turn.error.code}</p>
+        </div>
+      )}
+      {text ? (
+        <div className="result">
+          <Prose text={text} />
+          <Copy text={text} label="Copy the result" />
+        </div>
+      ) : (
+        <p className="quiet">{turn?.completed_at ? "The last turn ended without an answer." : "No turn has ended yet."}</p>
+      )}
+    </section>
+  );
+}
+
+/** How much of each limit is used; what a limit counts is the service's own rule. */
+function Bars({ session, tally }: { session: Session; tally: Tally }) {
+  const now = useNow();
+  const seconds = tally.running_since ? Math.max(0, (now - Date.parse(tally.running_since)) / 1_000) : 0;
+  const used = {
+    tokens: tokens({ ...session.usage }),
+    turns: tally.turns,
+    steps: tally.steps,
+    turn_seconds: Math.round(seconds),
+  };
+  const set = LIMITS.filter(([name]) => session.limits[name] != null);
+  if (set.length === 0) return <p className="quiet">None is set: only the steps of a turn end at 200.</p>;
+  return (
+    <ul className="bars">
+      {set.map(([name, label, what]) => {
+        const limit = session.limits[name] ?? 0;
+        const part = limit === 0 ? 1 : used[name] / limit;
+        return (
+          <li key={name} data-tone={part >= 1 ? "bad" : part >= 0.8 ? "warn" : undefined}>
+            <span title={what}>{label}</span>
+            <span className="number">
+              {count(used[name])} of {count(limit)}
+            </span>
+            <meter aria-label={`${label} used`} min={0} max={1} value={Math.min(1, part)} />
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+function Totals({ usage }: { usage: Schemas["Usage"] }) {
+  const kinds = [
+    ["Input", usage.input_tokens],
+    ["Cache read", usage.cache_read_tokens],
+    ["Cache write", usage.cache_write_tokens],
+    ["Output", usage.output_tokens],
+    ["Steps", usage.steps],
+    ["Tool calls", usage.tool_calls],
+  ] as const;
+  return (
+    <dl className="totals">
+      {kinds.map(([label, value]) => (
+        <div key={label}>
+          <dt>{label}</dt>
+          <dd title={count(value ?? 0)}>{short(value ?? 0)}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function Facts({ session }: { session: Session }) {
+  return (
+    <>
+      <dl className="facts">
+        <dt>Id</dt>
+        <dd className="mono">
+          {session.id} <Copy text={session.id} />
+        </dd>
+        <dt>Model</dt>
+        <dd className="mono">{session.agent_snapshot?.model ?? "none"}</dd>
+        <dt>Revision</dt>
+        <dd>{session.agent_snapshot?.revision ?? "none"}</dd>
+        {session.key && (
+          <>
+            <dt>Key</dt>
+            <dd className="mono">{session.key}</dd>
+          </>
+        )}
+        <dt>Started by</dt>
+        <dd>{session.source}</dd>
+        <dt>Created</dt>
+        <dd>
+          <Age ts={session.created_at} />
+        </dd>
+        <dt>Changed</dt>
+        <dd>
+          <Age ts={session.updated_at} />
+        </dd>
+      </dl>
+      {Object.keys(session.metadata).length > 0 && <Json value={session.metadata} label="Metadata" />}
+    </>
+  );
+}
+
+function Edit({ session, onClose }: { session: Session; onClose: () => void }) {
+  const queries = useQueryClient();
+  const [title, setTitle] = useState(session.title ?? "");
+  const [limits, setLimits] = useState(() => formOf(session.limits));
+  const save = useMutation({
+    mutationFn: () =>
+      take(
+        api.PATCH("/v3/sessions/{session_id}", {
+          params: { path: { session_id: session.id } },
+          body: { title: title.trim() || null, limits: limitsOf(limits) },
+        }),
+      ),
+    onSuccess: (changed) => {
+      queries.setQueryData(["session", session.id], changed);
+      onClose();
+    },
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    save.mutate();
+  };
+  return (
+    <Dialog title="Title and limits" onClose={onClose}>
+      <form onSubmit={submit}>
+        <Field label="Title">{(id) => <input id={id} value={title} onChange={(event) => setTitle(event.target.value)} />}</Field>
+        <p className="quiet">
+          A limit ends the turn that reaches it, never the session: raise it and send a message to go on.
+        </p>
+        <LimitFields set={session.limits} values={limits} onChange={setLimits} />
+        <Trouble error={save.error} />
+        <footer>
+          <button type="submit" className="main" disabled={save.isPending}>
+            Save
+          </button>
+        </footer>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,77 @@
+// The log of one session in memory: followed while a page shows it, told to views
+// in batches, so that a replay of ten thousand events draws a few times only.
+import { useEffect, useState, useSyncExternalStore } from "react";
+import { type Connection, type Event, follow } from "../api/follow";
+import { Failure } from "../api/failure";
+import { Timeline } from "../timeline/rows";
+
+/** Longest time that an event waits to be shown. */
+const BATCH_MS = 40;
+
+export class Log {
+  readonly events: Event[] = [];
+  readonly timeline = new Timeline();
+  connection: Connection = "connecting";
+  failure?: Failure;
+  /** Events so far that say something of the session itself. */
+  changes = 0;
+  /** Changes with every batch. */
+  version = 0;
+
+  private readonly listeners = new Set<() => void>();
+  private timer?: ReturnType<typeof setTimeout>;
+
+  subscribe = (listener: () => void) => {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  };
+  current = () => this.version;
+
+  run(session: string, signal: AbortSignal): void {
+    const onEvents = (events: Event[]) => {
+      for (const event of events) {
+        this.events.push(slim(event));
+        this.timeline.add(event);
+        if (/^(session|turn|user)\.|^agent\.message$|^limit\./.test(event.type)) this.changes += 1;
+      }
+      this.tell();
+    };
+    const onConnection = (connection: Connection) => {
+      this.connection = connection;
+      this.tell();
+    };
+    follow(session, { after: 0, onEvents, onConnection, signal }).catch((error: unknown) => {
+      this.failure = error instanceof Failure ? error : Failure.unreachable();
+      this.tell();
+    });
+  }
+
+  private tell(): void {
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      this.version += 1;
+      this.listeners.forEach((listener) => listener());
+    }, BATCH_MS);
+  }
+}
+
+/** A step's raw blocks are most of a log's bytes; the event is read again where they are shown. */
+function slim(event: Event): Event {
+  if (event.type !== "step.completed") return event;
+  const { raw: _raw, blocks: _blocks, ...body } = event.body;
+  return { ...event, body };
+}
+
+/** The log of a session, followed for as long as the caller is shown. */
+export function useLog(session: string): Log {
+  const [log, setLog] = useState(() => new Log());
+  useEffect(() => {
+    const end = new AbortController();
+    const fresh = new Log();
+    setLog(fresh);
+    fresh.run(session, end.signal);
+    return () => end.abort();
+  }, [session]);
+  useSyncExternalStore(log.subscribe, log.current);
+  return log;
+}

@@ -1,0 +1,109 @@
+// What agents and tenants write is text, wherever it is shown: never markup, never
+// script, never a reason to ask another server for something.
+import { expect, test } from "./fixtures";
+
+/** Each would set `window.hit`, open a dialog, ask a server, or break the page. */
+const ATTACKS = [
+  `<script>window.hit=1</script>`,
+  `<img src=x onerror="window.hit=2">`,
+  `<svg onload="window.hit=3"></svg>`,
+  `<iframe srcdoc="<script>parent.hit=4</script>"></iframe>`,
+  `[a link](javascript:window.hit=5)`,
+  `![a picture](https://tracker.example/p.png)`,
+  `<a href="javascript:window.hit=6">other link</a>`,
+  `"><style>body{display:none}</style>`,
+  "```html\n<img src=x onerror=window.hit=7>\n```",
+  `[ref]: javascript:window.hit=8\n\n[ref link][ref]`,
+  `<form action="https://tracker.example"><input name=q></form>`,
+  `{{constructor.constructor('window.hit=9')()}}`,
+  `[data](data:text/html;base64,PHNjcmlwdD53aW5kb3cuaGl0PTEwPC9zY3JpcHQ+)`,
+];
+const ALL = ATTACKS.join("\n\n");
+const SHORT = `<img src=x onerror="window.hit=11"><script>window.hit=12</script>`;
+
+test("no text of an agent or a tenant becomes markup or script", async ({ reader, service }) => {
+  const agent = await service.call("POST", "/agents", {
+    name: SHORT,
+    prompt: ALL,
+    model: "scripted/inline",
+  });
+  await service.call("PATCH", `/agents/${agent.id}`, { prompt: `${ALL}\n\nmore` });
+  const script = [
+    {
+      thinking: ALL,
+      text: ALL,
+      tools: [
+        { tool: SHORT, input: { [SHORT]: ALL } },
+        { tool: "glob", input: { pattern: SHORT } },
+        { tool: "edit", input: { path: SHORT, old: ALL, new: `${ALL}!` } },
+        { tool: "ask", input: { question: ALL, options: [SHORT, `[x](javascript:window.hit=13)`] } },
+      ],
+    },
+  ];
+  const created = await service.call("POST", "/sessions", {
+    agent: agent.id,
+    title: SHORT,
+    key: SHORT,
+    metadata: { [SHORT]: ALL },
+    input: { script, text: ALL },
+  });
+  const session = created.session.id;
+  await service.until(session, "awaiting_input");
+  await service.call("POST", `/sessions/${session}/messages`, {
+    envelope: { text: ALL, source: SHORT, raw: { [SHORT]: ALL } },
+  });
+  await service.until(session, "idle");
+  await service.call("POST", "/credentials", { provider: "other", key: "sk-hostile-0001", name: SHORT, base_url: "https://example.com/" });
+
+  const clean = async () => {
+    const found = await reader.evaluate(() => ({
+      hit: (window as unknown as { hit?: number }).hit,
+      inert: document.querySelectorAll(
+        "#root script, #root iframe, #root style, #root form[action], #root [onerror], #root [onload], #root img[src^=http]",
+      ).length,
+      links: [...document.querySelectorAll("a")].map((link) => link.getAttribute("href") ?? ""),
+    }));
+    expect(found.hit).toBeUndefined();
+    expect(found.inert).toBe(0);
+    expect(found.links.filter((href) => !/^(#|https?:|mailto:|$)/.test(href))).toEqual([]);
+    await expect(reader.locator("body")).toBeVisible();
+  };
+
+  await expect(reader.getByRole("link", { name: SHORT })).toBeVisible();
+  await clean();
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.locator(".message").first()).toBeVisible();
+  // Everything that folds is unfolded, from the top to the end.
+  const frame = reader.locator(".frame");
+  for (let top = 0; ; top += 400) {
+    await frame.evaluate((element, top) => (element.scrollTop = top), top);
+    for (let folded = timeline.locator('button[aria-expanded="false"]'); (await folded.count()) > 0; ) {
+      await folded.first().click();
+    }
+    for (const summary of await timeline.locator("details:not([open]) > summary").all()) await summary.click();
+    await clean();
+    if (await frame.evaluate((element) => element.scrollTop + element.clientHeight >= element.scrollHeight - 2)) break;
+  }
+  for (const tab of ["details", "events", "deliveries"]) {
+    await reader.goto(`${service.url}/#/sessions/${session}/${tab}`);
+    await expect(reader.getByRole("heading", { name: SHORT })).toBeVisible();
+    if (tab === "events") {
+      for (const row of (await reader.locator(".raw-row > button").all()).slice(0, 8)) await row.click();
+    }
+    await clean();
+  }
+  await reader.goto(`${service.url}/#/agents/${agent.id}`);
+  await expect(reader.getByRole("heading", { name: SHORT })).toBeVisible();
+  await clean();
+  await reader.goto(`${service.url}/#/credentials`);
+  await expect(reader.getByText(SHORT)).toBeVisible();
+  await clean();
+});
+
+test("the address of a page cannot lead anywhere else", async ({ reader, service }) => {
+  for (const path of ["#/sessions/..%2f..%2f", "#/sessions/<img src=x onerror=alert(1)>", "#//evil.example", "#/?status=<b>"]) {
+    await reader.goto(`${service.url}/${path}`);
+    await expect(reader.getByRole("link", { name: "Sojourn" })).toBeVisible();
+  }
+});

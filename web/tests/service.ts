@@ -1,0 +1,131 @@
+// A service of the tests' own: its process, its database, and a receiver of webhooks.
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtempSync, chmodSync, readFileSync, openSync, rmSync } from "node:fs";
+import { createServer, type Server } from "node:http";
+import { createServer as createSocket, type AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+
+const BINARY = resolve(process.env.SOJOURN_BIN ?? "../target/debug/sojourn");
+export const KEY = "sjk_test_the_browser_suite";
+
+export type Json = Record<string, any>;
+
+async function freePort(): Promise<number> {
+  const socket = createSocket();
+  await new Promise<void>((done) => socket.listen(0, "127.0.0.1", done));
+  const { port } = socket.address() as AddressInfo;
+  await new Promise((done) => socket.close(done));
+  return port;
+}
+
+/** The binary, on a port that it keeps when it is started again. */
+export class Service {
+  private process?: ChildProcess;
+  private constructor(
+    readonly url: string,
+    private readonly listen: string,
+    private readonly scratch: string,
+  ) {}
+
+  static async start(): Promise<Service> {
+    const scratch = mkdtempSync(join(tmpdir(), "sojourn-web."));
+    // The database's own user has to pass here.
+    chmodSync(scratch, 0o755);
+    const listen = `127.0.0.1:${await freePort()}`;
+    const service = new Service(`http://${listen}`, listen, scratch);
+    await service.up();
+    return service;
+  }
+
+  async up(): Promise<void> {
+    const log = openSync(join(this.scratch, "log"), "a");
+    const env = {
+      ...process.env,
+      SOJOURN_DATA_DIR: join(this.scratch, "data"),
+      SOJOURN_LISTEN: this.listen,
+      SOJOURN_BOOTSTRAP_API_KEY: KEY,
+      SOJOURN_ALLOW_PRIVATE_WEBHOOKS: "on",
+      SOJOURN_FIRST_SESSION: "off",
+      SOJOURN_LEASE_MS: "2000",
+      SOJOURN_LOG: "warn",
+    };
+    this.process = spawn(BINARY, ["serve"], { env, stdio: ["ignore", log, log] });
+    for (let tries = 0; tries < 600; tries++) {
+      if (this.process.exitCode !== null) break;
+      const ready = await fetch(`${this.url}/readyz`).catch(() => undefined);
+      if (ready?.ok) return;
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    throw new Error(`the service did not start:\n${readFileSync(join(this.scratch, "log"), "utf8")}`);
+  }
+
+  /** Stops as on TERM and waits for the end. */
+  async down(): Promise<void> {
+    const process = this.process;
+    if (!process || process.exitCode !== null) return;
+    const ended = new Promise((done) => process.once("exit", done));
+    process.kill("SIGTERM");
+    await ended;
+  }
+
+  async end(): Promise<void> {
+    await this.down();
+    rmSync(this.scratch, { recursive: true, force: true });
+  }
+
+  async call(method: string, path: string, body?: Json): Promise<Json> {
+    const headers = { authorization: `Bearer ${KEY}`, "content-type": "application/json" };
+    const answer = await fetch(`${this.url}/v3${path}`, { method, headers, body: body && JSON.stringify(body) });
+    const text = await answer.text();
+    if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${text}`);
+    return text ? JSON.parse(text) : {};
+  }
+
+  /** A session that plays a script; returns its id. */
+  async play(script: Json[], more: Json = {}): Promise<string> {
+    const agent = { name: "inline", prompt: "Play the script.", model: "scripted/inline" };
+    await this.call("POST", "/agents", agent);
+    const created = await this.call("POST", "/sessions", { agent: "inline", input: { script }, ...more });
+    return created.session.id;
+  }
+
+  /** Waits until a session has one of these statuses. */
+  async until(session: string, ...statuses: string[]): Promise<Json> {
+    for (let tries = 0; tries < 300; tries++) {
+      const now = await this.call("GET", `/sessions/${session}`);
+      if (statuses.includes(now.status)) return now;
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    throw new Error(`${session} did not become ${statuses.join(" or ")}`);
+  }
+}
+
+/** Takes webhooks and remembers them. */
+export class Receiver {
+  private constructor(
+    private readonly server: Server,
+    readonly url: string,
+    readonly letters: { id: string; body: Json }[],
+  ) {}
+
+  static async start(): Promise<Receiver> {
+    const letters: Receiver["letters"] = [];
+    const server = createServer((request, response) => {
+      let text = "";
+      request.on("data", (chunk) => (text += chunk));
+      request.on("end", () => {
+        letters.push({ id: String(request.headers["webhook-id"]), body: JSON.parse(text) });
+        response.writeHead(204).end();
+      });
+    });
+    await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+    const { port } = server.address() as AddressInfo;
+    return new Receiver(server, `http://127.0.0.1:${port}/hook`, letters);
+  }
+
+  stop(): void {
+    this.server.closeAllConnections();
+    this.server.close();
+  }
+}

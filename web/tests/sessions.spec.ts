@@ -1,0 +1,113 @@
+// Sessions in a browser: watched, steered, asked, answered, canceled, told of.
+import { expect, test } from "./fixtures";
+import { Receiver } from "./service";
+
+test("a session is watched live through a restart of the service", async ({ reader, service }) => {
+  const steps = Array.from({ length: 12 }, (_, at) => ({
+    text: `working on part ${at + 1}`,
+    tools: [{ tool: "glob", input: { pattern: `part-${at + 1}` } }],
+    delay_ms: 400,
+  }));
+  const session = await service.play([...steps, { text: "all parts are done" }], { title: "Through a restart" });
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.getByText("working on part 2", { exact: true })).toBeVisible();
+  await expect(reader.getByText("Live", { exact: true })).toBeVisible();
+
+  await service.down();
+  await expect(reader.getByText("Reconnecting…")).toBeVisible();
+  await service.up();
+  await expect(reader.getByText("Live", { exact: true })).toBeVisible({ timeout: 30_000 });
+  await expect(timeline.getByText("all parts are done").first()).toBeVisible({ timeout: 45_000 });
+  await service.until(session, "idle");
+
+  // What the page holds is the log: nothing twice, nothing missing, in its order.
+  const log = await service.call("GET", `/sessions/${session}/events?limit=500`);
+  await reader.getByRole("link", { name: "Events" }).click();
+  await expect(reader.getByText(`${log.data.length} of ${log.data.length} events`)).toBeVisible();
+});
+
+test("a running session is steered, and its turn is canceled", async ({ reader, service }) => {
+  const session = await service.play([{ text: "slow", delay_ms: 60_000 }], { title: "Slow one" });
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  await expect(reader.getByText("The agent is working")).toBeVisible();
+  const box = reader.getByLabel("Message to the agent");
+  await box.fill("Please hurry.");
+  await box.press("Enter");
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.getByText("Please hurry.")).toBeVisible();
+  await expect(box).toHaveValue("");
+
+  await reader.getByRole("button", { name: "Cancel the turn" }).click();
+  await expect(timeline.locator(".end").first()).toContainText("canceled");
+  // That ended the message's turn as well; the next one begins a new turn, without a script.
+  await service.until(session, "idle");
+  await box.fill("Now then.");
+  await reader.getByRole("button", { name: "Send" }).click();
+  await expect(timeline.locator(".end").last()).toContainText("completed");
+
+  await reader.getByRole("button", { name: "Archive" }).click();
+  await reader.getByRole("button", { name: "Close it for good?" }).click();
+  await expect(reader.getByText("This session is closed.")).toBeVisible();
+});
+
+test("a question is answered with one of its suggestions", async ({ reader, service }) => {
+  const ask = { tool: "ask", input: { question: "Which colour?", options: ["Blue", "Green"] } };
+  const session = await service.play([{ tools: [ask] }], { title: "It asks" });
+  await service.until(session, "awaiting_input");
+  await reader.goto(service.url);
+  await reader.getByLabel("Status").selectOption("awaiting_input");
+  await reader.getByRole("link", { name: "It asks" }).click();
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.getByText("The agent asks")).toBeVisible();
+  await reader.getByRole("group", { name: "Suggested answers" }).getByRole("button", { name: "Green" }).click();
+  await expect(timeline.locator(".message[data-role=user]").last()).toContainText("Green");
+  await expect(reader.getByRole("group", { name: "Suggested answers" })).toBeHidden();
+  await service.until(session, "idle");
+});
+
+test("a limit that ended a turn is shown, raised, and the session goes on", async ({ reader, service }) => {
+  const usage = { input_tokens: 900, output_tokens: 200 };
+  const session = await service.play([{ text: "too much", tools: [{ tool: "glob", input: { pattern: "*" } }], usage }, { text: "never" }], {
+    title: "Bounded",
+    limits: { tokens: 1000 },
+  });
+  await service.until(session, "idle");
+  await reader.goto(`${service.url}/#/sessions/${session}/details`);
+  await expect(reader.getByText(/of 1,000/)).toBeVisible();
+  await reader.getByRole("button", { name: "Change title or limits" }).click();
+  await reader.getByRole("textbox", { name: "Tokens" }).fill("100000");
+  await reader.getByRole("button", { name: "Save" }).click();
+  await expect(reader.getByText(/of 100,000/)).toBeVisible();
+  await reader.getByRole("link", { name: "Timeline" }).click();
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.locator(".end").first()).toContainText("budget exceeded");
+  await reader.getByLabel("Message to the agent").fill("Go on.");
+  await reader.getByRole("button", { name: "Send" }).click();
+  await expect(timeline.locator(".end").last()).toContainText("completed");
+});
+
+test("a webhook's deliveries are seen and sent again", async ({ reader, service }) => {
+  const receiver = await Receiver.start();
+  const session = await service.play([{ text: "first" }], { title: "Told" });
+  await service.until(session, "idle");
+  await reader.goto(`${service.url}/#/sessions/${session}/deliveries`);
+  await expect(reader.getByText("Nobody is told")).toBeVisible();
+  await reader.getByRole("button", { name: "Add a destination" }).click();
+  await reader.getByLabel("Address").fill(receiver.url);
+  await reader.getByRole("button", { name: "Add", exact: true }).click();
+  await expect(reader.getByRole("region", { name: "Signing secret" })).toContainText("whsec_");
+  await reader.getByRole("button", { name: "Done" }).click();
+  await expect(reader.getByText("Nothing was sent yet.")).toBeVisible();
+
+  await service.call("POST", `/sessions/${session}/messages`, { text: "again" });
+  const delivered = reader.getByRole("row").filter({ hasText: "delivered" });
+  await expect(delivered.first()).toBeVisible();
+  await expect.poll(() => receiver.letters.length).toBeGreaterThanOrEqual(2);
+  const before = receiver.letters.length;
+  await delivered.first().getByRole("button", { name: "Redeliver" }).click();
+  await expect.poll(() => receiver.letters.length).toBe(before + 1);
+  const events = receiver.letters.map(({ body }) => body.eventId);
+  expect(events.slice(0, before)).toContain(events[before]);
+  receiver.stop();
+});
