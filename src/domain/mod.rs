@@ -11,6 +11,7 @@ pub mod delta;
 pub mod entry;
 pub mod event;
 pub mod ids;
+pub mod network;
 pub mod session;
 pub mod tool;
 pub mod turn;

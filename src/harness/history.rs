@@ -127,6 +127,8 @@ impl Builder {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::EgressAllowed { .. }
+            | Body::EgressDenied { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

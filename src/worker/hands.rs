@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use tokio::sync::Mutex;
 
-use super::Worker;
+use super::{Worker, outlet::Outlet};
 use crate::{
     base::{
         backoff::Backoff,
@@ -25,12 +25,22 @@ pub(super) struct Hands {
     worker: Worker,
     fence: Fence,
     writer: TurnWriter,
+    outlet: Arc<Outlet>,
+    /// The box whose way out is open.
+    opened: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<SandboxId>>,
 }
 
 impl Hands {
-    pub(super) fn new(worker: Worker, fence: Fence, writer: TurnWriter) -> Self {
-        Self { worker, fence, writer, attached: Mutex::new(None) }
+    pub(super) fn new(worker: Worker, fence: Fence, writer: TurnWriter, outlet: Arc<Outlet>) -> Self {
+        Self {
+            worker,
+            fence,
+            writer,
+            outlet,
+            opened: std::sync::Mutex::default(),
+            attached: Mutex::new(None),
+        }
     }
 
     /// The box, made when there is none.
@@ -45,6 +55,7 @@ impl Hands {
             },
         };
         *attached = Some(id);
+        self.open_way_out(&*sandbox, id).await?;
         Ok(self.hands(sandbox, id))
     }
 
@@ -91,12 +102,29 @@ impl Hands {
         backoff.delay(attempt, self.worker.journal.origin())
     }
 
+    /// Joins the box to this turn's proxy, once. A box without a way out still works.
+    async fn open_way_out(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
+        let opened = || self.opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *opened() == Some(id) {
+            return Ok(());
+        }
+        match self.outlet.open(sandbox, self.grip(id)).await {
+            Ok(()) => *opened() = Some(id),
+            Err(Fault::Stale) => return Err(ToolFault::Stale),
+            Err(fault) => {
+                tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox has no way out")
+            }
+        }
+        Ok(())
+    }
+
     fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
         self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
     }
 
     fn hands(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> tool::Hands {
-        tool::Hands { sandbox, grip: self.grip(id), env: Vec::new(), cwd: String::new() }
+        let web = Arc::clone(&self.outlet) as _;
+        tool::Hands { sandbox, grip: self.grip(id), env: Vec::new(), cwd: String::new(), web }
     }
 
     fn grip(&self, sandbox: SandboxId) -> Grip {

@@ -1,17 +1,20 @@
 //! The harness's ports, joined to the rooms behind them.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 
-use super::hands::Hands;
+use super::{hands::Hands, outlet::Outlet};
 use crate::{
     base::{
         backoff::Backoff,
         limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
-        Event, Session,
+        Body, Event, Session,
         event::{Draft, Outcome},
         tool::{Replay, ToolCall, ToolSpec},
     },
@@ -23,12 +26,37 @@ use crate::{
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
 /// The log, under a lease.
-pub(super) struct LeasedJournal(pub TurnWriter);
+pub(super) struct LeasedJournal {
+    pub writer: TurnWriter,
+    /// Whose counted decisions ride along with what is written.
+    pub outlet: Option<Arc<Outlet>>,
+}
+
+impl LeasedJournal {
+    /// After its end a turn says nothing more, so its box reaches nothing more.
+    async fn record_with(&self, outlet: &Outlet, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
+        if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_))) {
+            outlet.close().await;
+        }
+        let taken = outlet.take();
+        let mut all = outlet.drafts(&taken, &self.writer);
+        all.extend(drafts);
+        let recorded = self.writer.record(all).await;
+        if recorded.is_err() {
+            outlet.restore(&taken);
+        }
+        recorded
+    }
+}
 
 #[async_trait]
 impl harness::Journal for LeasedJournal {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
-        self.0.record(drafts).await.map_err(|halted| match halted {
+        let recorded = match &self.outlet {
+            Some(outlet) => self.record_with(outlet, drafts).await,
+            None => self.writer.record(drafts).await,
+        };
+        recorded.map_err(|halted| match halted {
             Halted::Stale => Halt::Stale,
             Halted::Moved => Halt::Moved,
             Halted::Failed(error) => Halt::Unavailable(error.to_string()),
@@ -36,11 +64,11 @@ impl harness::Journal for LeasedJournal {
     }
 
     async fn log(&self) -> Result<Vec<Event>, Halt> {
-        self.0.log().await.map_err(|error| Halt::Unavailable(error.to_string()))
+        self.writer.log().await.map_err(|error| Halt::Unavailable(error.to_string()))
     }
 
     async fn session(&self) -> Result<Session, Halt> {
-        self.0.session().await.map_err(|error| Halt::Unavailable(error.to_string()))
+        self.writer.session().await.map_err(|error| Halt::Unavailable(error.to_string()))
     }
 }
 

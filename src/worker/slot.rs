@@ -8,6 +8,7 @@ use super::{
     Worker,
     early::{RECOVERY_EXHAUSTED, end_early},
     hands::Hands,
+    outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
 };
 use crate::{
@@ -192,15 +193,19 @@ async fn run_turn(
     };
     let (turn, tools) = prepared;
     let signals = signals(lease.state(), draining.clone(), writer.turn());
-    let hands = Hands::new(worker.clone(), lease.fence(), writer.clone());
+    let outlet =
+        Outlet::new(worker.network.clone(), writer.clone(), worker.journal.origin(), Allowed::default());
+    let outlet = Arc::new(outlet);
+    let hands = Hands::new(worker.clone(), lease.fence(), writer.clone(), Arc::clone(&outlet));
     let tools = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
-    let journal = LeasedJournal(writer);
+    let journal = LeasedJournal { writer, outlet: Some(Arc::clone(&outlet)) };
     let origin = worker.journal.origin();
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
     tokio::select! {
         ended = harness::run(turn, ports) => ended,
         () = signals.follow() => unreachable!("signals are followed for ever"),
+        () = outlet.run() => unreachable!("a way out is served for ever"),
     }
 }
 
