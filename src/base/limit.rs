@@ -237,6 +237,10 @@ pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// How long `sojourn-init` may take to answer a call that does not run anything.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a hook of an environment may take: packages are installed there.
+pub const HOOK_TIMEOUT: Duration = Duration::from_secs(600);
+/// Output of a hook that is kept, per stream, in bytes; its end is told when it fails.
+pub const HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// Between TERM and KILL when a command is ended; within the two seconds by which
 /// a turn may outlast its deadline.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);

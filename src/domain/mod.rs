@@ -9,6 +9,7 @@ pub mod conversation;
 pub mod decide;
 pub mod delta;
 pub mod entry;
+pub mod environment;
 pub mod event;
 pub mod ids;
 pub mod network;

@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod credential;
+pub mod environment;
 pub mod error;
 pub mod event;
 pub mod id;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use tokio::sync::Mutex;
 
-use super::{Worker, outlet::Outlet};
+use super::{Worker, hook, outlet::Outlet, surroundings::Wish};
 use crate::{
     base::{
         backoff::Backoff,
@@ -13,7 +13,7 @@ use crate::{
     domain::{Actor, Body, SandboxId, event::Draft},
     harness::{ToolFault, history},
     journal::{Halted, TurnWriter},
-    sandbox::{BoxLimits, Fault, Grip, Sandbox, Spec},
+    sandbox::{Fault, Grip, Sandbox, Spec},
     store::{self, record::Fence, sandbox::LiveSandbox},
     tool,
 };
@@ -26,8 +26,11 @@ pub(super) struct Hands {
     fence: Fence,
     writer: TurnWriter,
     outlet: Arc<Outlet>,
+    wish: Wish,
     /// The box whose way out is open.
     opened: std::sync::Mutex<Option<SandboxId>>,
+    /// The box whose hook has run.
+    ready: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<SandboxId>>,
 }
 
@@ -38,9 +41,16 @@ impl Hands {
             fence,
             writer,
             outlet,
+            wish: Wish::default(),
             opened: std::sync::Mutex::default(),
+            ready: std::sync::Mutex::default(),
             attached: Mutex::new(None),
         }
+    }
+
+    /// The same, with a box like this where one is made.
+    pub(super) fn wishing(self, wish: Wish) -> Self {
+        Self { wish, ..self }
     }
 
     /// The box, made when there is none.
@@ -56,6 +66,7 @@ impl Hands {
         };
         *attached = Some(id);
         self.open_way_out(&*sandbox, id).await?;
+        self.make_ready(&*sandbox, id).await?;
         Ok(self.hands(sandbox, id))
     }
 
@@ -114,6 +125,23 @@ impl Hands {
             Err(fault) => {
                 tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox has no way out")
             }
+        }
+        Ok(())
+    }
+
+    /// Runs the environment's hook, once in each box: the box remembers the command, so
+    /// whoever asks again, now or after a takeover, gets the outcome of the first.
+    async fn make_ready(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
+        let Some(script) = &self.wish.post_start else { return Ok(()) };
+        let ready = || self.ready.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *ready() == Some(id) {
+            return Ok(());
+        }
+        match hook::run(sandbox, self.grip(id), script).await {
+            Ok(None) => *ready() = Some(id),
+            Ok(Some(failure)) => return Err(ToolFault::Hook(failure)),
+            Err(Fault::Stale) => return Err(ToolFault::Stale),
+            Err(fault) => return Err(ToolFault::Unavailable(fault.to_string())),
         }
         Ok(())
     }
@@ -189,8 +217,8 @@ impl Hands {
                 sandbox: id,
                 tenant: self.fence.tenant,
                 session: self.fence.session,
-                limits: BoxLimits::default(),
-                env: Vec::new(),
+                limits: self.wish.limits,
+                env: self.wish.env.clone(),
             };
             match sandbox.create(&spec, self.fence.epoch).await {
                 Ok(()) => {

@@ -6,10 +6,12 @@
 
 mod early;
 mod hands;
+mod hook;
 mod outlet;
 mod ports;
 mod reap;
 mod slot;
+mod surroundings;
 mod sweep;
 
 use std::sync::Arc;
