@@ -16,6 +16,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use axum::serve::ListenerExt;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -43,7 +44,7 @@ use crate::{
     tool::Catalogue,
     web,
     webhook::Courier,
-    worker::Worker,
+    worker::{Network, Worker},
 };
 
 /// The record of a process: the database, migrated and checked.
@@ -309,6 +310,7 @@ impl Parts {
             hints: self.hints.clone(),
             providers: Arc::new(providers),
             sandbox,
+            network: network(settings)?,
             catalogue: Catalogue::builtin(),
             node: self.node,
             slots: settings.workers,
@@ -343,6 +345,20 @@ async fn serve_http(
 
 fn tenant_client(allow_private: bool) -> net::Client {
     net::Client::new(net::Policy { allow_private }, Arc::new(net::SystemResolver::default()))
+}
+
+/// How sandboxes reach the world.
+fn network(settings: &Settings) -> anyhow::Result<Network> {
+    let extra_roots = match &settings.egress_ca_file {
+        None => Vec::new(),
+        Some(file) => CertificateDer::pem_file_iter(file)
+            .and_then(|certificates| certificates.collect::<Result<_, _>>())
+            .with_context(|| format!("SOJOURN_EGRESS_CA_FILE: {} cannot be read", file.display()))?,
+    };
+    let policy = net::Policy { allow_private: settings.allow_private_egress };
+    let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
+        .context("SOJOURN_EGRESS_CA_FILE holds what is no certificate of an authority")?;
+    Ok(Network { dialer, extra_roots: extra_roots.into() })
 }
 
 fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {

@@ -91,6 +91,15 @@ pub struct Settings {
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_models: bool,
 
+    /// Let environments allow hosts at private addresses: only where every tenant is trusted
+    #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_EGRESS", value_name = "ON|OFF",
+        value_parser = on_or_off, action = clap::ArgAction::Set)]
+    pub allow_private_egress: bool,
+
+    /// File of certificates (PEM) that sandboxes and their proxy trust beside the public ones
+    #[arg(long, env = "SOJOURN_EGRESS_CA_FILE", value_name = "FILE")]
+    pub egress_ca_file: Option<PathBuf>,
+
     /// Program that runs sandboxes: an OCI runtime such as runc
     #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
     pub sandbox_runtime: String,

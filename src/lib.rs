@@ -11,6 +11,7 @@ pub mod blob;
 pub mod cli;
 pub mod config;
 pub mod domain;
+pub mod egress;
 pub mod harness;
 pub mod http;
 pub mod journal;

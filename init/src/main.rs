@@ -1,8 +1,8 @@
 //! `sojourn-init`: PID 1 of every box, and the small programs that it starts.
 //!
 //! Started by the container runtime as `serve`; starts itself again as `run` (one
-//! runner per command) and as `file` (one file operation as the command's user).
-//! Three programs in one file, so that nothing has to fork with threads or run
+//! runner per command), as `file` (one file operation as the command's user) and as
+//! `relay` (the way to the egress proxy). Four programs in one file, so that nothing has to fork with threads or run
 //! code between fork and exec.
 
 mod connection;
@@ -11,6 +11,7 @@ mod files;
 mod kill;
 mod privilege;
 mod pump;
+mod relay;
 mod runner;
 mod server;
 
@@ -27,7 +28,8 @@ fn main() -> ExitCode {
         },
         ["run", directory] => runner::run(directory.as_ref()),
         ["file", operation @ ..] => files::serve(operation),
-        _ => Err(std::io::Error::other("this program is started inside a sandbox: serve, run, file")),
+        ["relay"] => relay::serve(),
+        _ => Err(std::io::Error::other("this program is started inside a sandbox: serve, run, file, relay")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -48,6 +48,13 @@ pub fn pass_nothing_on() -> io::Result<()> {
     Ok(())
 }
 
+/// For the relay: stays the box's root, whom no command can signal, without a right.
+pub fn keep_nothing() -> io::Result<()> {
+    let nothing = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
+    Ok(())
+}
+
 /// For a file helper: becomes the command's user for good.
 ///
 /// A change of user also makes the process undumpable, so no command of that

@@ -18,6 +18,14 @@ pub const OUTPUT_DIR: &str = "/.sojourn/output";
 pub const PROGRAM: &str = "/.sojourn/sojourn-init";
 /// The counter of the box's out-of-memory kills, a file of its cgroup.
 pub const OOM_COUNTER: &str = "/.sojourn/oom";
+/// What the host shows of the box's way out; the box cannot write there.
+pub const EGRESS_DIR: &str = "/.sojourn/egress";
+/// The socket of the egress proxy in that directory.
+pub const PROXY_SOCKET: &str = "proxy.sock";
+/// What the box's programs trust: public roots and the box's own authority.
+pub const CERTIFICATES: &str = "/.sojourn/egress/certificates.pem";
+/// Where the box's programs find their proxy, on the box's loopback.
+pub const PROXY_PORT: u16 = 3_128;
 /// User and group of every command and file operation.
 pub const COMMAND_UID: u32 = 1_000;
 

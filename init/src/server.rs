@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    net::{Ipv4Addr, TcpListener},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{fs::PermissionsExt, net::UnixListener},
@@ -20,7 +21,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{WaitOptions, wait},
 };
-use sojourn_init::protocol::{Answer, CONTROL_DIR, Call, FaultKind, PROGRAM, SOCKET_NAME};
+use sojourn_init::protocol::{Answer, CONTROL_DIR, Call, FaultKind, PROGRAM, PROXY_PORT, SOCKET_NAME};
 
 use crate::{
     connection::{Arrived, Connection, Pending},
@@ -46,6 +47,8 @@ pub fn serve(orphan_after: Option<Duration>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut server = Server {
         listener,
+        proxy: listen_for_proxy(),
+        relay: None,
         connections: BTreeMap::new(),
         next_token: 0,
         execs: Execs::default(),
@@ -61,8 +64,19 @@ pub fn serve(orphan_after: Option<Duration>) -> io::Result<()> {
     }
 }
 
+/// Without a loopback there is no proxy either; the box works without.
+fn listen_for_proxy() -> Option<TcpListener> {
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))
+        .and_then(|proxy| proxy.set_nonblocking(true).map(|()| proxy));
+    bound.inspect_err(|error| eprintln!("sojourn-init: no way to a proxy: {error}")).ok()
+}
+
 struct Server {
     listener: UnixListener,
+    /// The port of the proxy, held from before the first command on.
+    proxy: Option<TcpListener>,
+    /// Who serves that port, once it was needed; also one of the helpers.
+    relay: Option<u32>,
     connections: BTreeMap<u64, Connection>,
     next_token: u64,
     execs: Execs,
@@ -75,6 +89,7 @@ struct Server {
 #[derive(Clone)]
 enum Source {
     Listener,
+    Proxy,
     Connection(u64),
     Report(String),
 }
@@ -87,6 +102,7 @@ impl Server {
         for (source, flags) in ready {
             match source {
                 Source::Listener => self.accept(),
+                Source::Proxy => self.start_relay(),
                 Source::Report(exec_id) => self.execs.read_report(&exec_id, &self.helpers),
                 Source::Connection(token) => {
                     if self.progress(token, flags).is_err() {
@@ -114,6 +130,10 @@ impl Server {
         let listens = self.connections.len() < CONNECTIONS_MAX;
         let listening = if listens { PollFlags::IN } else { PollFlags::empty() };
         let mut slots = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), listening)];
+        if let Some(proxy) = self.proxy.as_ref().filter(|_| self.relay.is_none()) {
+            sources.push(Source::Proxy);
+            slots.push(PollFd::from_borrowed_fd(proxy.as_fd(), PollFlags::IN));
+        }
         for (&token, connection) in &self.connections {
             let (fd, flags) = connection.interest();
             sources.push(Source::Connection(token));
@@ -135,7 +155,24 @@ impl Server {
     /// Reaps runners, helpers and orphans.
     fn reap(&mut self) {
         while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
-            self.helpers.remove(&pid.as_raw_nonzero().get().cast_unsigned());
+            let pid = pid.as_raw_nonzero().get().cast_unsigned();
+            self.helpers.remove(&pid);
+            self.relay.take_if(|relay| *relay == pid);
+        }
+    }
+
+    /// Gives the proxy's port to a relay. Without a process to spare, the connection
+    /// that asked is dropped, or it would ask for ever.
+    fn start_relay(&mut self) {
+        let Some(proxy) = &self.proxy else { return };
+        let relay =
+            |port| Command::new(PROGRAM).arg("relay").stdin(Stdio::from(port)).stdout(Stdio::null()).spawn();
+        match proxy.as_fd().try_clone_to_owned().and_then(relay) {
+            Ok(child) => {
+                self.helpers.insert(child.id());
+                self.relay = Some(child.id());
+            }
+            Err(_) => drop(proxy.accept()),
         }
     }
 
@@ -244,7 +281,7 @@ impl Server {
 
     /// Gives the connection to a helper, which answers it.
     fn help(&mut self, token: u64, operation: &[&str]) -> io::Result<()> {
-        if self.helpers.len() >= HELPERS_MAX {
+        if self.helpers.len() >= HELPERS_MAX + usize::from(self.relay.is_some()) {
             let text = "the sandbox is busy with other file operations";
             return self.answer(token, &Answer::fault(FaultKind::Unavailable, text), &[]);
         }

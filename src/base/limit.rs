@@ -257,6 +257,10 @@ pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// How long `sojourn-init` may take to answer a call that does not run anything.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a hook of an environment may take: packages are installed there.
+pub const HOOK_TIMEOUT: Duration = Duration::from_secs(600);
+/// Output of a hook that is kept, per stream, in bytes; its end is told when it fails.
+pub const HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// Between TERM and KILL when a command is ended; within the two seconds by which
 /// a turn may outlast its deadline.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);
@@ -332,3 +336,30 @@ pub const HOUSEKEEPING_BATCH: i64 = 1_000;
 pub const SANDBOX_CALL_ATTEMPTS_MAX: u32 = 3;
 /// First and longest back-off between two tries to start or ask a box.
 pub const SANDBOX_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+
+// ---- egress ----
+
+/// Connections of one box that are served at the same time; others wait.
+pub const EGRESS_CONNECTIONS_MAX: usize = 64;
+/// Different decisions of one turn that are told by name; a box chooses the names.
+pub const EGRESS_DECISIONS_MAX: usize = 128;
+/// How often counts of equal decisions are written while nothing else is.
+pub const EGRESS_FLUSH_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a program may take to begin its handshake in a tunnel.
+pub const EGRESS_HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest beginning of a handshake, in bytes; key shares after quantum make it long.
+pub const EGRESS_HELLO_BYTES_MAX: usize = 64 << 10;
+/// How long a host may take to begin its answer: models think for minutes.
+pub const EGRESS_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
+/// Longest head of a request, in bytes.
+pub const EGRESS_HEAD_BYTES_MAX: usize = 64 << 10;
+/// Certificates that one box's authority keeps; the first is forgotten first.
+pub const EGRESS_LEAVES_MAX: usize = 64;
+/// How long certificates for a box are valid; longer than a box lives.
+pub const EGRESS_CERTIFICATE_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
+/// Bytes of an answer that `web_fetch` reads.
+pub const FETCH_BYTES_MAX: usize = 1 << 20;
+/// How long `web_fetch` may take, redirects included.
+pub const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Redirects that `web_fetch` follows; each is judged anew.
+pub const FETCH_REDIRECTS_MAX: usize = 5;

@@ -72,6 +72,8 @@ impl Session {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::EgressAllowed { .. }
+            | Body::EgressDenied { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

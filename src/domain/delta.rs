@@ -53,6 +53,8 @@ impl Delta {
                 | Body::SandboxCreated { .. }
                 | Body::SandboxLost { .. }
                 | Body::SandboxTerminated { .. }
+                | Body::EgressAllowed { .. }
+                | Body::EgressDenied { .. }
                 | Body::LimitWarning { .. }
                 | Body::LimitExceeded { .. } => {}
             }

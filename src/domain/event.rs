@@ -210,6 +210,23 @@ pub enum Body {
     /// The sandbox was ended by the service.
     #[serde(rename = "sandbox.terminated")]
     SandboxTerminated { sandbox_id: SandboxId, reason: String },
+    /// The box, or a tool for it, was let through to a host. The first of equal ones is
+    /// written before anything leaves; `count` of a later one says how many followed.
+    #[serde(rename = "egress.allowed")]
+    EgressAllowed {
+        host: String,
+        port: u16,
+        method: String,
+        /// `tunnel`, `inspected` or `plain`.
+        manner: String,
+        /// Names of the secrets that were put in.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        secrets: Vec<String>,
+        count: u64,
+    },
+    /// The box, or a tool for it, was kept from a host.
+    #[serde(rename = "egress.denied")]
+    EgressDenied { host: String, port: u16, method: String, reason: String, count: u64 },
     /// A limit is close: 80 % are used. Once per limit.
     #[serde(rename = "limit.warning")]
     LimitWarning { limit: String, used: u64, allowed: u64 },
@@ -309,6 +326,8 @@ impl Body {
             Self::SandboxCreated { .. } => "sandbox.created",
             Self::SandboxLost { .. } => "sandbox.lost",
             Self::SandboxTerminated { .. } => "sandbox.terminated",
+            Self::EgressAllowed { .. } => "egress.allowed",
+            Self::EgressDenied { .. } => "egress.denied",
             Self::LimitWarning { .. } => "limit.warning",
             Self::LimitExceeded { .. } => "limit.exceeded",
         }
@@ -334,6 +353,8 @@ impl Body {
             | Self::SandboxCreated { .. }
             | Self::SandboxLost { .. }
             | Self::SandboxTerminated { .. }
+            | Self::EgressAllowed { .. }
+            | Self::EgressDenied { .. }
             | Self::LimitWarning { .. }
             | Self::LimitExceeded { .. } => Level::Progress,
         }

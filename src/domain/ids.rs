@@ -26,6 +26,8 @@ kinds! {
     RevisionKind RevisionId "rev"
     /// A stored provider key.
     CredentialKind CredentialId "cred"
+    /// A stored environment.
+    EnvironmentKind EnvironmentId "env"
     /// A session.
     SessionKind SessionId "ses"
     /// A turn of a session.

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::{
     conversation::ModelOptions,
+    environment::EnvironmentSnapshot,
     ids::*,
     turn::{LastTurn, Turn},
     usage::Usage,
@@ -96,6 +97,9 @@ pub struct Created {
     pub agent_id: Option<AgentId>,
     pub credential_id: Option<CredentialId>,
     pub agent_snapshot: Option<AgentSnapshot>,
+    /// What its box is; none for one of the default size that reaches nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentSnapshot>,
     pub title: Option<String>,
     pub key: Option<String>,
     pub client_id: Option<String>,

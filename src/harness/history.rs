@@ -138,6 +138,8 @@ impl Conversation {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::EgressAllowed { .. }
+            | Body::EgressDenied { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

@@ -102,6 +102,9 @@ pub enum ToolFault {
     /// No sandbox could be had after bounded tries: the turn ends.
     #[error("no sandbox could be had: {0}")]
     Unavailable(String),
+    /// A hook of the session's environment failed: the turn ends, trying again would not help.
+    #[error("a hook of the environment failed: {0}")]
+    Hook(String),
     /// The record is out of reach: what became of the call is asked later.
     #[error("the record is out of reach: {0}")]
     Away(String),

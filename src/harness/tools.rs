@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     Done, Halt, ToolFault, history,
-    turn::{NO_SANDBOX, Run},
+    turn::{HOOK_FAILED, NO_SANDBOX, Run},
 };
 use crate::{
     base::{backoff::Backoff, limit},
@@ -74,7 +74,8 @@ impl Run<'_> {
                 Ok(done) => drafts.extend(self.result_events(call, done)),
                 Err(ToolFault::Stale) => return Err(Halt::Stale),
                 Err(ToolFault::Away(reason)) => return Err(Halt::Unavailable(reason)),
-                Err(ToolFault::Unavailable(reason)) => unavailable = Some(reason),
+                Err(ToolFault::Unavailable(reason)) => unavailable = Some((NO_SANDBOX, reason)),
+                Err(ToolFault::Hook(reason)) => unavailable = Some((HOOK_FAILED, reason)),
             }
         }
         match unavailable {
@@ -82,7 +83,7 @@ impl Run<'_> {
                 self.record(drafts).await?;
                 Ok(false)
             }
-            Some(reason) => self.no_sandbox(batch, drafts, reason).await,
+            Some(failed) => self.no_sandbox(batch, drafts, failed).await,
         }
     }
 
@@ -92,7 +93,7 @@ impl Run<'_> {
         &mut self,
         batch: &[ToolCall],
         mut drafts: Vec<Draft>,
-        reason: String,
+        (code, reason): (&'static str, String),
     ) -> Result<bool, Halt> {
         let has_acted = drafts.iter().chain(self.own_events().map(|event| &event.draft)).any(
             |draft| matches!(&draft.body, Body::ToolResult { outcome, .. } if *outcome != Outcome::NotRun),
@@ -104,7 +105,8 @@ impl Run<'_> {
             .take_while(|event| !matches!(event.draft.body, Body::StepCompleted(_)))
             .filter(|event| matches!(event.draft.body, Body::ErrorRuntime(_)))
             .count() as u32;
-        if !has_acted && never_began && failures < limit::INFRASTRUCTURE_ATTEMPTS_MAX {
+        let may_help = code == NO_SANDBOX && !has_acted && never_began;
+        if may_help && failures < limit::INFRASTRUCTURE_ATTEMPTS_MAX {
             let retry_at = self.ports.origin.now() + BACKOFF.delay(failures, self.ports.origin);
             let failure = Failure { code: NO_SANDBOX.to_owned(), message: reason, retry_at: Some(retry_at) };
             drafts.push(self.draft(Body::ErrorRuntime(failure), Actor::system()));
@@ -120,7 +122,7 @@ impl Run<'_> {
                 drafts.extend(self.result_events(&call, done));
             }
         }
-        self.fail(NO_SANDBOX, reason, drafts).await
+        self.fail(code, reason, drafts).await
     }
 
     /// Whether nothing of a call has begun that no sandbox could be had for.

@@ -62,6 +62,10 @@ scopes! {
     ReadCredentials "credentials:read" None;
     /// Create and change credentials.
     WriteCredentials "credentials:write" None;
+    /// Read environments, never the values of their secrets.
+    ReadEnvironments "environments:read" None;
+    /// Create and change environments.
+    WriteEnvironments "environments:write" None;
 }
 
 /// A caller with an API key that has the scope.

@@ -9,6 +9,7 @@ mod body;
 mod credentials;
 mod deliveries;
 mod destinations;
+mod environments;
 mod error;
 mod events;
 mod finish;
@@ -114,6 +115,8 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(credentials::create, credentials::list))
         .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
         .routes(routes!(credentials::set_default))
+        .routes(routes!(environments::create, environments::list))
+        .routes(routes!(environments::get, environments::patch, environments::delete))
         .routes(routes!(sessions::create::create, sessions::list::list))
         .routes(routes!(sessions::get, sessions::patch))
         .routes(routes!(sessions::steer::steer, events::messages))

@@ -41,6 +41,7 @@ pub enum Errors {
         (name = "turns", description = "What the agent did with its input, turn by turn."),
         (name = "agents", description = "What a session runs: prompt, model, tools, in immutable revisions."),
         (name = "credentials", description = "Provider keys, sealed at rest."),
+        (name = "environments", description = "What a session's sandbox is, and what it may reach."),
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "service", description = "Whether the service is alive and ready."),
     ),

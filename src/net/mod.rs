@@ -9,6 +9,7 @@
 
 mod address;
 mod client;
+mod dial;
 mod resolve;
 mod tls;
 mod url;
@@ -16,6 +17,7 @@ mod url;
 pub use self::{
     address::is_public,
     client::{Client, refusal},
+    dial::{Dialer, Way},
     resolve::{Resolver, SystemResolver},
     tls::install_tls,
     url::{Refused, parse},

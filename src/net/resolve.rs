@@ -72,7 +72,7 @@ impl Vetted {
     ///
     /// Others of the same name are dropped rather than refused with it: a host
     /// behind DNS64 has a synthetic address beside its own.
-    async fn vetted(&self, host: &str) -> Result<Vec<SocketAddr>, Refused> {
+    pub async fn vetted(&self, host: &str) -> Result<Vec<SocketAddr>, Refused> {
         let found = self.resolver.resolve(host).await.unwrap_or_else(|error| {
             tracing::debug!(host, %error, "a name could not be resolved");
             Vec::new()

@@ -19,13 +19,18 @@ pub fn install_tls() {
 /// The configuration of every client of this room.
 pub(super) fn config() -> ClientConfig {
     let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    // A preconfigured TLS configuration is used as it is: without the first protocol,
+    // every connection would fall back to HTTP/1.1.
+    with_roots(roots, &[b"h2", b"http/1.1"])
+}
+
+/// A configuration that trusts these roots and speaks these protocols.
+pub(super) fn with_roots(roots: RootCertStore, protocols: &[&[u8]]) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring supports TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // A preconfigured TLS configuration is used as it is: without this, every
-    // connection would fall back to HTTP/1.1.
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     config
 }

@@ -116,7 +116,7 @@ fn check_literal(named: Named, plain: bool, ip: IpAddr) -> Result<(), Refused> {
 
 /// Names are judged by their addresses; only the names that are loopback by
 /// definition (RFC 6761, section 6.3) can be told without asking.
-fn check_name(named: Named, name: &str) -> Result<(), Refused> {
+pub(super) fn check_name(named: Named, name: &str) -> Result<(), Refused> {
     let bare = name.strip_suffix('.').unwrap_or(name);
     let loopback = bare == "localhost" || bare.ends_with(".localhost");
     if bare.is_empty() || loopback && !allows_private(named) {

@@ -6,6 +6,7 @@
 //! the host never opens a path that a box can write.
 
 mod client;
+mod door;
 pub mod local;
 
 use std::time::Duration;
@@ -13,6 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::domain::{SandboxId, SessionId, TenantId};
+
+pub use door::Door;
 
 /// A provider of boxes.
 ///
@@ -64,6 +67,13 @@ pub trait Sandbox: Send + Sync {
 
     /// Replaces a file atomically as the command's user; makes its directories.
     async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault>;
+
+    /// Opens the box's only way out: who accepts at the door is the proxy that its
+    /// commands find. A second door takes the place of the first.
+    ///
+    /// # Errors
+    /// `Gone` when there is no such box; `Refused` by a provider without doors.
+    async fn door(&self, grip: Grip) -> Result<Door, Fault>;
 
     /// Ends the box. The session's disk stays. Idempotent.
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault>;

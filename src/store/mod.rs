@@ -11,6 +11,7 @@ pub mod credential;
 pub mod delivery;
 pub mod destination;
 pub mod embedded;
+pub mod environment;
 pub mod event;
 pub mod gauge;
 pub mod hint;

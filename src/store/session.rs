@@ -22,6 +22,7 @@ struct Row {
     agent_id: Option<Uuid>,
     credential_id: Option<Uuid>,
     agent_snapshot: Option<String>,
+    environment: Option<String>,
     title: Option<String>,
     key: Option<String>,
     client_id: Option<String>,
@@ -51,8 +52,8 @@ struct Row {
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select session_id, agent_id, credential_id, agent_snapshot::text, title, key, client_id, metadata::text,
-                    limits::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
+            "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, title, key, client_id,
+                    metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
                     cancel_turn_id, ended_turn_id, turns, input_tokens, output_tokens, cache_write_tokens,
                     cache_read_tokens, steps, tool_calls, created_at, updated_at
              from session ",
@@ -99,6 +100,7 @@ impl Row {
                 agent_id: self.agent_id.map(Id::from_uuid),
                 credential_id: self.credential_id.map(Id::from_uuid),
                 agent_snapshot: self.agent_snapshot.as_deref().map(from_json).transpose()?,
+                environment: self.environment.as_deref().map(from_json).transpose()?,
                 title: self.title,
                 key: self.key,
                 client_id: self.client_id,
@@ -218,9 +220,11 @@ impl Tx {
         sqlx::query(
             "insert into session (
                 tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
-                limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at
+                limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
+                environment
              )
-             values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18)",
+             values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
+                     $19::json)",
         )
         .bind(tenant)
         .bind(session.id.uuid())
@@ -240,6 +244,7 @@ impl Tx {
         .bind(session.queued.as_ref().map(|turn| turn.id.uuid()))
         .bind(session.created_at)
         .bind(session.updated_at)
+        .bind(created.environment.as_ref().map(json))
         .execute(self.connection())
         .await?;
         if let Some(turn) = &session.queued {

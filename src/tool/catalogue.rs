@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Done, Hands, Recovered, Stop, ToolFault, ask, bash, edit, exec, glob, grep, read, schema::Schema, write,
+    Done, Hands, Recovered, Stop, ToolFault, ask, bash, edit, exec, glob, grep, read, schema::Schema,
+    web_fetch, write,
 };
 use crate::{
     domain::tool::{ASK, ToolCall, ToolSpec},
@@ -36,12 +37,13 @@ enum Tool {
     Edit,
     Glob,
     Grep,
+    WebFetch,
     Ask,
 }
 
 /// The name of every tool, in the order of the specs.
-pub fn names() -> [&'static str; 7] {
-    ["bash", "read", "write", "edit", "glob", "grep", ASK]
+pub fn names() -> [&'static str; 8] {
+    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK]
 }
 
 impl Catalogue {
@@ -58,6 +60,7 @@ impl Catalogue {
             entry(Tool::Edit, edit::spec()),
             entry(Tool::Glob, glob::spec()),
             entry(Tool::Grep, grep::spec()),
+            entry(Tool::WebFetch, web_fetch::spec()),
             entry(Tool::Ask, ask::spec()),
         ];
         Self(entries.into())
@@ -93,6 +96,7 @@ impl Catalogue {
             Tool::Edit => edit::run(call, parsed(input), hands).await,
             Tool::Glob => glob::run(call, parsed(input), hands).await,
             Tool::Grep => grep::run(call, parsed(input), hands).await,
+            Tool::WebFetch => web_fetch::run(parsed(input), hands).await,
             Tool::Ask => Ok(ask::put()),
         })
     }
@@ -112,7 +116,7 @@ impl Catalogue {
         let recovered = match tool {
             Tool::Bash => bash::recover(call, parsed(input), hands).await,
             Tool::Edit => edit::recover(call, parsed(input), hands).await,
-            Tool::Read | Tool::Write | Tool::Glob | Tool::Grep | Tool::Ask => {
+            Tool::Read | Tool::Write | Tool::Glob | Tool::Grep | Tool::WebFetch | Tool::Ask => {
                 return self.run(call, hands).await.map(Recovered::Done);
             }
         };
@@ -129,7 +133,7 @@ impl Catalogue {
     pub async fn cancel(&self, call: &ToolCall, hands: &Hands) {
         match self.entry(&call.tool).map(|entry| entry.tool) {
             Some(Tool::Bash | Tool::Glob | Tool::Grep) => {}
-            Some(Tool::Read | Tool::Write | Tool::Edit | Tool::Ask) | None => return,
+            Some(Tool::Read | Tool::Write | Tool::Edit | Tool::WebFetch | Tool::Ask) | None => return,
         }
         if let Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) =
             hands.sandbox.kill(hands.grip, &exec::id(call)).await

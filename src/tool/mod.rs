@@ -14,9 +14,12 @@ mod grep;
 mod output;
 mod read;
 mod schema;
+mod web_fetch;
 mod write;
 
 use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
 
 use crate::sandbox::{self, Grip, Sandbox};
 
@@ -34,6 +37,27 @@ pub struct Hands {
     pub env: Vec<(String, String)>,
     /// Absolute; where commands start. `/workspace` when empty.
     pub cwd: String,
+    /// The world, as far as the session's environment allows it.
+    pub web: Arc<dyn Web>,
+}
+
+/// The world beyond the box, under the rules that hold for the box.
+#[async_trait]
+pub trait Web: Send + Sync {
+    /// A page, or why there is none, in words for the model.
+    async fn fetch(&self, url: &str) -> Result<Page, String>;
+}
+
+/// What a host answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Where it came from after the redirects.
+    pub url: String,
+    pub status: u16,
+    pub content_type: String,
+    pub content: Vec<u8>,
+    /// There was more than was read.
+    pub is_cut: bool,
 }
 
 /// What came of a call.

@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod credential;
 pub mod delta;
+pub mod environment;
 pub mod error;
 pub mod event;
 pub mod id;

@@ -7,7 +7,9 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    countable, small_object,
+    countable,
+    environment::{EnvironmentChoice, sound_choice},
+    small_object,
     webhook::{CreateDestination, DestinationView},
 };
 use crate::{
@@ -17,6 +19,7 @@ use crate::{
     },
     domain::{
         AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
+        environment::EnvironmentSnapshot,
         session::{AgentSnapshot, Limits, Source},
         turn::LastTurn,
     },
@@ -61,6 +64,10 @@ pub struct CreateSession {
     /// Names the client that made it.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub client_id: Option<String>,
+    /// What its sandbox is and may reach, pinned for good: id or name of an environment, or
+    /// an object. Without one it reaches nothing.
+    #[garde(custom(sound_choice))]
+    pub environment: Option<EnvironmentChoice>,
 }
 
 /// Text, or an object that carries it as `text` beside whatever else is of use.
@@ -181,6 +188,8 @@ pub struct SessionView {
     pub credential_id: Option<CredentialId>,
     #[schema(required)]
     pub agent_snapshot: Option<AgentSnapshot>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentSnapshot>,
     #[schema(required)]
     pub last_turn: Option<LastTurn>,
     pub usage: Usage,
@@ -215,6 +224,7 @@ impl From<Session> for SessionView {
             agent_id: created.agent_id,
             credential_id: created.credential_id,
             agent_snapshot: created.agent_snapshot,
+            environment: created.environment,
             last_turn,
             usage: session.usage,
             limits: created.limits,

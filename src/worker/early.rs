@@ -3,11 +3,14 @@
 //! Called by `slot`; writes through the turn's own pen, so that a worker that lost the
 //! session ends nothing.
 
+use std::sync::Arc;
+
 use serde_json::Map;
 
 use super::{
     Worker,
     hands::Hands,
+    outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
 };
 use crate::{
@@ -45,7 +48,8 @@ pub(super) async fn end_early(
     };
     let open = harness::history::open_calls(&log, writer.turn());
     // What an earlier attempt started would go on beside the next turn.
-    let hands = Hands::new(worker.clone(), writer.fence(), writer.clone());
+    let outlet = Arc::new(Outlet::new(worker.network.clone(), writer.clone(), origin, Allowed::default()));
+    let hands = Hands::new(worker.clone(), writer.fence(), writer.clone(), outlet);
     let tools = LeasedTools::new(worker.catalogue.clone(), hands, None);
     for call in &open {
         harness::Tools::cancel(&tools, call).await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use tokio::sync::Mutex;
 
-use super::Worker;
+use super::{Worker, hook, outlet::Outlet, surroundings::Wish};
 use crate::{
     base::{
         backoff::Backoff,
@@ -13,7 +13,7 @@ use crate::{
     domain::{Actor, Body, SandboxId, event::Draft},
     harness::{ToolFault, history},
     journal::{Halted, TurnWriter},
-    sandbox::{BoxLimits, Fault, Grip, Sandbox, Spec},
+    sandbox::{Fault, Grip, Sandbox, Spec},
     store::{self, record::Fence, sandbox::LiveSandbox},
     tool,
 };
@@ -25,12 +25,32 @@ pub(super) struct Hands {
     worker: Worker,
     fence: Fence,
     writer: TurnWriter,
+    outlet: Arc<Outlet>,
+    wish: Wish,
+    /// The box whose way out is open.
+    opened: std::sync::Mutex<Option<SandboxId>>,
+    /// The box whose hook has run.
+    ready: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<SandboxId>>,
 }
 
 impl Hands {
-    pub(super) fn new(worker: Worker, fence: Fence, writer: TurnWriter) -> Self {
-        Self { worker, fence, writer, attached: Mutex::new(None) }
+    pub(super) fn new(worker: Worker, fence: Fence, writer: TurnWriter, outlet: Arc<Outlet>) -> Self {
+        Self {
+            worker,
+            fence,
+            writer,
+            outlet,
+            wish: Wish::default(),
+            opened: std::sync::Mutex::default(),
+            ready: std::sync::Mutex::default(),
+            attached: Mutex::new(None),
+        }
+    }
+
+    /// The same, with a box like this where one is made.
+    pub(super) fn wishing(self, wish: Wish) -> Self {
+        Self { wish, ..self }
     }
 
     /// The box, made when there is none.
@@ -45,6 +65,8 @@ impl Hands {
             },
         };
         *attached = Some(id);
+        self.open_way_out(&*sandbox, id).await?;
+        self.make_ready(&*sandbox, id).await?;
         Ok(self.hands(sandbox, id))
     }
 
@@ -91,12 +113,46 @@ impl Hands {
         backoff.delay(attempt, self.worker.journal.origin())
     }
 
+    /// Joins the box to this turn's proxy, once. A box without a way out still works.
+    async fn open_way_out(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
+        let opened = || self.opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *opened() == Some(id) {
+            return Ok(());
+        }
+        match self.outlet.open(sandbox, self.grip(id)).await {
+            Ok(()) => *opened() = Some(id),
+            Err(Fault::Stale) => return Err(ToolFault::Stale),
+            Err(fault) => {
+                tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox has no way out")
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the environment's hook, once in each box: the box remembers the command, so
+    /// whoever asks again, now or after a takeover, gets the outcome of the first.
+    async fn make_ready(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
+        let Some(script) = &self.wish.post_start else { return Ok(()) };
+        let ready = || self.ready.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *ready() == Some(id) {
+            return Ok(());
+        }
+        match hook::run(sandbox, self.grip(id), script).await {
+            Ok(None) => *ready() = Some(id),
+            Ok(Some(failure)) => return Err(ToolFault::Hook(failure)),
+            Err(Fault::Stale) => return Err(ToolFault::Stale),
+            Err(fault) => return Err(ToolFault::Unavailable(fault.to_string())),
+        }
+        Ok(())
+    }
+
     fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
         self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
     }
 
     fn hands(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> tool::Hands {
-        tool::Hands { sandbox, grip: self.grip(id), env: Vec::new(), cwd: String::new() }
+        let web = Arc::clone(&self.outlet) as _;
+        tool::Hands { sandbox, grip: self.grip(id), env: Vec::new(), cwd: String::new(), web }
     }
 
     fn grip(&self, sandbox: SandboxId) -> Grip {
@@ -161,8 +217,8 @@ impl Hands {
                 sandbox: id,
                 tenant: self.fence.tenant,
                 session: self.fence.session,
-                limits: BoxLimits::default(),
-                env: Vec::new(),
+                limits: self.wish.limits,
+                env: self.wish.env.clone(),
             };
             match sandbox.create(&spec, self.fence.epoch).await {
                 Ok(()) => {

@@ -6,12 +6,17 @@
 
 mod early;
 mod hands;
+mod hook;
+mod outlet;
 mod ports;
 mod reap;
 mod slot;
+mod surroundings;
 mod sweep;
 
 use std::sync::Arc;
+
+pub use outlet::Network;
 
 use tokio::{
     sync::watch,
@@ -42,6 +47,8 @@ pub struct Worker {
     /// Why there are no boxes here, when there are none.
     pub sandbox: Result<Arc<dyn Sandbox>, String>,
     pub catalogue: Catalogue,
+    /// How boxes reach the world.
+    pub network: Network,
     /// The machine whose boxes this worker reaches.
     pub node: Uuid,
     /// Turns that run at the same time.

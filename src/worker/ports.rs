@@ -1,20 +1,20 @@
 //! The harness's ports, joined to the rooms behind them.
 
 use std::{
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 
-use super::hands::Hands;
+use super::{hands::Hands, outlet::Outlet};
 use crate::{
     base::{
         backoff::Backoff,
         limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
-        Event, Session,
+        Body, Event, Session,
         event::{Draft, Outcome},
         piece::Piece,
         tool::{Replay, ToolCall, ToolSpec},
@@ -33,24 +33,46 @@ pub(super) struct LeasedJournal {
     /// each has its answer already.
     session: Mutex<Option<Session>>,
     log: Mutex<Option<Vec<Event>>>,
+    /// Whose counted decisions ride along with what is written.
+    outlet: Option<Arc<Outlet>>,
 }
 
 impl LeasedJournal {
-    /// With nothing read yet.
+    /// With nothing read yet, for a turn whose box reaches nothing.
     pub(super) fn of(writer: TurnWriter) -> Self {
-        Self { writer, session: Mutex::new(None), log: Mutex::new(None) }
+        Self { writer, session: Mutex::new(None), log: Mutex::new(None), outlet: None }
     }
 
     /// With the session and then the log, as they were read under this very lease.
-    pub(super) fn new(writer: TurnWriter, session: Session, log: Vec<Event>) -> Self {
-        Self { writer, session: Mutex::new(Some(session)), log: Mutex::new(Some(log)) }
+    pub(super) fn new(writer: TurnWriter, session: Session, log: Vec<Event>, outlet: Arc<Outlet>) -> Self {
+        let (session, log) = (Mutex::new(Some(session)), Mutex::new(Some(log)));
+        Self { writer, session, log, outlet: Some(outlet) }
+    }
+
+    /// After its end a turn says nothing more, so its box reaches nothing more.
+    async fn record_with(&self, outlet: &Outlet, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
+        if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_))) {
+            outlet.close().await;
+        }
+        let taken = outlet.take();
+        let mut all = outlet.drafts(&taken, &self.writer);
+        all.extend(drafts);
+        let recorded = self.writer.record(all).await;
+        if recorded.is_err() {
+            outlet.restore(&taken);
+        }
+        recorded
     }
 }
 
 #[async_trait]
 impl harness::Journal for LeasedJournal {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
-        self.writer.record(drafts).await.map_err(|halted| match halted {
+        let recorded = match &self.outlet {
+            Some(outlet) => self.record_with(outlet, drafts).await,
+            None => self.writer.record(drafts).await,
+        };
+        recorded.map_err(|halted| match halted {
             Halted::Stale => Halt::Stale,
             Halted::Moved => Halt::Moved,
             Halted::Failed(error) => Halt::Unavailable(error.to_string()),

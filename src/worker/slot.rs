@@ -8,7 +8,9 @@ use super::{
     Worker,
     early::{RECOVERY_EXHAUSTED, end_early},
     hands::Hands,
+    outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
+    surroundings::{self, Wish},
 };
 use crate::{
     base::{
@@ -194,17 +196,20 @@ async fn run_turn(
         Ok(prepared) => prepared,
         Err((code, message)) => return end_early(worker, &writer, code, message).await,
     };
-    let (turn, tools) = prepared;
+    let (turn, tools, (wish, allowed)) = prepared;
     let signals = signals(lease.state(), draining.clone(), writer.turn());
-    let hands = Hands::new(worker.clone(), lease.fence(), writer.clone());
+    let outlet = Outlet::new(worker.network.clone(), writer.clone(), worker.journal.origin(), allowed);
+    let outlet = Arc::new(outlet);
+    let hands = Hands::new(worker.clone(), lease.fence(), writer.clone(), Arc::clone(&outlet)).wishing(wish);
     let tools = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
-    let journal = LeasedJournal::new(writer, session.clone(), log);
+    let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet));
     let origin = worker.journal.origin();
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
     tokio::select! {
         ended = harness::run(turn, ports) => ended,
         () = signals.follow() => unreachable!("signals are followed for ever"),
+        () = outlet.run() => unreachable!("a way out is served for ever"),
     }
 }
 
@@ -247,7 +252,7 @@ impl Follow {
     }
 }
 
-type Prepared = (harness::Turn, Option<Vec<String>>);
+type Prepared = (harness::Turn, Option<Vec<String>>, (Wish, Allowed));
 
 /// What the turn is run with, or why it cannot start.
 async fn prepare(
@@ -300,7 +305,11 @@ async fn prepare(
         prompt: revision.prompt,
         options: snapshot.model_options.clone(),
     };
-    Ok(Ok((turn, snapshot.tools.clone())))
+    let surroundings = match surroundings::read(&worker.store, tenant, session).await.map_err(unavailable)? {
+        Ok(surroundings) => surroundings,
+        Err(refused) => return Ok(Err(refused)),
+    };
+    Ok(Ok((turn, snapshot.tools.clone(), surroundings)))
 }
 
 fn connection(open: store::credential::OpenCredential) -> Connection {

@@ -4,6 +4,7 @@
 mod alive;
 mod api;
 mod cli;
+mod egress;
 mod embedded;
 mod fairness;
 mod fake;

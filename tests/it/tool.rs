@@ -35,7 +35,7 @@ fn the_catalogue_is_fixed_and_fits_both_providers() {
     let json = |specs: Vec<ToolSpec>| serde_json::to_string(&specs).expect("JSON");
     assert_eq!(json(all.specs()), json(Catalogue::builtin().specs()));
     for spec in all.specs() {
-        assert!(spec.name.bytes().all(|byte| byte.is_ascii_lowercase()), "{}", spec.name);
+        assert!(spec.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{}", spec.name);
         assert_eq!(spec.input_schema["type"], "object", "{}", spec.name);
         assert_eq!(spec.input_schema["additionalProperties"], false, "{}", spec.name);
         for word in ["anyOf", "oneOf", "allOf", "$ref"] {
@@ -44,7 +44,7 @@ fn the_catalogue_is_fixed_and_fits_both_providers() {
     }
     let classes: Vec<_> = all.specs().iter().map(|spec| spec.replay).collect();
     use Replay::{Idempotent, ReadOnly, Unsafe};
-    assert_eq!(classes, [Unsafe, ReadOnly, Idempotent, Unsafe, ReadOnly, ReadOnly, ReadOnly]);
+    assert_eq!(classes, [Unsafe, ReadOnly, Idempotent, Unsafe, ReadOnly, ReadOnly, ReadOnly, ReadOnly]);
 }
 
 #[test]
@@ -147,4 +147,18 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
     };
     assert!(report.starts_with("The tests pass now."), "{report}\n{history:?}");
     assert!(fake.text("tally.py").contains("in prices(lines):"));
+}
+
+#[tokio::test]
+async fn a_page_is_told_to_the_model_and_so_is_its_refusal() {
+    let fake = FakeBox::new();
+    let hands = fake.hands();
+    let page = run(&hands, "web_fetch", json!({"url": "https://docs.example/"})).await;
+    assert_eq!(page.output, "https://docs.example/ answered 200 (text/plain)\n\nthe only page");
+    let refused = run(&hands, "web_fetch", json!({"url": "https://other.example/"})).await;
+    assert!(
+        refused.is_error && refused.output.contains("other.example/ is not allowed"),
+        "{}",
+        refused.output
+    );
 }

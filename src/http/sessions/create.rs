@@ -17,7 +17,7 @@ use crate::{
         App,
         auth::{Caller, WriteSessions},
         body::Body,
-        destinations,
+        destinations, environments,
         error::ApiError,
         openapi::Errors,
         path, tokens,
@@ -121,6 +121,7 @@ async fn create_new(
         agent_id: None,
         credential_id: None,
         agent_snapshot: None,
+        environment: None,
         title: wanted.title,
         key: wanted.key,
         client_id: wanted.client_id,
@@ -138,6 +139,9 @@ async fn create_new(
             return Err(ApiError::invalid("agent", "`agent` is needed to read an input"));
         }
         None => {}
+    }
+    if let Some(choice) = wanted.environment {
+        created.environment = Some(environments::pinned(app, unit, choice).await?);
     }
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());

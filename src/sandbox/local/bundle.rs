@@ -21,7 +21,9 @@ use rustix::{
     fs::{StatVfsMountFlags, statvfs},
     process::{Resource, getrlimit},
 };
-use sojourn_init::protocol::{CONTROL_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
+use sojourn_init::protocol::{
+    CERTIFICATES, CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, PROXY_PORT, WORKSPACE,
+};
 
 use super::{
     layout::{Disk, IdRange},
@@ -35,6 +37,7 @@ pub struct Ingredients<'a> {
     pub rootfs: &'a Path,
     pub disk: &'a Disk,
     pub control_dir: &'a Path,
+    pub egress_dir: &'a Path,
     pub oom_counter: &'a Path,
     pub cgroups_path: &'a Path,
     pub limits_swap: bool,
@@ -50,6 +53,8 @@ const OCI_VERSION: &str = "1.0.2";
 const CPU_PERIOD_US: u64 = 100_000;
 /// Shared memory of a box, in bytes; counts as its memory.
 const SHM: &str = "size=67108864";
+/// The box's own loopback needs no proxy.
+const NO_PROXY: &str = "localhost,127.0.0.1,::1";
 /// Parts of `/proc` that tell about the host or act on it.
 const MASKED: [&str; 14] = [
     "/proc/acpi",
@@ -122,6 +127,23 @@ fn environment(own: &[(String, String)]) -> Vec<String> {
         ("TERM", "dumb"),
         ("TMPDIR", "/tmp"),
     ];
+    let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+    // Each program reads its own spelling; curl takes http_proxy in small letters only.
+    for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
+        fixed.push((name, &proxy));
+    }
+    fixed.extend([("NO_PROXY", NO_PROXY), ("no_proxy", NO_PROXY)]);
+    // OpenSSL, Node, requests and pip, git, curl, cargo.
+    for name in [
+        "SSL_CERT_FILE",
+        "NODE_EXTRA_CA_CERTS",
+        "REQUESTS_CA_BUNDLE",
+        "GIT_SSL_CAINFO",
+        "CURL_CA_BUNDLE",
+        "CARGO_HTTP_CAINFO",
+    ] {
+        fixed.push((name, CERTIFICATES));
+    }
     fixed.retain(|(name, _)| !own.iter().any(|(own_name, _)| own_name == name));
     let fixed = fixed.iter().map(|(name, value)| format!("{name}={value}"));
     fixed.chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect()
@@ -172,6 +194,7 @@ fn mounts(of: &Ingredients<'_>) -> Result<Vec<Mount>, OciSpecError> {
     mounts.push(bind(WORKSPACE, &of.disk.workspace, &["bind", "rw"])?);
     mounts.push(bind(HOME, &of.disk.home, &["bind", "rw"])?);
     mounts.push(bind(CONTROL_DIR, of.control_dir, &["bind", "rw", "noexec"])?);
+    mounts.push(bind(EGRESS_DIR, of.egress_dir, &["bind", "ro", "noexec"])?);
     mounts.push(bind(OUTPUT_DIR, &of.disk.output, &["bind", "rw", "noexec"])?);
     mounts.push(bind(OOM_COUNTER, of.oom_counter, &["bind", "ro", "noexec"])?);
     Ok(mounts)

@@ -120,6 +120,11 @@ impl Layout {
         self.sandbox(sandbox).join("control")
     }
 
+    /// What the host shows to a box of its way out; the box cannot write there.
+    pub fn egress(&self, sandbox: SandboxId) -> PathBuf {
+        self.sandbox(sandbox).join("egress")
+    }
+
     pub fn disk(&self, tenant: TenantId, session: SessionId) -> Disk {
         let root =
             self.data_dir.join("boxes").join(tenant.uuid().to_string()).join(session.uuid().to_string());
@@ -133,6 +138,7 @@ impl Layout {
         make_dir(&unnamed, 0o700)?;
         fs::write(unnamed.join("owner"), format!("{tenant} {session}"))?;
         fs::rename(&unnamed, self.sandbox(sandbox))?;
+        make_dir(&self.egress(sandbox), 0o755)?;
         let control = self.control(sandbox);
         make_dir(&control, 0o700)?;
         chown(&control, Some(IdRange::of(session).first), Some(IdRange::of(session).first))

@@ -32,7 +32,8 @@ use self::{
     runtime::{Runtime, last_words},
 };
 use super::{
-    Capabilities, Exec, Exit, Fault, FilePart, Found, Grip, OutputRange, Reach, Sandbox, Spec, client::Init,
+    Capabilities, Door, Exec, Exit, Fault, FilePart, Found, Grip, OutputRange, Reach, Sandbox, Spec,
+    client::Init,
 };
 use crate::{
     base::limit,
@@ -140,6 +141,7 @@ impl Local {
             rootfs: &self.rootfs,
             disk: &disk,
             control_dir: &self.layout.control(spec.sandbox),
+            egress_dir: &self.layout.egress(spec.sandbox),
             oom_counter: &oom_counter,
             cgroups_path: &Cgroups::path(spec.sandbox),
             limits_swap: self.cgroups.limits_swap,
@@ -240,6 +242,14 @@ impl Sandbox for Local {
 
     async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault> {
         self.init(grip.sandbox).write_file(grip.epoch, path, content).await
+    }
+
+    async fn door(&self, grip: Grip) -> Result<Door, Fault> {
+        self.attach(grip).await?;
+        let Some((_, session)) = self.layout.owner(grip.sandbox) else { return Err(Fault::Gone) };
+        let (private, shown) = (self.layout.sandbox(grip.sandbox), self.layout.egress(grip.sandbox));
+        Door::open(private, shown, IdRange::of(session).first)
+            .map_err(|error| unavailable("its way out cannot be opened", &error))
     }
 
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault> {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use sojourn_init::protocol::{CONTROL_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
+use sojourn_init::protocol::{CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
 
 use super::layout::remove_dir;
 use crate::base::text;
@@ -86,7 +86,8 @@ pub fn unmerged() -> Vec<PathBuf> {
 
 fn plan() -> io::Result<Tree> {
     let mut tree = Tree::new();
-    let init_places = [CONTROL_DIR, OUTPUT_DIR, WORKSPACE].map(|path| path.trim_start_matches('/'));
+    let init_places =
+        [CONTROL_DIR, OUTPUT_DIR, EGRESS_DIR, WORKSPACE].map(|path| path.trim_start_matches('/'));
     for path in DIRECTORIES.into_iter().chain(init_places) {
         put(&mut tree, path.as_ref(), OPEN_DIRECTORY);
     }

@@ -29,13 +29,15 @@ struct Row {
 /// The ids of one organization's things, by the name of the path's parameter.
 type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 6] = [
+const SCOPES: [&str; 8] = [
     "sessions:read",
     "sessions:write",
     "agents:read",
     "agents:write",
     "credentials:read",
     "credentials:write",
+    "environments:read",
+    "environments:write",
 ];
 
 /// Operations that need no key.
@@ -64,6 +66,11 @@ fn table() -> BTreeMap<&'static str, Row> {
             "setDefaultCredential",
             row("credentials:write", 404, Some(|| json!({ "credential": never("cred") }))),
         ),
+        ("listEnvironments", row("environments:read", 200, nothing)),
+        ("createEnvironment", row("environments:write", 201, Some(unnamed))),
+        ("getEnvironment", row("environments:read", 200, nothing)),
+        ("updateEnvironment", row("environments:write", 200, Some(|| json!({ "config": {} })))),
+        ("deleteEnvironment", row("environments:write", 204, nothing)),
         ("listSessions", row("sessions:read", 200, nothing)),
         ("createSession", row("sessions:write", 201, empty)),
         ("getSession", row("sessions:read", 200, nothing)),
@@ -94,6 +101,12 @@ fn table() -> BTreeMap<&'static str, Row> {
     ])
 }
 
+/// An environment of a name of its own: each try may be the one that makes it.
+fn unnamed() -> Value {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    json!({ "name": format!("unnamed {}", COUNT.fetch_add(1, Ordering::Relaxed)) })
+}
+
 /// Refuses every connection; nothing is ever delivered.
 const SINK: &str = "http://127.0.0.1:9/hook";
 
@@ -109,6 +122,7 @@ async fn things(caller: &Caller) -> Things {
     let name = format!("matrix {}", COUNT.fetch_add(1, Ordering::Relaxed));
     let agent = caller.post("/agents", noop(&name)).await.ok();
     let credential = caller.post("/credentials", json!({ "key": "sk-1" })).await.ok();
+    let environment = caller.post("/environments", json!({ "name": name })).await.ok();
     let session = json!({ "agent": id(&agent), "input": "x", "destinations": [{ "url": SINK }] });
     let session = caller.post("/sessions", session).await.ok();
     let path = format!("/sessions/{}", id(&session));
@@ -117,6 +131,7 @@ async fn things(caller: &Caller) -> Things {
         ("agent_id", id(&agent)),
         ("revision", id(&agent["active_revision"])),
         ("credential_id", id(&credential)),
+        ("environment_id", id(&environment)),
         ("session_id", id(&session)),
         ("event_id", first(caller.get(&format!("{path}/messages")).await)),
         ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
@@ -262,6 +277,7 @@ async fn ids_in_bodies_and_queries_tell_nothing_either() {
         let id = |name: &str| ids[name].clone();
         vec![
             (Method::POST, "/sessions".to_owned(), Some(json!({ "agent": id("agent_id") }))),
+            (Method::POST, "/sessions".to_owned(), Some(json!({ "environment": id("environment_id") }))),
             (
                 Method::POST,
                 "/sessions".to_owned(),
@@ -320,7 +336,7 @@ fn bare_list(answer: &Answer) -> Value {
 async fn a_list_shows_no_row_of_another() {
     let world = World::still().await;
     things(&world.stranger).await;
-    for path in ["/sessions", "/agents", "/credentials"] {
+    for path in ["/sessions", "/agents", "/credentials", "/environments"] {
         assert_eq!(world.owner.get(path).await.ok(), json!({ "data": [], "next_cursor": null }), "{path}");
         assert_eq!(data(&world.stranger.get(path).await.ok()).len(), 1, "{path}");
     }

@@ -7,6 +7,7 @@ mod agents;
 mod away;
 mod credentials;
 mod document;
+mod environments;
 mod errors;
 mod events;
 mod idempotency;

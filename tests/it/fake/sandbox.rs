@@ -24,10 +24,10 @@ use sojourn::{
     base::Origin,
     domain::{SandboxId, SessionId, TenantId},
     sandbox::{
-        Capabilities, Cause, Exec, Exit, Fault, FilePart, Found, Grip, OutputRange, OutputStream, Reach,
-        Sandbox, Spec,
+        Capabilities, Cause, Door, Exec, Exit, Fault, FilePart, Found, Grip, OutputRange, OutputStream,
+        Reach, Sandbox, Spec,
     },
-    tool::{Hands, WORKSPACE},
+    tool::{Hands, Page, WORKSPACE, Web},
 };
 
 pub struct FakeBox {
@@ -66,7 +66,8 @@ impl FakeBox {
     pub fn hands(self: &Arc<Self>) -> Hands {
         let grip = Grip { sandbox: Origin::system().id(), epoch: 1 };
         let env = vec![("GREETING".to_owned(), "hello".to_owned())];
-        Hands { sandbox: Arc::clone(self) as Arc<dyn Sandbox>, grip, env, cwd: String::new() }
+        let sandbox = Arc::clone(self) as Arc<dyn Sandbox>;
+        Hands { sandbox, grip, env, cwd: String::new(), web: Arc::new(FakeWeb) }
     }
 
     /// Where a path of the box lies on the host.
@@ -142,6 +143,25 @@ fn refused(error: &std::io::Error) -> Fault {
     match error.kind() {
         std::io::ErrorKind::NotFound => Fault::NotFound("no such file".to_owned()),
         _ => Fault::Refused(error.to_string()),
+    }
+}
+
+/// A world of one page.
+struct FakeWeb;
+
+#[async_trait]
+impl Web for FakeWeb {
+    async fn fetch(&self, url: &str) -> Result<Page, String> {
+        if url != "https://docs.example/" {
+            return Err(format!("{url} is not allowed"));
+        }
+        Ok(Page {
+            url: url.to_owned(),
+            status: 200,
+            content_type: "text/plain".to_owned(),
+            content: b"the only page".to_vec(),
+            is_cut: false,
+        })
     }
 }
 
@@ -222,6 +242,10 @@ impl Sandbox for FakeBox {
         fs::create_dir_all(host.parent().expect("a file has a directory"))
             .map_err(|error| refused(&error))?;
         fs::write(host, content).map_err(|error| refused(&error))
+    }
+
+    async fn door(&self, _: Grip) -> Result<Door, Fault> {
+        Err(Fault::Refused("this box has no way out".to_owned()))
     }
 
     async fn destroy(&self, _: SandboxId) -> Result<(), Fault> {

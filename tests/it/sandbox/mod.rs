@@ -6,6 +6,8 @@
 
 mod commands;
 mod confinement;
+mod egress;
+mod escape;
 mod files;
 mod lifecycle;
 mod local;
@@ -169,6 +171,10 @@ macro_rules! conformance {
                 confinement: mounts_and_new_namespaces_are_refused,
                 confinement: only_the_sessions_places_are_writable,
                 confinement: init_is_out_of_reach_of_commands,
+                escape: the_escape_checklist_holds,
+                escape: an_exit_code_cannot_be_forged,
+                escape: what_is_used_up_ends_the_command_and_not_the_box,
+                egress: a_box_reaches_what_its_door_leads_to,
                 lifecycle: a_stale_epoch_changes_nothing,
                 lifecycle: a_box_that_was_taken_over_while_it_started_lives_on,
                 lifecycle: a_box_that_is_not_there_is_gone,

@@ -244,6 +244,7 @@ fn session(world: &World) -> Database {
         agent_id: Some(world.origin.id()),
         credential_id: None,
         agent_snapshot: Some(snapshot),
+        environment: None,
         title: None,
         key: None,
         client_id: None,

@@ -217,6 +217,14 @@ impl Caller {
         created["session"]["id"].as_str().expect("an id").to_owned()
     }
 
+    /// The same, in an environment: a name, or an object.
+    pub async fn play_in(&self, script: Value, environment: Value) -> String {
+        let agent = self.inline_agent().await;
+        let session = json!({ "agent": agent, "input": { "script": script }, "environment": environment });
+        let created = self.post("/sessions", session).await.ok();
+        created["session"]["id"].as_str().expect("an id").to_owned()
+    }
+
     /// Follows a session's stream until `done` says so; returns everything seen.
     pub async fn follow(&self, session: &str, done: impl Fn(&Value) -> bool) -> Vec<Value> {
         self.follow_from(session, 0, done).await

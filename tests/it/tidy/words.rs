@@ -6,13 +6,14 @@ use super::{
 };
 
 /// Where tasks and threads are begun, and who joins them.
-const SPAWNS: [(&str, &str); 10] = [
+const SPAWNS: [(&str, &str); 11] = [
     ("src/app.rs", "a JoinSet that the shutdown drains"),
     ("src/cli/serve.rs", "two handles that are awaited before the process ends"),
     ("src/worker/mod.rs", "JoinSets that are drained when the worker stops"),
     ("src/webhook/courier.rs", "a JoinSet that is drained when the courier stops"),
     ("src/stream/mod.rs", "a tracker that the shutdown waits for"),
     ("src/journal/scribe.rs", "a tracker that the shutdown waits for"),
+    ("src/egress/proxy.rs", "a tracker that ends with the proxy"),
     ("src/net/resolve.rs", "a lookup that is awaited at once, behind a semaphore"),
     ("src/sandbox/local/mod.rs", "work on files that is awaited at once"),
     ("init/src/server.rs", "connections of a box, which end with it"),

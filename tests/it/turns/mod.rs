@@ -2,6 +2,7 @@
 
 mod archive;
 mod cancel;
+mod environment;
 mod faults;
 mod fold;
 mod handover;

@@ -84,6 +84,7 @@ impl World {
             agent_id: Some(agent),
             credential_id: None,
             agent_snapshot: Some(snapshot),
+            environment: None,
             title: None,
             key: None,
             client_id: None,

@@ -1,0 +1,200 @@
+//! The box's end of its only way out: a port of its loopback, joined to a socket.
+//!
+//! Started by the server as `sojourn-init relay` when something first connects to
+//! the port, with the listener as standard input. It understands nothing of what
+//! it carries: the proxy outside judges. One thread, poll and bounded buffers, as
+//! a box whose processes are used up must still be served.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use sojourn_init::protocol::{EGRESS_DIR, PROXY_SOCKET};
+
+use crate::privilege;
+
+/// Connections at the same time; further ones wait in the port's backlog.
+const PAIRS_MAX: usize = 128;
+/// Bytes under way in one direction of one connection.
+const BUFFER_BYTES: usize = 16 << 10;
+/// What a program reads while no worker holds the session.
+const NOBODY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\
+    Connection: close\r\n\r\nthis sandbox has no network while its session rests";
+
+/// Serves for as long as the box lives.
+pub fn serve() -> io::Result<()> {
+    privilege::keep_nothing()?;
+    let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    listener.set_nonblocking(true)?;
+    let mut pairs: Vec<Pair> = Vec::new();
+    loop {
+        let ready = wait(&listener, &pairs)?;
+        let mut kept = Vec::with_capacity(pairs.len());
+        for (mut pair, ready) in pairs.into_iter().zip(&ready[1..]) {
+            if !ready || pair.progress().is_ok_and(|open| open) {
+                kept.push(pair);
+            }
+        }
+        pairs = kept;
+        if ready[0] && pairs.len() < PAIRS_MAX {
+            pairs.extend(accept(&listener));
+        }
+    }
+}
+
+/// Whether the listener, and each connection, has something to do.
+fn wait(listener: &TcpListener, pairs: &[Pair]) -> io::Result<Vec<bool>> {
+    let listening = if pairs.len() < PAIRS_MAX { PollFlags::IN } else { PollFlags::empty() };
+    let mut slots = vec![PollFd::from_borrowed_fd(listener.as_fd(), listening)];
+    let mut whose = vec![0];
+    for (at, pair) in (1..).zip(pairs) {
+        // Poll tells of a hung-up end even to who asks for nothing, again and again.
+        for (fd, flags) in pair.interest().into_iter().filter(|(_, flags)| !flags.is_empty()) {
+            slots.push(PollFd::from_borrowed_fd(fd, flags));
+            whose.push(at);
+        }
+    }
+    match poll(&mut slots, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut ready = vec![false; pairs.len() + 1];
+    for (at, slot) in whose.into_iter().zip(&slots) {
+        ready[at] |= !slot.revents().is_empty();
+    }
+    Ok(ready)
+}
+
+fn accept(listener: &TcpListener) -> Option<Pair> {
+    let (mut inside, _) = listener.accept().ok()?;
+    let Ok(outside) = UnixStream::connect(Path::new(EGRESS_DIR).join(PROXY_SOCKET)) else {
+        // It fits into an empty socket's buffer; who does not read it misses a hint.
+        let _ = inside.write_all(NOBODY);
+        return None;
+    };
+    inside.set_nonblocking(true).ok()?;
+    outside.set_nonblocking(true).ok()?;
+    Some(Pair { inside, outside, out: Pipe::default(), back: Pipe::default() })
+}
+
+/// A connection of the box and the one outside that it is joined to.
+struct Pair {
+    inside: TcpStream,
+    outside: UnixStream,
+    out: Pipe,
+    back: Pipe,
+}
+
+/// One direction.
+#[derive(Default)]
+struct Pipe {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// Nothing more is read.
+    ended: bool,
+    /// The end was passed on.
+    closed: bool,
+}
+
+impl Pair {
+    fn interest(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
+        let flags = |reads: &Pipe, writes: &Pipe| {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, reads.wants_more());
+            flags.set(PollFlags::OUT, writes.has_some());
+            flags
+        };
+        [
+            (self.inside.as_fd(), flags(&self.out, &self.back)),
+            (self.outside.as_fd(), flags(&self.back, &self.out)),
+        ]
+    }
+
+    /// Moves what can be moved. Returns whether anything may still come.
+    fn progress(&mut self) -> io::Result<bool> {
+        if self.out.carry(&mut &self.inside, &mut &self.outside)? {
+            self.outside.shutdown(Shutdown::Write)?;
+        }
+        if self.back.carry(&mut &self.outside, &mut &self.inside)? {
+            self.inside.shutdown(Shutdown::Write)?;
+        }
+        Ok(!(self.out.closed && self.back.closed))
+    }
+}
+
+impl Pipe {
+    fn wants_more(&self) -> bool {
+        !self.ended && self.bytes.is_empty()
+    }
+
+    fn has_some(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// Returns whether the writer is to be told the end, once.
+    fn carry(&mut self, from: &mut impl Read, to: &mut impl Write) -> io::Result<bool> {
+        if self.wants_more() {
+            self.bytes.resize(BUFFER_BYTES, 0);
+            let read = soon(from.read(&mut self.bytes));
+            self.bytes.truncate(*read.as_ref().unwrap_or(&None).as_ref().unwrap_or(&0));
+            self.ended = read? == Some(0);
+        }
+        while self.sent < self.bytes.len() {
+            match soon(to.write(&self.bytes[self.sent..]))? {
+                Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Some(length) => self.sent += length,
+                None => return Ok(false),
+            }
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        let closes = self.ended && !self.closed;
+        self.closed |= self.ended;
+        Ok(closes)
+    }
+}
+
+/// `None` when it would block.
+fn soon(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(length) => Ok(Some(length)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out_and_so_does_the_end() {
+        let mut pipe = Pipe::default();
+        let long = vec![7u8; BUFFER_BYTES + 1];
+        let (mut from, mut to) = (long.as_slice(), Vec::new());
+        let mut turns = 0;
+        while !pipe.carry(&mut from, &mut to).unwrap() {
+            turns += 1;
+            assert!(turns < 10, "it ends");
+        }
+        assert_eq!(to, long);
+        assert!(pipe.closed && !pipe.carry(&mut from, &mut to).unwrap(), "the end is told once");
+    }
+
+    #[test]
+    fn the_word_of_rest_has_the_length_that_it_says() {
+        let text = std::str::from_utf8(NOBODY).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{}", body.len());
+    }
+}

@@ -1,0 +1,272 @@
+//! What a session's box is made of, as it was when the session was made.
+//!
+//! Checked where it is stored or sent along, pinned in `session.created`, read by
+//! the worker that makes the box. Pure: the rules and their words.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    EnvironmentId,
+    network::{EgressRule, HostPattern, NetworkPolicy},
+};
+
+/// A box: its size, its variables, what it may reach. Absent fields have defaults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Environment {
+    /// Processors: 0.1 to 16, 2 when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    /// Memory, swap included, as in `512Mi` or `2Gi`: `64Mi` to `64Gi`, `2Gi` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// Processes and threads: 16 to 4096, 512 when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+    /// Variables of every command; at most 128, 64 KiB in all.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Nothing when absent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub network: NetworkPolicy,
+    #[serde(skip_serializing_if = "is_default")]
+    pub hooks: Hooks,
+}
+
+/// Scripts that make a box ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hooks {
+    /// Run by bash in `/workspace`, once in each box, before its first command; when it fails,
+    /// so does the turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub post_start: Option<String>,
+}
+
+/// A secret of an environment without its value: where it may go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SecretBinding {
+    /// The variable in which the box finds the placeholder.
+    pub name: String,
+    /// Hosts that get the value instead; each one the network policy allows.
+    pub hosts: Vec<String>,
+}
+
+/// The environment as it was when the session was made; never changes after.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EnvironmentSnapshot {
+    /// Null for one that was sent with the session.
+    #[schema(value_type = Option<String>, required)]
+    pub environment_id: Option<EnvironmentId>,
+    #[schema(required)]
+    pub name: Option<String>,
+    pub config: Environment,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<PinnedSecret>,
+}
+
+/// A secret of a session: only its value may change under it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PinnedSecret {
+    pub name: String,
+    pub hosts: Vec<String>,
+    /// What the box has instead of the value; of this session alone.
+    pub placeholder: String,
+}
+
+/// What a box may use, in the units of whoever makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    pub cpu_millis: u32,
+    pub memory_bytes: u64,
+    pub pids: u32,
+}
+
+/// Smallest and largest box.
+const CPUS: (f64, f64) = (0.1, 16.0);
+const MEMORY: (u64, u64) = (64 << 20, 64 << 30);
+const PIDS: (u32, u32) = (16, 4_096);
+/// Variables, and their bytes in all: they stand in every command's own memory.
+const VARIABLES_MAX: usize = 128;
+const VARIABLES_BYTES_MAX: usize = 64 << 10;
+/// Longest script of a hook, in bytes.
+const HOOK_BYTES_MAX: usize = 32 << 10;
+/// Secrets of one environment, and hosts of one secret.
+pub const SECRETS_MAX: usize = 32;
+const SECRET_HOSTS_MAX: usize = 16;
+/// A shorter value could not be taken out of an answer without harming it.
+const SECRET_BYTES: (usize, usize) = (8, 4_096);
+
+/// The field that is wrong, and what it takes.
+pub type Problem = (String, String);
+
+impl Environment {
+    /// The first thing that is wrong.
+    pub fn problem(&self) -> Option<Problem> {
+        let problem = |field: &str, words: &str| Some((field.to_owned(), words.to_owned()));
+        if self.cpus.is_some_and(|cpus| !(CPUS.0..=CPUS.1).contains(&cpus)) {
+            return problem("cpus", "must be 0.1 to 16");
+        }
+        if let Some(memory) = &self.memory
+            && !bytes_of(memory).is_some_and(|bytes| (MEMORY.0..=MEMORY.1).contains(&bytes))
+        {
+            return problem("memory", "must be 64Mi to 64Gi, in Mi or Gi");
+        }
+        if self.pids.is_some_and(|pids| !(PIDS.0..=PIDS.1).contains(&pids)) {
+            return problem("pids", "must be 16 to 4096");
+        }
+        let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if self.env.len() > VARIABLES_MAX || bytes > VARIABLES_BYTES_MAX {
+            return problem("env", "has at most 128 variables of 65536 bytes in all");
+        }
+        if self.env.iter().any(|(name, value)| !is_variable(name) || value.contains('\0')) {
+            return problem("env", "has names of letters, digits and underscores, and values without U+0000");
+        }
+        let is_script =
+            |script: &String| (1..=HOOK_BYTES_MAX).contains(&script.len()) && !script.contains('\0');
+        if self.hooks.post_start.as_ref().is_some_and(|script| !is_script(script)) {
+            return problem("hooks.post_start", "is a script of 1 to 32768 bytes without U+0000");
+        }
+        self.network.problem().map(|(field, words)| (format!("network.{field}"), words))
+    }
+
+    /// The size with its defaults. A checked environment has no other.
+    pub fn size(&self) -> Size {
+        let memory = self.memory.as_deref().and_then(bytes_of);
+        Size {
+            cpu_millis: (self.cpus.unwrap_or(2.0) * 1_000.0) as u32,
+            memory_bytes: memory.unwrap_or(2 << 30),
+            pids: self.pids.unwrap_or(512),
+        }
+    }
+
+    /// The first thing that is wrong with its secrets.
+    pub fn secrets_problem(&self, secrets: &[SecretBinding]) -> Option<Problem> {
+        if secrets.len() > SECRETS_MAX {
+            return Some(("secrets".to_owned(), format!("has at most {SECRETS_MAX}")));
+        }
+        secrets.iter().enumerate().find_map(|(at, secret)| {
+            let (field, words) = self.secret_problem(secret, &secrets[..at])?;
+            Some((format!("secrets[{at}].{field}"), words))
+        })
+    }
+
+    fn secret_problem(
+        &self,
+        secret: &SecretBinding,
+        before: &[SecretBinding],
+    ) -> Option<(&'static str, String)> {
+        if !is_variable(&secret.name) {
+            return Some(("name", "takes letters, digits and underscores".to_owned()));
+        }
+        if self.env.contains_key(&secret.name) || before.iter().any(|other| other.name == secret.name) {
+            return Some(("name", "is there twice".to_owned()));
+        }
+        if secret.hosts.is_empty() || secret.hosts.len() > SECRET_HOSTS_MAX {
+            return Some(("hosts", format!("names 1 to {SECRET_HOSTS_MAX} hosts")));
+        }
+        let allowed: Vec<_> = self.network.rules().collect();
+        secret.hosts.iter().find_map(|host| match HostPattern::parse(host) {
+            Err(bad) => Some(("hosts", format!("{host}: {bad}"))),
+            Ok(pattern) if allowed.iter().any(|rule| covers(rule, &pattern)) => None,
+            Ok(_) => Some(("hosts", format!("{host}: the network policy does not allow this host"))),
+        })
+    }
+}
+
+/// Whether a secret's value is one: it goes into headers, and out of answers again.
+pub fn is_secret_value(value: &str) -> bool {
+    (SECRET_BYTES.0..=SECRET_BYTES.1).contains(&value.len())
+        && value.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+}
+
+fn covers(rule: &EgressRule, pattern: &HostPattern) -> bool {
+    HostPattern::parse(&rule.host).is_ok_and(|host| host.covers(pattern))
+}
+
+/// `512Mi` or `2Gi`.
+fn bytes_of(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(2)?)?;
+    let shift = match unit {
+        "Mi" => 20,
+        "Gi" => 30,
+        _ => return None,
+    };
+    let whole = number.bytes().all(|byte| byte.is_ascii_digit());
+    number.parse::<u64>().ok().filter(|_| whole)?.checked_mul(1 << shift)
+}
+
+fn is_variable(name: &str) -> bool {
+    let rest = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    (1..=128).contains(&name.len()) && name.bytes().all(rest) && !name.as_bytes()[0].is_ascii_digit()
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(json: serde_json::Value) -> Environment {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn an_absent_size_is_the_default_one() {
+        let size = Environment::default().size();
+        assert_eq!(size, Size { cpu_millis: 2_000, memory_bytes: 2 << 30, pids: 512 });
+        let small = environment(serde_json::json!({ "cpus": 0.5, "memory": "512Mi", "pids": 64 }));
+        assert_eq!(small.problem(), None);
+        assert_eq!(small.size(), Size { cpu_millis: 500, memory_bytes: 512 << 20, pids: 64 });
+    }
+
+    #[test]
+    fn what_no_box_can_be_is_named() {
+        for (json, field) in [
+            (serde_json::json!({ "cpus": 0 }), "cpus"),
+            (serde_json::json!({ "cpus": 17 }), "cpus"),
+            (serde_json::json!({ "memory": "1Mi" }), "memory"),
+            (serde_json::json!({ "memory": "2G" }), "memory"),
+            (serde_json::json!({ "memory": "+2Gi" }), "memory"),
+            (serde_json::json!({ "memory": "99999999999999999999Gi" }), "memory"),
+            (serde_json::json!({ "pids": 1 }), "pids"),
+            (serde_json::json!({ "env": { "A=B": "x" } }), "env"),
+            (serde_json::json!({ "env": { "1A": "x" } }), "env"),
+            (serde_json::json!({ "hooks": { "post_start": "" } }), "hooks.post_start"),
+            (serde_json::json!({ "env": { "A": "x\0" } }), "env"),
+            (
+                serde_json::json!({ "network": { "allow": [{ "host": "10.0.0.1" }] } }),
+                "network.allow[0].host",
+            ),
+        ] {
+            assert_eq!(
+                environment(json.clone()).problem().map(|(field, _)| field).as_deref(),
+                Some(field),
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_secret_goes_only_where_the_policy_lets_something_through() {
+        let environment = environment(serde_json::json!({
+            "env": { "TAKEN": "x" }, "network": { "allow": [{ "host": "*.a.example" }] },
+        }));
+        let secret =
+            |name: &str, host: &str| SecretBinding { name: name.to_owned(), hosts: vec![host.to_owned()] };
+        assert_eq!(environment.secrets_problem(&[secret("TOKEN", "x.a.example")]), None);
+        for bad in
+            [secret("TOKEN", "b.example"), secret("TAKEN", "x.a.example"), secret("A-B", "x.a.example")]
+        {
+            assert!(environment.secrets_problem(&[bad.clone()]).is_some(), "{bad:?}");
+        }
+        let twice = [secret("TOKEN", "x.a.example"), secret("TOKEN", "y.a.example")];
+        assert!(environment.secrets_problem(&twice).is_some());
+        assert!(is_secret_value("12345678") && !is_secret_value("1234567") && !is_secret_value("1234\n5678"));
+    }
+}

@@ -1,0 +1,278 @@
+//! What a box may reach, and the names of hosts in their one spelling.
+//!
+//! Checked where an environment is stored, judged by `egress` at every connection:
+//! both read a host through [`canonical`], so no spelling passes one and means
+//! something else to the other. A policy names hosts, never addresses.
+
+use serde::{Deserialize, Serialize};
+use url::Host;
+use utoipa::ToSchema;
+
+/// What a box may reach. Everything that no rule names is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkPolicy {
+    /// At most 64; each lets through what matches all that it names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<EgressRule>,
+    /// Also the public registries of the usual package managers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_package_managers: bool,
+}
+
+/// One way out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EgressRule {
+    /// `api.example.com`, or `*.example.com` for every name below; never an address.
+    pub host: String,
+    /// 443 when absent. On any other port plain HTTP passes too.
+    #[serde(default = "https")]
+    pub port: u16,
+    /// As in `GET`; every method when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+    /// Whole segments: `/v1` is `/v1` and what is below it, not `/v10`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_prefix: Option<String>,
+}
+
+/// Which hosts a rule or a secret means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPattern {
+    /// This name.
+    Exact(String),
+    /// Every name below this one.
+    Below(String),
+}
+
+/// Why a host cannot be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadHost {
+    #[error("not the name of a host")]
+    Name,
+    #[error("an address; only names can be allowed")]
+    Address,
+    #[error("a `*` stands only in front, before at least two labels, as in `*.example.com`")]
+    Wildcard,
+}
+
+/// Rules of one policy.
+const RULES_MAX: usize = 64;
+/// Longest name of a host (RFC 1035).
+const HOST_BYTES_MAX: usize = 253;
+/// Longest path prefix, in bytes.
+const PREFIX_BYTES_MAX: usize = 512;
+
+/// Where the usual package managers fetch from.
+const PACKAGE_HOSTS: [(&str, u16); 20] = [
+    ("pypi.org", 443),
+    ("files.pythonhosted.org", 443),
+    ("registry.npmjs.org", 443),
+    ("registry.yarnpkg.com", 443),
+    ("crates.io", 443),
+    ("index.crates.io", 443),
+    ("static.crates.io", 443),
+    ("proxy.golang.org", 443),
+    ("sum.golang.org", 443),
+    ("rubygems.org", 443),
+    ("index.rubygems.org", 443),
+    ("repo.maven.apache.org", 443),
+    ("repo1.maven.org", 443),
+    ("deb.debian.org", 80),
+    ("deb.debian.org", 443),
+    ("security.debian.org", 80),
+    ("archive.ubuntu.com", 80),
+    ("security.ubuntu.com", 80),
+    ("dl-cdn.alpinelinux.org", 443),
+    ("conda.anaconda.org", 443),
+];
+
+const fn https() -> u16 {
+    443
+}
+
+/// A host's name in its one spelling: lower case, ASCII, no dot at the end.
+///
+/// # Errors
+/// What is no name, and every spelling of an address (decimal, octal, hexadecimal,
+/// full-width digits): the WHATWG URL standard reads them all.
+pub fn canonical(host: &str) -> Result<String, BadHost> {
+    match Host::parse(host).map_err(|_| BadHost::Name)? {
+        Host::Ipv4(_) | Host::Ipv6(_) => Err(BadHost::Address),
+        Host::Domain(name) => {
+            let name = name.strip_suffix('.').unwrap_or(&name);
+            let is_label = |label: &str| {
+                let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+                (1..=63).contains(&label.len()) && label.bytes().all(inner)
+            };
+            let valid = name.len() <= HOST_BYTES_MAX && name.split('.').all(is_label);
+            if valid { Ok(name.to_owned()) } else { Err(BadHost::Name) }
+        }
+    }
+}
+
+impl HostPattern {
+    /// Reads a host or `*.` and a host.
+    pub fn parse(text: &str) -> Result<Self, BadHost> {
+        match text.strip_prefix("*.") {
+            None if text.contains('*') => Err(BadHost::Wildcard),
+            None => Ok(Self::Exact(canonical(text)?)),
+            Some(rest) => match canonical(rest)? {
+                name if name.contains('.') => Ok(Self::Below(name)),
+                _ => Err(BadHost::Wildcard),
+            },
+        }
+    }
+
+    /// Whether a canonical name is meant.
+    pub fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(name) => name == host,
+            Self::Below(name) => {
+                host.strip_suffix(name.as_str()).is_some_and(|front| front.len() > 1 && front.ends_with('.'))
+            }
+        }
+    }
+
+    /// Whether every host that `other` means is meant.
+    pub fn covers(&self, other: &Self) -> bool {
+        match other {
+            Self::Exact(name) => self.matches(name),
+            Self::Below(name) => self == other || self.matches(name),
+        }
+    }
+}
+
+impl NetworkPolicy {
+    /// The first thing that is wrong, with the field that it is in.
+    pub fn problem(&self) -> Option<(String, String)> {
+        if self.allow.len() > RULES_MAX {
+            return Some(("allow".to_owned(), format!("has at most {RULES_MAX} rules")));
+        }
+        self.allow.iter().enumerate().find_map(|(at, rule)| {
+            let (field, problem) = rule.problem()?;
+            Some((format!("allow[{at}].{field}"), problem))
+        })
+    }
+
+    /// Every rule, those of the package managers included.
+    pub fn rules(&self) -> impl Iterator<Item = EgressRule> + '_ {
+        let packages = PACKAGE_HOSTS.iter().filter(|_| self.allow_package_managers);
+        let packages = packages.map(|(host, port)| EgressRule {
+            host: (*host).to_owned(),
+            port: *port,
+            methods: Vec::new(),
+            path_prefix: None,
+        });
+        self.allow.iter().cloned().chain(packages)
+    }
+}
+
+impl EgressRule {
+    fn problem(&self) -> Option<(&'static str, String)> {
+        if let Err(bad) = HostPattern::parse(&self.host) {
+            return Some(("host", bad.to_string()));
+        }
+        if self.port == 0 {
+            return Some(("port", "must be 1 to 65535".to_owned()));
+        }
+        let is_method = |method: &String| {
+            (1..=20).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase())
+        };
+        if self.methods.len() > 16 || !self.methods.iter().all(is_method) {
+            return Some(("methods", "has at most 16 names in capital letters, as in GET".to_owned()));
+        }
+        let is_plain = |prefix: &String| {
+            prefix.starts_with('/')
+                && prefix.len() <= PREFIX_BYTES_MAX
+                && !prefix.split('/').any(|segment| segment == "." || segment == "..")
+                && prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"%?#\\\"<>`{}".contains(&byte))
+        };
+        if self.path_prefix.as_ref().is_some_and(|prefix| !is_plain(prefix)) {
+            let text = "begins with `/` and holds neither dot segments, escapes, `?` nor `#`";
+            return Some(("path_prefix", text.to_owned()));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_spelling() {
+        for (text, name) in [
+            ("API.Example.COM", "api.example.com"),
+            ("api.example.com.", "api.example.com"),
+            ("b\u{fc}cher.example", "xn--bcher-kva.example"),
+            ("%61pi.example.com", "api.example.com"),
+        ] {
+            assert_eq!(canonical(text).as_deref(), Ok(name), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_spelling_of_an_address_is_a_name() {
+        for text in [
+            "127.0.0.1",
+            "127.1",
+            "2130706433",
+            "0x7f000001",
+            "0177.0.0.1",
+            "127.0.0.1.",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "\u{ff11}27.0.0.1",
+            "127\u{3002}0.0.1",
+            "0",
+        ] {
+            assert_eq!(canonical(text), Err(BadHost::Address), "{text}");
+        }
+        for text in ["", ".", "a..b", "a b", "a/b", "a:80", "user@a", "::1", "a\0b", "*.example.com"] {
+            assert!(canonical(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_means_names_below_and_no_other() {
+        let below = HostPattern::parse("*.Example.com").unwrap();
+        assert!(below.matches("a.example.com") && below.matches("a.b.example.com"));
+        for other in ["example.com", ".example.com", "aexample.com", "example.com.evil.test"] {
+            assert!(!below.matches(other), "{other}");
+        }
+        for bad in ["*", "*.com", "a.*.com", "*a.example.com", "*.127.0.0.1"] {
+            assert!(HostPattern::parse(bad).is_err(), "{bad}");
+        }
+        assert!(below.covers(&HostPattern::parse("*.a.example.com").unwrap()));
+        assert!(!HostPattern::parse("a.example.com").unwrap().covers(&below));
+    }
+
+    #[test]
+    fn a_rule_that_could_be_misread_is_refused() {
+        let rule = |host: &str, method: &str, prefix: &str| EgressRule {
+            host: host.to_owned(),
+            port: 443,
+            methods: vec![method.to_owned()],
+            path_prefix: Some(prefix.to_owned()),
+        };
+        assert_eq!(rule("a.example", "GET", "/v1").problem(), None);
+        for bad in [
+            rule("10.0.0.1", "GET", "/"),
+            rule("a.example", "get", "/"),
+            rule("a.example", "GET", "v1"),
+            rule("a.example", "GET", "/a/../b"),
+            rule("a.example", "GET", "/a%2fb"),
+        ] {
+            assert!(bad.problem().is_some(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_of_the_package_managers_are_in_their_one_spelling() {
+        for (host, _) in PACKAGE_HOSTS {
+            assert_eq!(canonical(host).as_deref(), Ok(host));
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! One request of a box and its answer: judged, changed where it must be, sent on.
+//!
+//! Called by `proxy` for every request that is not a tunnel, and by `fetch`; calls
+//! the policy, the secrets, the ledger and `net`. What was judged is what is sent:
+//! the path in its normal form, the host of the connection, the address that was
+//! vetted.
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Frame, Incoming},
+    client::conn::http1,
+    header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderValue},
+    http::request,
+};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
+use url::Url;
+
+use super::{
+    decision::{Decision, Manner, Reason, Verdict},
+    headers,
+    ledger::Lost,
+    proxy::Proxy,
+    scrub::Scrub,
+    secret::Injected,
+};
+use crate::{
+    base::limit::{EGRESS_ANSWER_TIMEOUT, NET_CONNECT_TIMEOUT},
+    net::Way,
+};
+
+/// A body on its way through.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Canonical.
+    pub host: String,
+    pub port: u16,
+    pub tls: bool,
+}
+
+/// Why there is no answer of the host.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error("{0}")]
+    Denied(Reason),
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    #[error("the host could not be reached: {0}")]
+    Failed(String),
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self::Denied(reason)
+    }
+}
+
+/// A request that may leave.
+struct Judged {
+    request: Request<Body>,
+    way: Way,
+    /// What its answer must not say; `None` for a host without a secret.
+    scrub: Option<Scrub>,
+    secrets: Vec<String>,
+}
+
+impl Target {
+    fn manner(&self) -> Manner {
+        if self.tls { Manner::Inspected } else { Manner::Plain }
+    }
+
+    /// The Host header: the port is there where it is not the scheme's own.
+    fn authority(&self) -> String {
+        let Self { host, port, tls } = self;
+        if *port == if *tls { 443 } else { 80 } { host.clone() } else { format!("{host}:{port}") }
+    }
+}
+
+impl Proxy {
+    /// Judges a request, sends it, and gives the answer as the box may see it.
+    pub(super) async fn exchange(
+        &self,
+        target: &Target,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Refusal> {
+        let method = request.method().to_string();
+        let decided = |verdict| Decision {
+            host: target.host.clone(),
+            port: target.port,
+            method: method.clone(),
+            verdict,
+        };
+        let judged = match self.judge(target, request).await {
+            Ok(judged) => judged,
+            Err(reason) => return Err(self.refuse(decided(Verdict::Denied(reason)), reason).await),
+        };
+        let Judged { request, way, scrub, secrets } = judged;
+        self.ledger.note(decided(Verdict::Allowed { manner: target.manner(), secrets })).await?;
+        let answer = self.send(target, &way, request).await?;
+        match cleaned(answer, scrub) {
+            Ok(answer) => Ok(answer),
+            Err(reason) => Err(self.refuse(decided(Verdict::Denied(reason)), reason).await),
+        }
+    }
+
+    /// Notes a denial and says it. Without a log there is still no way out.
+    pub(super) async fn refuse(&self, decision: Decision, reason: Reason) -> Refusal {
+        self.ledger.note(decision).await.map_or_else(Refusal::Lost, |()| Refusal::Denied(reason))
+    }
+
+    async fn judge(&self, target: &Target, request: Request<Body>) -> Result<Judged, Reason> {
+        let (mut parts, body) = request.into_parts();
+        let Target { host, port, tls } = target;
+        headers::check(&parts.headers, host, *port)?;
+        let url = normal_form(target, &parts)?;
+        self.policy.request(host, *port, parts.method.as_str(), url.path())?;
+        let way = self.dialer.vet(host, *port).await.map_err(|_| Reason::Address)?;
+        headers::strip(&mut parts.headers);
+        let mut query = url.query().map(str::to_owned);
+        let mut scrub = None;
+        let mut secrets = Vec::new();
+        if self.secrets.is_bound(host) {
+            // A secret could be read on its way.
+            if !tls {
+                return Err(Reason::NotTls);
+            }
+            let injected: Injected;
+            (injected, query) = self.secrets.inject(host, &mut parts.headers, query.as_deref())?;
+            parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            scrub = Some(injected.scrub);
+            secrets = injected.names;
+        }
+        let asked = match query {
+            Some(query) => format!("{}?{query}", url.path()),
+            None => url.path().to_owned(),
+        };
+        parts.uri = asked.parse().map_err(|_| Reason::Path)?;
+        parts.headers.insert(HOST, target.authority().parse().map_err(|_| Reason::HostHeader)?);
+        Ok(Judged { request: Request::from_parts(parts, body), way, scrub, secrets })
+    }
+
+    async fn send(
+        &self,
+        target: &Target,
+        way: &Way,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, Refusal> {
+        let failed = |error: &dyn std::error::Error| Refusal::Failed(error.to_string());
+        let stream = timeout(NET_CONNECT_TIMEOUT, self.reach(target, way));
+        let stream = stream.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
+        let handshake = http1::handshake(TokioIo::new(stream));
+        let (mut sender, connection) = handshake.await.map_err(|error| failed(&error))?;
+        self.keep(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection out of a sandbox broke off");
+            }
+        });
+        let answer = timeout(EGRESS_ANSWER_TIMEOUT, sender.send_request(request));
+        answer.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
+    }
+
+    async fn reach(
+        &self,
+        target: &Target,
+        way: &Way,
+    ) -> std::io::Result<Either<TcpStream, TlsStream<TcpStream>>> {
+        let stream = self.dialer.connect(way).await?;
+        if !target.tls {
+            return Ok(Either::Left(stream));
+        }
+        let name = ServerName::try_from(target.host.clone()).map_err(std::io::Error::other)?;
+        let connector = TlsConnector::from(self.dialer.tls());
+        Ok(Either::Right(connector.connect(name, stream).await?))
+    }
+}
+
+/// The request's URL as the URL standard reads it: dot segments resolved.
+fn normal_form(target: &Target, parts: &request::Parts) -> Result<Url, Reason> {
+    let asked = parts.uri.path_and_query().map(|asked| asked.as_str()).ok_or(Reason::Path)?;
+    if !asked.starts_with('/') {
+        return Err(Reason::Path);
+    }
+    let scheme = if target.tls { "https" } else { "http" };
+    let url = format!("{scheme}://{}:{}{asked}", target.host, target.port);
+    url.parse().map_err(|_| Reason::Path)
+}
+
+/// The answer without what belongs to its connection, and without secrets.
+fn cleaned(answer: Response<Incoming>, scrub: Option<Scrub>) -> Result<Response<Body>, Reason> {
+    let (mut parts, body) = answer.into_parts();
+    if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(Reason::Upgrade);
+    }
+    headers::strip(&mut parts.headers);
+    let Some(scrub) = scrub else {
+        return Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed_unsync()));
+    };
+    let is_plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !parts.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
+        return Err(Reason::EncodedAnswer);
+    }
+    // Its length may change under the scrubbing.
+    parts.headers.remove(CONTENT_LENGTH);
+    for value in parts.headers.values_mut() {
+        let clean = scrub.whole(value.as_bytes());
+        *value = HeaderValue::from_bytes(&clean).unwrap_or(HeaderValue::from_static(""));
+    }
+    Ok(Response::from_parts(parts, scrubbed(body, scrub)))
+}
+
+fn scrubbed(body: Incoming, scrub: Scrub) -> Body {
+    let pieces = stream::unfold((Some(body), scrub), |(body, mut scrub)| async move {
+        let mut body = body?;
+        loop {
+            let piece = match body.frame().await {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => scrub.push(&data),
+                    // Trailers may say anything; nobody who needs a secret needs them.
+                    Err(_) => continue,
+                },
+                Some(Err(error)) => return Some((Err(BoxError::from(error)), (None, scrub))),
+                None => {
+                    let last = scrub.finish();
+                    return (!last.is_empty()).then(|| (Ok(Frame::data(Bytes::from(last))), (None, scrub)));
+                }
+            };
+            if !piece.is_empty() {
+                return Some((Ok(Frame::data(Bytes::from(piece))), (Some(body), scrub)));
+            }
+        }
+    });
+    StreamBody::new(pieces).boxed_unsync()
+}
+
+/// A body of the proxy's own.
+pub fn whole(text: String) -> Body {
+    http_body_util::Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
+}

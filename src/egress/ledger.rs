@@ -1,0 +1,202 @@
+//! Every decision an event, and no loop in a box a flood of them.
+//!
+//! Called by the proxy. The first of equal decisions is written before its
+//! connection goes on; those after it are counted, and the counts ride along with
+//! whatever is written next. How many different ones there can be is bounded, as a
+//! box chooses the names that it asks for.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+
+use super::decision::{Decision, Verdict};
+use crate::base::limit::EGRESS_DECISIONS_MAX;
+
+/// Where decisions are written.
+#[async_trait]
+pub trait Log: Send + Sync {
+    /// Appends decisions with their counts.
+    async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost>;
+}
+
+/// The log cannot be written: nothing may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log of this session cannot be written now")]
+pub struct Lost;
+
+/// Stands for the hosts beyond those that are told by name.
+const OTHERS: &str = "(others)";
+
+pub struct Ledger {
+    log: Arc<dyn Log>,
+    book: Mutex<Book>,
+    /// Held while a decision is written, so that a close knows when none is.
+    pen: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Book {
+    /// What was written once, with what was counted since.
+    counts: BTreeMap<Decision, u64>,
+    closed: bool,
+}
+
+impl Ledger {
+    pub fn new(log: Arc<dyn Log>) -> Self {
+        Self { log, book: Mutex::default(), pen: tokio::sync::Mutex::default() }
+    }
+
+    /// Writes a decision, or counts it where it was written before.
+    ///
+    /// # Errors
+    /// When it is not in the log: then what it allows must not happen.
+    pub async fn note(&self, decision: Decision) -> Result<(), Lost> {
+        let Some(first) = self.count(decision)? else { return Ok(()) };
+        let _pen = self.pen.lock().await;
+        let closed = self.book().closed;
+        let written = match closed {
+            false => self.log.write(vec![(first.clone(), 1)]).await,
+            true => Err(Lost),
+        };
+        if written.is_err() {
+            self.book().counts.remove(&first);
+        }
+        written
+    }
+
+    /// What was counted and not written. Put it back with [`Ledger::restore`] when
+    /// it could not be.
+    pub fn take(&self) -> Vec<(Decision, u64)> {
+        let mut book = self.book();
+        let counted = book.counts.iter_mut().filter(|(_, count)| **count > 0);
+        counted.map(|(decision, count)| (decision.clone(), std::mem::take(count))).collect()
+    }
+
+    /// Counts again what could not be written.
+    pub fn restore(&self, taken: &[(Decision, u64)]) {
+        let mut book = self.book();
+        for (decision, count) in taken {
+            *book.counts.entry(decision.clone()).or_default() += count;
+        }
+    }
+
+    /// Writes what was counted.
+    pub async fn flush(&self) {
+        let _pen = self.pen.lock().await;
+        let taken = self.take();
+        if taken.is_empty() {
+            return;
+        }
+        let closed = self.book().closed;
+        if closed || self.log.write(taken.clone()).await.is_err() {
+            self.restore(&taken);
+        }
+    }
+
+    /// Notes nothing more, so nothing more is allowed. Returns when no decision is
+    /// being written.
+    pub async fn close(&self) {
+        self.book().closed = true;
+        let _pen = self.pen.lock().await;
+    }
+
+    /// The decision to write when it is the first of its kind.
+    fn count(&self, mut decision: Decision) -> Result<Option<Decision>, Lost> {
+        let mut book = self.book();
+        if book.closed {
+            return Err(Lost);
+        }
+        if !book.counts.contains_key(&decision) && book.counts.len() >= EGRESS_DECISIONS_MAX {
+            OTHERS.clone_into(&mut decision.host);
+            decision.port = 0;
+            decision.method.clear();
+            if let Verdict::Allowed { secrets, .. } = &mut decision.verdict {
+                secrets.clear();
+            }
+        }
+        match book.counts.get_mut(&decision) {
+            Some(count) => {
+                *count += 1;
+                Ok(None)
+            }
+            None => {
+                book.counts.insert(decision.clone(), 0);
+                Ok(Some(decision))
+            }
+        }
+    }
+
+    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+        // Counts stay sound whatever a holder was doing.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::decision::Reason;
+
+    #[derive(Default)]
+    struct Paper {
+        lines: Mutex<Vec<(Decision, u64)>>,
+        torn: std::sync::atomic::AtomicBool,
+    }
+
+    #[async_trait]
+    impl Log for Paper {
+        async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost> {
+            if self.torn.load(std::sync::atomic::Ordering::SeqCst) {
+                return Err(Lost);
+            }
+            self.lines.lock().unwrap().extend(decisions);
+            Ok(())
+        }
+    }
+
+    fn denied(host: &str) -> Decision {
+        let verdict = Verdict::Denied(Reason::Host);
+        Decision { host: host.to_owned(), port: 443, method: "CONNECT".to_owned(), verdict }
+    }
+
+    #[tokio::test]
+    async fn equal_decisions_are_one_event_and_a_count() {
+        let paper = Arc::new(Paper::default());
+        let ledger = Ledger::new(Arc::clone(&paper) as _);
+        for _ in 0..1_000 {
+            ledger.note(denied("a.example")).await.unwrap();
+        }
+        assert_eq!(*paper.lines.lock().unwrap(), [(denied("a.example"), 1)]);
+        ledger.flush().await;
+        ledger.flush().await;
+        assert_eq!(*paper.lines.lock().unwrap(), [(denied("a.example"), 1), (denied("a.example"), 999)]);
+    }
+
+    #[tokio::test]
+    async fn a_loop_over_names_is_bounded() {
+        let paper = Arc::new(Paper::default());
+        let ledger = Ledger::new(Arc::clone(&paper) as _);
+        for at in 0..5_000 {
+            ledger.note(denied(&format!("a{at}.example"))).await.unwrap();
+        }
+        ledger.flush().await;
+        let lines = paper.lines.lock().unwrap();
+        assert!(lines.len() <= EGRESS_DECISIONS_MAX + 2, "{}", lines.len());
+        assert_eq!(lines.iter().map(|(_, count)| count).sum::<u64>(), 5_000, "none is lost");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_does_not_happen() {
+        let paper = Arc::new(Paper::default());
+        let ledger = Ledger::new(Arc::clone(&paper) as _);
+        paper.torn.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(ledger.note(denied("a.example")).await, Err(Lost));
+        paper.torn.store(false, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(ledger.note(denied("a.example")).await, Ok(()), "it is written when it can be");
+        ledger.close().await;
+        assert_eq!(ledger.note(denied("a.example")).await, Err(Lost), "a closed ledger takes nothing");
+    }
+}

@@ -1,0 +1,142 @@
+//! The rules of an environment, as a connection asks them.
+//!
+//! Called by `proxy` and `exchange`; pure. Hosts arrive canonical, paths as the URL
+//! standard normalises them, because what is judged is also what is sent.
+
+use super::decision::{Manner, Reason};
+use crate::domain::network::{BadHost, HostPattern, NetworkPolicy};
+
+/// What may leave a box.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    host: HostPattern,
+    port: u16,
+    methods: Vec<String>,
+    path_prefix: Option<String>,
+}
+
+impl Policy {
+    /// # Errors
+    /// When a rule's host is none: a policy is checked when it is stored.
+    pub fn new(policy: &NetworkPolicy) -> Result<Self, BadHost> {
+        let rules = policy.rules().map(|rule| {
+            Ok(Rule {
+                host: HostPattern::parse(&rule.host)?,
+                port: rule.port,
+                methods: rule.methods,
+                path_prefix: rule.path_prefix,
+            })
+        });
+        Ok(Self { rules: rules.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether a tunnel to this place may be asked for, and whether it must be read.
+    pub fn connect(&self, host: &str, port: u16, is_bound: bool) -> Result<Manner, Reason> {
+        let rules = self.rules_of(host, port)?;
+        let is_open = |rule: &&Rule| rule.methods.is_empty() && rule.path_prefix.is_none();
+        match !is_bound && rules.iter().any(is_open) {
+            true => Ok(Manner::Tunnel),
+            false => Ok(Manner::Inspected),
+        }
+    }
+
+    /// Whether a request may be made there. `path` is without its query.
+    pub fn request(&self, host: &str, port: u16, method: &str, path: &str) -> Result<(), Reason> {
+        let rules = self.rules_of(host, port)?;
+        let by_path: Vec<_> = rules.into_iter().filter(|rule| rule.has_path(path)).collect();
+        if by_path.is_empty() {
+            return Err(Reason::Path);
+        }
+        let has_method =
+            |rule: &&Rule| rule.methods.is_empty() || rule.methods.iter().any(|one| one == method);
+        if by_path.iter().any(has_method) { Ok(()) } else { Err(Reason::Method) }
+    }
+
+    fn rules_of(&self, host: &str, port: u16) -> Result<Vec<&Rule>, Reason> {
+        let by_host: Vec<_> = self.rules.iter().filter(|rule| rule.host.matches(host)).collect();
+        if by_host.is_empty() {
+            return Err(Reason::Host);
+        }
+        let by_port: Vec<_> = by_host.into_iter().filter(|rule| rule.port == port).collect();
+        if by_port.is_empty() { Err(Reason::Port) } else { Ok(by_port) }
+    }
+}
+
+impl Rule {
+    fn has_path(&self, path: &str) -> bool {
+        let Some(prefix) = &self.path_prefix else { return true };
+        // A host may read an escaped separator as one: then the path is another.
+        let path_in_lower_case = path.to_ascii_lowercase();
+        if ["%2f", "%5c", "%2e", "%00"].iter().any(|escape| path_in_lower_case.contains(escape)) {
+            return false;
+        }
+        match path.strip_prefix(prefix.as_str()) {
+            Some(rest) => prefix.ends_with('/') || rest.is_empty() || rest.starts_with('/'),
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::network::EgressRule;
+
+    fn policy(rules: &[(&str, u16, &[&str], Option<&str>)]) -> Policy {
+        let rule = |(host, port, methods, prefix): &(&str, u16, &[&str], Option<&str>)| EgressRule {
+            host: (*host).to_owned(),
+            port: *port,
+            methods: methods.iter().map(|method| (*method).to_owned()).collect(),
+            path_prefix: prefix.map(str::to_owned),
+        };
+        let allow = rules.iter().map(rule).collect();
+        Policy::new(&NetworkPolicy { allow, allow_package_managers: false }).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_allowed_that_no_rule_names() {
+        let none = Policy::default();
+        assert_eq!(none.connect("a.example", 443, false), Err(Reason::Host));
+        let one = policy(&[("a.example", 443, &[], None)]);
+        assert_eq!(one.connect("a.example", 443, false), Ok(Manner::Tunnel));
+        assert_eq!(one.connect("a.example", 443, true), Ok(Manner::Inspected));
+        assert_eq!(one.connect("a.example", 80, false), Err(Reason::Port));
+        assert_eq!(one.connect("b.a.example", 443, false), Err(Reason::Host));
+        assert_eq!(one.connect("a.example.evil", 443, false), Err(Reason::Host));
+    }
+
+    #[test]
+    fn a_rule_of_methods_or_paths_is_read() {
+        let some =
+            policy(&[("a.example", 443, &["GET"], Some("/v1")), ("a.example", 443, &[], Some("/open/"))]);
+        assert_eq!(some.connect("a.example", 443, false), Ok(Manner::Inspected));
+        for (method, path, outcome) in [
+            ("GET", "/v1", Ok(())),
+            ("GET", "/v1/x", Ok(())),
+            ("GET", "/v10", Err(Reason::Path)),
+            ("GET", "/V1", Err(Reason::Path)),
+            ("POST", "/v1", Err(Reason::Method)),
+            ("get", "/v1", Err(Reason::Method)),
+            ("POST", "/open/x", Ok(())),
+            ("POST", "/open", Err(Reason::Path)),
+            ("GET", "/v1/%2F..%2fadmin", Err(Reason::Path)),
+            ("GET", "/v1/..%5Cadmin", Err(Reason::Path)),
+            ("GET", "/", Err(Reason::Path)),
+        ] {
+            assert_eq!(some.request("a.example", 443, method, path), outcome, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn package_managers_are_a_word() {
+        let packages = NetworkPolicy { allow: Vec::new(), allow_package_managers: true };
+        let policy = Policy::new(&packages).unwrap();
+        assert_eq!(policy.connect("pypi.org", 443, false), Ok(Manner::Tunnel));
+        assert_eq!(policy.connect("example.com", 443, false), Err(Reason::Host));
+    }
+}

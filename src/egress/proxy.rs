@@ -1,0 +1,339 @@
+//! What listens at a box's door: an HTTP proxy of one session.
+//!
+//! Made and run by the worker that holds the session; calls `exchange` and `tunnel`.
+//! It ends with the worker's hold: a box whose session rests has no way out. Every
+//! task is tracked and ends with the proxy.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use http_body_util::BodyExt;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{CONNECTION, CONTENT_TYPE, HeaderValue},
+    http::uri::Authority as UriAuthority,
+    server::conn::http1,
+    service::service_fn,
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::server::Acceptor;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixListener, UnixStream},
+    sync::Semaphore,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    authority::Authority,
+    decision::{Decision, Manner, Reason, Verdict},
+    exchange::{Body, Refusal, Target, whole},
+    ledger::{Ledger, Log},
+    policy::Policy,
+    secret::Secrets,
+    tunnel,
+};
+use crate::{
+    base::{
+        limit::{EGRESS_CONNECTIONS_MAX, EGRESS_FLUSH_INTERVAL, EGRESS_HEAD_BYTES_MAX, EGRESS_HELLO_TIMEOUT},
+        text,
+    },
+    domain::network::{BadHost, canonical},
+    net::Dialer,
+};
+
+/// What a proxy is made of.
+pub struct Parts {
+    pub policy: Policy,
+    pub secrets: Secrets,
+    pub dialer: Dialer,
+    pub log: Arc<dyn Log>,
+}
+
+/// The proxy of one session.
+pub struct Proxy {
+    pub(super) policy: Policy,
+    pub(super) secrets: Secrets,
+    pub(super) dialer: Dialer,
+    pub(super) ledger: Ledger,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// What a connection becomes once its CONNECT is answered.
+enum Wanted {
+    Tunnel { host: String, port: u16, outside: TcpStream },
+    Inspected { host: String, port: u16 },
+}
+
+type Slot = Mutex<Option<(Wanted, OnUpgrade)>>;
+
+impl Proxy {
+    /// A proxy that ends with `stop`.
+    pub fn new(parts: Parts, stop: CancellationToken) -> Arc<Self> {
+        let Parts { policy, secrets, dialer, log } = parts;
+        let tasks = TaskTracker::new();
+        Arc::new(Self { policy, secrets, dialer, ledger: Ledger::new(log), tasks, stop })
+    }
+
+    /// Serves a box's door until the proxy is stopped; returns when no connection is
+    /// left. `authority` is the one that the box trusts.
+    pub async fn serve(self: Arc<Self>, listener: UnixListener, authority: Authority) {
+        let authority = Arc::new(authority);
+        let slots = Arc::new(Semaphore::new(EGRESS_CONNECTIONS_MAX));
+        let mut flushes = interval(EGRESS_FLUSH_INTERVAL);
+        flushes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let arrival = async {
+                let slot = Arc::clone(&slots).acquire_owned().await;
+                (slot, listener.accept().await)
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                _ = flushes.tick() => self.ledger.flush().await,
+                (slot, accepted) = arrival => match accepted {
+                    Ok((stream, _)) => {
+                        let (proxy, authority) = (Arc::clone(&self), Arc::clone(&authority));
+                        self.keep(async move {
+                            proxy.attend(stream, &authority).await;
+                            drop(slot);
+                        });
+                    }
+                    Err(error) => tracing::warn!(%error, "a connection out of a sandbox was not accepted"),
+                },
+            }
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Decisions that were counted and not written, for whoever writes next.
+    pub fn take(&self) -> Vec<(Decision, u64)> {
+        self.ledger.take()
+    }
+
+    /// Counts them again when they could not be written.
+    pub fn restore(&self, taken: &[(Decision, u64)]) {
+        self.ledger.restore(taken);
+    }
+
+    /// Lets nothing through any more. Returns when no decision is being written.
+    pub async fn close(&self) {
+        self.stop();
+        self.ledger.close().await;
+    }
+
+    /// Ends every connection.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Runs something until it ends or the proxy does.
+    pub(super) fn keep(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            stop.run_until_cancelled(task).await;
+        });
+    }
+
+    async fn attend(self: Arc<Self>, stream: UnixStream, authority: &Authority) {
+        let slot = Arc::new(Slot::default());
+        let service = service_fn(|request| {
+            let (proxy, slot) = (Arc::clone(&self), Arc::clone(&slot));
+            async move { Ok::<_, Infallible>(proxy.answer(request, &slot).await) }
+        });
+        if let Err(error) = server().serve_connection(TokioIo::new(stream), service).with_upgrades().await {
+            tracing::debug!(%error, "a connection out of a sandbox broke off");
+        }
+        let wanted = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((wanted, upgrade)) = wanted else { return };
+        let Ok(Ok(upgraded)) = timeout(EGRESS_HELLO_TIMEOUT, upgrade).await else { return };
+        let ended = match wanted {
+            Wanted::Tunnel { host, port, outside } => {
+                self.tunnel(TokioIo::new(upgraded), &host, port, outside).await
+            }
+            Wanted::Inspected { host, port } => {
+                let target = Target { host, port, tls: true };
+                self.inspect(TokioIo::new(upgraded), target, authority).await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a tunnel out of a sandbox broke off");
+        }
+    }
+
+    async fn answer(&self, mut request: Request<Incoming>, slot: &Slot) -> Response<Body> {
+        if request.method() == Method::CONNECT {
+            let upgrade = hyper::upgrade::on(&mut request);
+            return match self.connect(&request).await {
+                Ok(wanted) => {
+                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some((wanted, upgrade));
+                    Response::new(whole(String::new()))
+                }
+                Err(refusal) => said(&refusal),
+            };
+        }
+        let (Some("http"), Some(authority)) = (request.uri().scheme_str(), request.uri().authority()) else {
+            let text = "this is a proxy: ask it for http:// URLs, or for a tunnel with CONNECT\n";
+            return text_answer(StatusCode::BAD_REQUEST, text.to_owned());
+        };
+        let asked = place(authority, Some(80));
+        let answered = match asked {
+            // What is meant to be read by nobody goes in a tunnel.
+            Ok((host, 443)) => Err(self.denied(&host, 443, request.method(), Reason::NotTls).await),
+            Ok((host, port)) => {
+                let target = Target { host, port, tls: false };
+                self.exchange(&target, request.map(|body| body.map_err(Into::into).boxed_unsync())).await
+            }
+            Err(reason) => Err(self.denied(authority.as_str(), 0, request.method(), reason).await),
+        };
+        answered.unwrap_or_else(|refusal| said(&refusal))
+    }
+
+    async fn connect(&self, request: &Request<Incoming>) -> Result<Wanted, Refusal> {
+        let asked = request.uri().authority().map_or(Err(Reason::BadHost), |asked| place(asked, None));
+        let (host, port) = match asked {
+            Ok(asked) => asked,
+            Err(reason) => {
+                let text = request.uri().to_string();
+                return Err(self.denied(&text, 0, &Method::CONNECT, reason).await);
+            }
+        };
+        let manner = match self.policy.connect(&host, port, self.secrets.is_bound(&host)) {
+            Ok(manner) => manner,
+            Err(reason) => return Err(self.denied(&host, port, &Method::CONNECT, reason).await),
+        };
+        if manner == Manner::Inspected {
+            return Ok(Wanted::Inspected { host, port });
+        }
+        let Ok(way) = self.dialer.vet(&host, port).await else {
+            return Err(self.denied(&host, port, &Method::CONNECT, Reason::Address).await);
+        };
+        let verdict = Verdict::Allowed { manner, secrets: Vec::new() };
+        self.ledger.note(decision(&host, port, &Method::CONNECT, verdict)).await?;
+        let outside = self.dialer.connect(&way).await;
+        let outside = outside.map_err(|error| Refusal::Failed(error.to_string()))?;
+        Ok(Wanted::Tunnel { host, port, outside })
+    }
+
+    async fn tunnel(
+        &self,
+        mut inside: impl AsyncRead + AsyncWrite + Unpin,
+        host: &str,
+        port: u16,
+        mut outside: TcpStream,
+    ) -> std::io::Result<()> {
+        match tunnel::hello(&mut inside, host).await? {
+            Ok(hello) => tunnel::carry(&mut inside, &mut outside, &hello).await,
+            Err(reason) => {
+                self.denied(host, port, &Method::CONNECT, reason).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the box's TLS here and serves its requests one by one.
+    async fn inspect(
+        self: Arc<Self>,
+        inside: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        target: Target,
+        authority: &Authority,
+    ) -> std::io::Result<()> {
+        let Target { host, port, .. } = &target;
+        let hello =
+            timeout(EGRESS_HELLO_TIMEOUT, LazyConfigAcceptor::new(Acceptor::default(), inside)).await?;
+        let Ok(hello) = hello else {
+            self.denied(host, *port, &Method::CONNECT, Reason::NotTls).await;
+            return Ok(());
+        };
+        if hello.client_hello().server_name().map(canonical) != Some(Ok(host.clone())) {
+            self.denied(host, *port, &Method::CONNECT, Reason::Sni).await;
+            return Ok(());
+        }
+        let config = authority.server(host).map_err(std::io::Error::other)?;
+        let stream = timeout(EGRESS_HELLO_TIMEOUT, hello.into_stream(config)).await??;
+        let target = Arc::new(target);
+        let service = service_fn(|request: Request<Incoming>| {
+            let (proxy, target) = (Arc::clone(&self), Arc::clone(&target));
+            async move { Ok::<_, Infallible>(proxy.inspected(&target, request).await) }
+        });
+        let served = server().serve_connection(TokioIo::new(stream), service).await;
+        served.map_err(std::io::Error::other)
+    }
+
+    async fn inspected(&self, target: &Target, request: Request<Incoming>) -> Response<Body> {
+        let elsewhere = |own: &UriAuthority| place(own, Some(443)) != Ok((target.host.clone(), target.port));
+        let answered = if request.uri().authority().is_some_and(elsewhere) {
+            Err(self.denied(&target.host, target.port, request.method(), Reason::HostHeader).await)
+        } else {
+            self.exchange(target, request.map(|body| body.map_err(Into::into).boxed_unsync())).await
+        };
+        answered.unwrap_or_else(|refusal| said(&refusal))
+    }
+
+    async fn denied(&self, host: &str, port: u16, method: &Method, reason: Reason) -> Refusal {
+        self.refuse(decision(host, port, method, Verdict::Denied(reason)), reason).await
+    }
+}
+
+fn server() -> http1::Builder {
+    let mut server = http1::Builder::new();
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(EGRESS_HELLO_TIMEOUT)
+        .max_buf_size(EGRESS_HEAD_BYTES_MAX);
+    server
+}
+
+/// Bytes of a host's name that an event shows; longer ones are none.
+const SHOWN_BYTES: usize = 253;
+
+fn decision(host: &str, port: u16, method: &Method, verdict: Verdict) -> Decision {
+    let host = text::truncate(host, SHOWN_BYTES).to_owned();
+    let method = text::truncate(method.as_str(), 20).to_owned();
+    Decision { host, port, method, verdict }
+}
+
+/// The canonical host and the port of an authority.
+fn place(authority: &UriAuthority, default_port: Option<u16>) -> Result<(String, u16), Reason> {
+    let port = match authority.port() {
+        Some(_) => authority.port_u16(),
+        None => default_port,
+    };
+    let (false, Some(port)) = (authority.as_str().contains('@'), port.filter(|port| *port != 0)) else {
+        return Err(Reason::BadHost);
+    };
+    match canonical(authority.host()) {
+        Ok(host) => Ok((host, port)),
+        Err(BadHost::Address) => Err(Reason::AddressLiteral),
+        Err(BadHost::Name | BadHost::Wildcard) => Err(Reason::BadHost),
+    }
+}
+
+/// The refusal, for whoever reads it in the box.
+fn said(refusal: &Refusal) -> Response<Body> {
+    let (status, word) = match refusal {
+        Refusal::Denied(reason) => (StatusCode::FORBIDDEN, reason.word()),
+        Refusal::Lost(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        Refusal::Failed(_) => (StatusCode::BAD_GATEWAY, "unreachable"),
+    };
+    let mut answer = text_answer(status, format!("egress: {refusal}\n"));
+    answer.headers_mut().insert("x-sojourn-egress", HeaderValue::from_static(word));
+    answer
+}
+
+fn text_answer(status: StatusCode, text: String) -> Response<Body> {
+    let mut answer = Response::new(whole(text));
+    *answer.status_mut() = status;
+    // A refused program may try a thousand hosts: none of them keeps a slot.
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer
+}

@@ -1,0 +1,243 @@
+//! Secrets and their placeholders: what a request gets, what an answer loses.
+//!
+//! Called by `exchange` for hosts that a secret is bound to. A box never holds a
+//! value, so whatever credential it sends to such a host and that is no placeholder
+//! is somebody else's: it is dropped, or a box could carry data to an account of
+//! its own at an allowed host.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+
+use super::{decision::Reason, scrub::Scrub};
+use crate::{
+    base::{ExposeSecret, SecretString},
+    domain::network::HostPattern,
+};
+
+/// A value that a box must not have, and what it has instead.
+#[derive(Clone, Debug)]
+pub struct Secret {
+    /// As the environment calls it.
+    pub name: String,
+    /// What stands for it in the box; unique to the session, plain ASCII.
+    pub placeholder: String,
+    pub value: SecretString,
+    /// Where it may go.
+    pub hosts: Vec<HostPattern>,
+}
+
+/// The secrets of one session.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets(Vec<Secret>);
+
+/// What was put into one request.
+#[derive(Debug, Default)]
+pub struct Injected {
+    /// Names of the secrets, each once.
+    pub names: Vec<String>,
+    /// What the answer must not say.
+    pub scrub: Scrub,
+}
+
+/// Parts of names of headers and parameters that carry credentials.
+const TELLING: [&str; 8] =
+    ["auth", "token", "api-key", "apikey", "secret", "cookie", "credential", "password"];
+/// Parameters that are credentials by their whole name.
+const PARAMETERS: [&str; 6] = ["key", "api_key", "pwd", "pass", "sig", "signature"];
+
+impl Secrets {
+    pub fn new(secrets: Vec<Secret>) -> Self {
+        Self(secrets)
+    }
+
+    /// Whether a secret may go to this host.
+    pub fn is_bound(&self, host: &str) -> bool {
+        self.bound(host).next().is_some()
+    }
+
+    /// Replaces placeholders in headers and in the query, and drops every other
+    /// credential. For hosts that a secret is bound to.
+    ///
+    /// # Errors
+    /// A credential in the query that is no placeholder: it cannot be dropped
+    /// without asking for something else.
+    pub fn inject(
+        &self,
+        host: &str,
+        headers: &mut HeaderMap,
+        query: Option<&str>,
+    ) -> Result<(Injected, Option<String>), Reason> {
+        let mut used = Used { secrets: self.bound(host).collect(), names: Vec::new(), needles: Vec::new() };
+        let mut kept = HeaderMap::with_capacity(headers.len());
+        for (name, value) in headers.iter() {
+            match used.replaced(name, value) {
+                Some(value) => {
+                    kept.append(name, value);
+                }
+                None if is_credential(name) => {}
+                None => {
+                    kept.append(name, value.clone());
+                }
+            }
+        }
+        let query = query.map(|query| used.replaced_in_query(query)).transpose()?;
+        *headers = kept;
+        let Used { secrets, names, mut needles } = used;
+        for secret in secrets {
+            let value = secret.value.expose_secret();
+            let stands = secret.placeholder.as_bytes();
+            needles.push((value.as_bytes().to_vec(), stands.to_vec()));
+            needles.push((BASE64_STANDARD.encode(value).into_bytes(), stands.to_vec()));
+            needles.push((escaped(value).into_bytes(), stands.to_vec()));
+        }
+        Ok((Injected { names, scrub: Scrub::new(needles) }, query))
+    }
+
+    fn bound<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Secret> {
+        self.0.iter().filter(move |secret| secret.hosts.iter().any(|pattern| pattern.matches(host)))
+    }
+}
+
+struct Used<'a> {
+    secrets: Vec<&'a Secret>,
+    names: Vec<String>,
+    needles: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Used<'_> {
+    /// The header's value with its secrets; `None` when it names no placeholder.
+    fn replaced(&mut self, name: &HeaderName, value: &HeaderValue) -> Option<HeaderValue> {
+        let text = value.to_str().ok()?;
+        if let Some(new) = self.replaced_in(text, str::to_owned) {
+            return sensitive(&new);
+        }
+        // Programs send user and password as one word: `Basic base64(user:password)`.
+        let coded = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))?.1;
+        let plain = String::from_utf8(BASE64_STANDARD.decode(coded.trim()).ok()?).ok()?;
+        let new = BASE64_STANDARD.encode(self.replaced_in(&plain, str::to_owned)?);
+        self.needles.push((new.clone().into_bytes(), coded.trim().as_bytes().to_vec()));
+        (name == AUTHORIZATION).then(|| sensitive(&format!("Basic {new}")))?
+    }
+
+    fn replaced_in_query(&mut self, query: &str) -> Result<String, Reason> {
+        let mut parts = Vec::new();
+        for part in query.split('&') {
+            let name = part.split('=').next().unwrap_or_default().to_ascii_lowercase();
+            match self.replaced_in(part, escaped) {
+                Some(new) => parts.push(new),
+                None if is_telling(&name) || PARAMETERS.contains(&name.as_str()) => {
+                    return Err(Reason::ForeignCredential);
+                }
+                None => parts.push(part.to_owned()),
+            }
+        }
+        Ok(parts.join("&"))
+    }
+
+    fn replaced_in(&mut self, text: &str, spelled: impl Fn(&str) -> String) -> Option<String> {
+        let mut new = text.to_owned();
+        for secret in &self.secrets {
+            if new.contains(&secret.placeholder) {
+                new = new.replace(&secret.placeholder, &spelled(secret.value.expose_secret()));
+                if !self.names.contains(&secret.name) {
+                    self.names.push(secret.name.clone());
+                }
+            }
+        }
+        (new != text).then_some(new)
+    }
+}
+
+fn sensitive(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn is_credential(name: &HeaderName) -> bool {
+    is_telling(name.as_str())
+}
+
+fn is_telling(name: &str) -> bool {
+    let name = name.replace('_', "-");
+    TELLING.iter().any(|part| name.contains(part))
+}
+
+/// Percent-encoded, as it stands in a query.
+fn escaped(value: &str) -> String {
+    url::form_urlencoded::byte_serialize(value.as_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets() -> Secrets {
+        Secrets::new(vec![Secret {
+            name: "TOKEN".to_owned(),
+            placeholder: "sjph_1".to_owned(),
+            value: "s3cret/value".to_owned().into(),
+            hosts: vec![HostPattern::parse("api.example").unwrap()],
+        }])
+    }
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let line = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        };
+        lines.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_placeholder_is_replaced_and_any_other_credential_dropped() {
+        let mut headers = headers(&[
+            ("authorization", "Bearer sjph_1"),
+            ("x-api-key", "of-an-attacker"),
+            ("x-goog-api-key", "of-an-attacker"),
+            ("private-token", "of-an-attacker"),
+            ("cookie", "session=of-an-attacker"),
+            ("accept", "*/*"),
+        ]);
+        let (injected, query) = secrets().inject("api.example", &mut headers, Some("a=b")).unwrap();
+        assert_eq!(injected.names, ["TOKEN"]);
+        assert_eq!(query.as_deref(), Some("a=b"));
+        assert_eq!(headers.get("authorization").unwrap(), "Bearer s3cret/value");
+        assert_eq!(headers.get("accept").unwrap(), "*/*");
+        assert_eq!(headers.len(), 2, "{headers:?}");
+    }
+
+    #[test]
+    fn a_password_of_git_is_replaced_and_scrubbed() {
+        let basic = |password: &str| format!("Basic {}", BASE64_STANDARD.encode(format!("git:{password}")));
+        let mut sent = headers(&[("authorization", &basic("sjph_1"))]);
+        let (injected, _) = secrets().inject("api.example", &mut sent, None).unwrap();
+        assert_eq!(sent.get("authorization").unwrap(), &basic("s3cret/value"));
+        let echoed = format!("you sent {} or s3cret/value", basic("s3cret/value"));
+        let scrubbed = String::from_utf8(injected.scrub.whole(echoed.as_bytes())).unwrap();
+        assert_eq!(scrubbed, format!("you sent {} or sjph_1", basic("sjph_1")));
+        let mut foreign = headers(&[("authorization", &basic("of-an-attacker"))]);
+        secrets().inject("api.example", &mut foreign, None).unwrap();
+        assert!(foreign.is_empty());
+    }
+
+    #[test]
+    fn a_query_takes_the_placeholder_and_no_other_key() {
+        let inject =
+            |query| secrets().inject("api.example", &mut HeaderMap::new(), Some(query)).map(|(_, new)| new);
+        assert_eq!(inject("key=sjph_1&q=x").unwrap().as_deref(), Some("key=s3cret%2Fvalue&q=x"));
+        for foreign in ["key=mine", "q=x&access_token=mine", "API_KEY=mine", "sig=mine"] {
+            assert_eq!(inject(foreign).unwrap_err(), Reason::ForeignCredential, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn another_host_gets_nothing() {
+        assert!(!secrets().is_bound("other.example"));
+        let mut sent = headers(&[("authorization", "Bearer sjph_1")]);
+        let (injected, _) = secrets().inject("other.example", &mut sent, None).unwrap();
+        assert_eq!(
+            (injected.names.len(), sent.get("authorization").unwrap().to_str().unwrap()),
+            (0, "Bearer sjph_1")
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! Environments: store, list, read, change, delete.
+
+use std::collections::BTreeMap;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+
+use super::{
+    App,
+    agents::PageQuery,
+    auth::{Caller, ReadEnvironments, WriteEnvironments},
+    body::Body,
+    error::ApiError,
+    openapi::Errors,
+    page::{List, Query, rows},
+    path::{self, Path},
+    write::{Answer, Once, json, no_content},
+};
+use crate::{
+    base::text::hex,
+    domain::{
+        EnvironmentId,
+        environment::{EnvironmentSnapshot, PinnedSecret, is_secret_value},
+    },
+    journal::Unit,
+    store::{
+        self, Tx,
+        environment::{Named, context},
+    },
+    wire::{
+        Page,
+        environment::{CreateEnvironment, EnvironmentChoice, EnvironmentView, PatchEnvironment, SecretInput},
+    },
+};
+
+/// Values of secrets by their names.
+type Values = BTreeMap<String, String>;
+
+/// Store an environment.
+#[utoipa::path(post, path = "/environments", tag = "environments", operation_id = "createEnvironment",
+    request_body = CreateEnvironment, responses((status = 201, body = EnvironmentView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteEnvironments>,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateEnvironment>,
+) -> Result<Answer, ApiError> {
+    let values = values_of(&wanted.secrets, &Values::new())?;
+    let secrets: Vec<_> = wanted.secrets.iter().map(SecretInput::binding).collect();
+    refuse(wanted.config.secrets_problem(&secrets))?;
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let (id, now) = (app.0.journal.origin().id(), app.0.journal.origin().now());
+        let named =
+            Named { id, name: wanted.name, config: wanted.config, secrets, created_at: now, updated_at: now };
+        let sealed = seal(&app, unit.tx(), id, &values).await?;
+        unit.tx().insert_environment(&named, &sealed).await.map_err(taken)?;
+        Ok(Answer::new(StatusCode::CREATED, &view(named)))
+    })
+    .await
+}
+
+/// List environments, newest first.
+#[utoipa::path(get, path = "/environments", tag = "environments", operation_id = "listEnvironments",
+    params(PageQuery), responses((status = 200, body = Page<EnvironmentView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadEnvironments>,
+    Query(query): Query<PageQuery>,
+) -> Result<Response, ApiError> {
+    let rows = rows(query.limit)?;
+    let list = List::new(&app, caller.tenant, "environments", &());
+    let below = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let environments = tx.environments(below, rows as i64 + 1).await?;
+    Ok(json(&list.page(environments, rows, |environment| environment.id, view)))
+}
+
+/// Get an environment, without the values of its secrets.
+#[utoipa::path(get, path = "/environments/{environment_id}", tag = "environments", operation_id = "getEnvironment",
+    params(("environment_id" = EnvironmentId, Path)), responses((status = 200, body = EnvironmentView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadEnvironments>,
+    Path(environment): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&view(tx.environment(path::id(&environment)?).await?)))
+}
+
+/// Change an environment. Sessions keep what they pinned; new values of secrets reach
+/// them with their next turn.
+#[utoipa::path(patch, path = "/environments/{environment_id}", tag = "environments",
+    operation_id = "updateEnvironment", params(("environment_id" = EnvironmentId, Path)),
+    request_body = PatchEnvironment, responses((status = 200, body = EnvironmentView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteEnvironments>,
+    Path(environment): Path<String>,
+    Body { value: change, .. }: Body<PatchEnvironment>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&environment)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let (mut named, mut sealed) = tx.lock_environment(id).await?;
+    if let Some(name) = change.name {
+        named.name = name;
+    }
+    if let Some(config) = change.config {
+        named.config = config;
+    }
+    if let Some(secrets) = &change.secrets {
+        let values = values_of(secrets, &open(&app, &mut tx, id, &sealed).await?)?;
+        sealed = seal(&app, &mut tx, id, &values).await?;
+        named.secrets = secrets.iter().map(SecretInput::binding).collect();
+    }
+    refuse(named.config.secrets_problem(&named.secrets))?;
+    named.updated_at = app.0.journal.origin().now();
+    tx.update_environment(&named, &sealed).await.map_err(taken)?;
+    tx.commit().await?;
+    Ok(json(&view(named)))
+}
+
+/// Delete an environment. Sessions that pinned secrets of it cannot run any more.
+#[utoipa::path(delete, path = "/environments/{environment_id}", tag = "environments",
+    operation_id = "deleteEnvironment", params(("environment_id" = EnvironmentId, Path)),
+    responses((status = 204), Errors))]
+pub async fn delete(
+    State(app): State<App>,
+    caller: Caller<WriteEnvironments>,
+    Path(environment): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.delete_environment(path::id(&environment)?).await?;
+    tx.commit().await?;
+    Ok(no_content())
+}
+
+/// What a new session pins of the environment that it names or brings.
+pub(super) async fn pinned(
+    app: &App,
+    unit: &mut Unit,
+    choice: EnvironmentChoice,
+) -> Result<EnvironmentSnapshot, ApiError> {
+    let name = match choice {
+        EnvironmentChoice::Inline(config) => {
+            return Ok(EnvironmentSnapshot { config: *config, ..EnvironmentSnapshot::default() });
+        }
+        EnvironmentChoice::Named(name) => name,
+    };
+    let found = match name.parse::<EnvironmentId>() {
+        Ok(id) => unit.tx().environment(id).await,
+        Err(_) => unit.tx().environment_by_name(&name).await?.ok_or(store::Error::NotFound),
+    };
+    let named = found.map_err(|error| match error {
+        store::Error::NotFound => ApiError { param: Some("environment".to_owned()), ..ApiError::not_found() },
+        error => error.into(),
+    })?;
+    let secrets = named.secrets.into_iter().map(|secret| PinnedSecret {
+        name: secret.name,
+        hosts: secret.hosts,
+        placeholder: format!("sjph_{}", hex(&app.0.journal.origin().bytes::<20>())),
+    });
+    Ok(EnvironmentSnapshot {
+        environment_id: Some(named.id),
+        name: Some(named.name),
+        config: named.config,
+        secrets: secrets.collect(),
+    })
+}
+
+/// The values that were sent, and of those that were not, the ones that are kept.
+fn values_of(secrets: &[SecretInput], kept: &Values) -> Result<Values, ApiError> {
+    let value = |(at, secret): (usize, &SecretInput)| {
+        let value = secret.value.as_ref().or_else(|| kept.get(&secret.name));
+        match value.filter(|value| is_secret_value(value)) {
+            Some(value) => Ok((secret.name.clone(), value.clone())),
+            None => {
+                let message = "a secret has a value of 8 to 4096 printable ASCII characters";
+                Err(ApiError::invalid(&format!("secrets[{at}].value"), message))
+            }
+        }
+    };
+    secrets.iter().enumerate().map(value).collect()
+}
+
+fn refuse(problem: Option<(String, String)>) -> Result<(), ApiError> {
+    problem.map_or(Ok(()), |(field, words)| Err(ApiError::invalid(&field, words)))
+}
+
+fn taken(error: store::Error) -> ApiError {
+    match error {
+        store::Error::Conflict(name) if name == "environment_name" => ApiError {
+            param: Some("name".to_owned()),
+            ..ApiError::conflict("name_taken", "there is an environment of this name; PATCH it instead")
+        },
+        error => error.into(),
+    }
+}
+
+async fn seal(app: &App, tx: &mut Tx, id: EnvironmentId, values: &Values) -> Result<Vec<u8>, ApiError> {
+    if values.is_empty() {
+        return Ok(Vec::new());
+    }
+    let context = context(tx.tenant(), id);
+    let plain = serde_json::to_vec(values).expect("text serialises");
+    let data_key = tx.data_key(app.0.store.master()).await?;
+    Ok(data_key.seal(&plain, &context, app.0.journal.origin()))
+}
+
+async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Result<Values, ApiError> {
+    if sealed.is_empty() {
+        return Ok(Values::new());
+    }
+    let context = context(tx.tenant(), id);
+    let data_key = tx.data_key(app.0.store.master()).await?;
+    let corrupt = |error: &dyn std::fmt::Display| ApiError::from(store::Error::Corrupt(error.to_string()));
+    let plain = data_key.open(sealed, &context).map_err(|error| corrupt(&error))?;
+    serde_json::from_slice(&plain).map_err(|error| corrupt(&error))
+}
+
+fn view(named: Named) -> EnvironmentView {
+    EnvironmentView {
+        id: named.id,
+        name: named.name,
+        config: named.config,
+        secrets: named.secrets,
+        created_at: named.created_at,
+        updated_at: named.updated_at,
+    }
+}

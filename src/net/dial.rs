@@ -1,0 +1,83 @@
+//! Plain connections to hosts that tenants name, for protocols of the caller's own.
+//!
+//! Called by `egress`; calls the resolver and the network. A [`Way`] is the proof that
+//! addresses were vetted, and only a way can be connected to: what was judged and
+//! what is reached cannot differ, whatever DNS answers in between.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
+use tokio::{net::TcpStream, time::timeout};
+
+use super::{
+    Policy, Refused, Resolver,
+    resolve::Vetted,
+    tls,
+    url::{Named, check_name},
+};
+use crate::base::limit::NET_CONNECT_TIMEOUT;
+
+/// Connects to vetted addresses only; cheap to clone.
+#[derive(Clone)]
+pub struct Dialer {
+    vetted: Arc<Vetted>,
+    tls: Arc<ClientConfig>,
+}
+
+/// Addresses that may be connected to.
+#[derive(Clone, Debug)]
+pub struct Way(Vec<SocketAddr>);
+
+impl Dialer {
+    /// `extra_roots` are trusted beside the public ones: an operator's own authority.
+    ///
+    /// # Errors
+    /// When one of them is no certificate.
+    pub fn new(
+        policy: Policy,
+        resolver: Arc<dyn Resolver>,
+        extra_roots: &[CertificateDer<'static>],
+    ) -> Result<Self, rustls::Error> {
+        let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+        for root in extra_roots {
+            roots.add(root.clone())?;
+        }
+        // The caller judges plain text itself: addresses are vetted as for TLS.
+        let vetted = Vetted { resolver, named: Named::ByTenant(policy), plain: false };
+        Ok(Self { vetted: Arc::new(vetted), tls: Arc::new(tls::with_roots(roots, &[b"http/1.1"])) })
+    }
+
+    /// The addresses that a name has now, as far as they may be connected to.
+    ///
+    /// # Errors
+    /// When none of them may be, or there is none.
+    pub async fn vet(&self, host: &str, port: u16) -> Result<Way, Refused> {
+        check_name(self.vetted.named, host)?;
+        if port == 0 {
+            return Err(Refused::Port);
+        }
+        let found = self.vetted.vetted(host).await?;
+        Ok(Way(found.into_iter().map(|at| SocketAddr::new(at.ip(), port)).collect()))
+    }
+
+    /// Connects to the first address that answers.
+    ///
+    /// # Errors
+    /// The last address's failure; a time-out for all of them together.
+    pub async fn connect(&self, way: &Way) -> io::Result<TcpStream> {
+        let connected = timeout(NET_CONNECT_TIMEOUT, TcpStream::connect(way.0.as_slice())).await??;
+        connected.set_nodelay(true)?;
+        Ok(connected)
+    }
+
+    /// TLS towards such hosts: verified, HTTP/1.1.
+    pub fn tls(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.tls)
+    }
+}
+
+impl std::fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Dialer").field(&self.vetted.named).finish()
+    }
+}

@@ -1,0 +1,67 @@
+//! `web_fetch`: a page of the web. Changes nothing.
+//!
+//! Called by the catalogue; calls the port [`super::Web`], behind which are the rules
+//! of the session's environment: what its box may not reach, this may not either.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Done, Hands, Stop,
+    output::{self, text_of},
+    tell,
+};
+use crate::{
+    base::limit,
+    domain::tool::{Replay, ToolSpec},
+};
+
+#[derive(Deserialize)]
+pub(super) struct Args {
+    url: String,
+}
+
+pub(super) fn spec() -> ToolSpec {
+    ToolSpec {
+        name: "web_fetch".to_owned(),
+        description:
+            "Fetches a URL with GET and shows what it answered, as text. Only hosts that the session's \
+            environment allows can be fetched. Redirects are followed."
+                .to_owned(),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "url": {
+                    "type": "string", "minLength": 1, "maxLength": limit::NET_URL_BYTES_MAX,
+                    "description": "An absolute http or https URL.",
+                },
+            },
+            "required": ["url"],
+            "additionalProperties": false,
+        }),
+        replay: Replay::ReadOnly,
+    }
+}
+
+pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
+    let page = match hands.web.fetch(&args.url).await {
+        Ok(page) => page,
+        Err(words) => return tell(format!("Nothing was fetched. {words}")),
+    };
+    let head = format!("{} answered {} ({})", page.url, page.status, kind(&page.content_type));
+    if page.content.contains(&0) {
+        return Ok(Done::ok(format!("{head}: {} bytes that are no text", page.content.len())));
+    }
+    let cut = if page.is_cut {
+        format!("\n[only the first {} bytes were read]", page.content.len())
+    } else {
+        String::new()
+    };
+    let text = output::cap(&text_of(&page.content), "Fetch a more precise URL.");
+    let whole = format!("{head}{cut}\n\n{text}");
+    Ok(if page.status < 400 { Done::ok(whole) } else { Done::error(whole) })
+}
+
+fn kind(content_type: &str) -> &str {
+    if content_type.is_empty() { "no content type" } else { content_type }
+}

@@ -1,0 +1,129 @@
+//! Environments on the wire: values of secrets go in and never come out.
+
+use garde::Validate;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde_json::Value;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use crate::{
+    base::{json, limit::NAME_BYTES_MAX},
+    domain::{
+        EnvironmentId,
+        environment::{Environment, SECRETS_MAX, SecretBinding},
+    },
+};
+
+/// An environment to store.
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateEnvironment {
+    /// Unique within the organization.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub name: String,
+    #[garde(custom(sound))]
+    #[serde(default, deserialize_with = "json::object")]
+    pub config: Environment,
+    #[garde(length(max = SECRETS_MAX))]
+    #[serde(default, deserialize_with = "json::objects")]
+    pub secrets: Vec<SecretInput>,
+}
+
+/// What to change of an environment; absent fields stay. Sessions keep what they pinned,
+/// but for the values of secrets.
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchEnvironment {
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub name: Option<String>,
+    /// Replaces the whole of it.
+    #[garde(inner(custom(sound)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub config: Option<Environment>,
+    /// Replaces all of them; one without `value` keeps the value it has.
+    #[garde(inner(length(max = SECRETS_MAX)))]
+    #[serde(default, deserialize_with = "objects_or_null")]
+    pub secrets: Option<Vec<SecretInput>>,
+}
+
+/// A secret with its value.
+#[derive(Clone, Deserialize, ToSchema)]
+#[schema(as = EnvironmentSecret)]
+#[serde(deny_unknown_fields)]
+pub struct SecretInput {
+    /// The variable in which commands find the placeholder.
+    pub name: String,
+    /// 8 to 4096 printable ASCII characters.
+    pub value: Option<String>,
+    /// Hosts that get the value instead; each one `config.network` allows.
+    pub hosts: Vec<String>,
+}
+
+impl SecretInput {
+    /// Without the value.
+    pub fn binding(&self) -> SecretBinding {
+        SecretBinding { name: self.name.clone(), hosts: self.hosts.clone() }
+    }
+}
+
+/// An environment, without the values of its secrets.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = NamedEnvironment)]
+pub struct EnvironmentView {
+    pub id: EnvironmentId,
+    pub name: String,
+    pub config: Environment,
+    pub secrets: Vec<SecretBinding>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339")]
+    pub updated_at: OffsetDateTime,
+}
+
+/// An environment by id or name, or one for this session alone.
+#[derive(Clone, Debug, ToSchema)]
+#[serde(untagged)]
+pub enum EnvironmentChoice {
+    /// Id or name.
+    Named(String),
+    /// Without secrets: those need a name.
+    Inline(Box<Environment>),
+}
+
+impl<'de> Deserialize<'de> for EnvironmentChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(name) => Ok(Self::Named(name)),
+            inline @ Value::Object(_) => serde_json::from_value(inline)
+                .map(|inline| Self::Inline(Box::new(inline)))
+                .map_err(D::Error::custom),
+            _ => Err(D::Error::custom("must be the id or name of an environment, or an object")),
+        }
+    }
+}
+
+/// Refuses an environment that no box can be.
+pub(super) fn sound(environment: &Environment, _context: &()) -> garde::Result {
+    match environment.problem() {
+        None => Ok(()),
+        Some((field, words)) => Err(garde::Error::new(format!("`{field}` {words}"))),
+    }
+}
+
+/// Refuses a choice that is none.
+pub(super) fn sound_choice(choice: &Option<EnvironmentChoice>, context: &()) -> garde::Result {
+    match choice {
+        None => Ok(()),
+        Some(EnvironmentChoice::Inline(environment)) => sound(environment, context),
+        Some(EnvironmentChoice::Named(name)) if (1..=NAME_BYTES_MAX).contains(&name.len()) => Ok(()),
+        Some(EnvironmentChoice::Named(_)) => {
+            Err(garde::Error::new("must be the id or name of an environment"))
+        }
+    }
+}
+
+fn objects_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<SecretInput>>, D::Error> {
+    let values = Option::<Vec<serde_json::Map<String, Value>>>::deserialize(deserializer)?;
+    let secret = |map| serde_json::from_value(Value::Object(map)).map_err(D::Error::custom);
+    values.map(|values| values.into_iter().map(secret).collect()).transpose()
+}

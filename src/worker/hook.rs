@@ -1,0 +1,52 @@
+//! The script that makes a box ready before its first command.
+//!
+//! Called by `hands` when a turn first uses a box. It is a command like any other: it
+//! outlives its worker, and its id is known to the box, so it runs once in each.
+
+use crate::{
+    base::{
+        limit::{EXEC_SUMMARY_BYTES_MAX, HOOK_OUTPUT_BYTES_MAX, HOOK_TIMEOUT},
+        text,
+    },
+    sandbox::{Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, Sandbox},
+};
+
+const ID: &str = "hook-post_start";
+
+/// Runs it, or waits for the one that runs. Returns why it failed, if it did.
+pub(super) async fn run(sandbox: &dyn Sandbox, grip: Grip, script: &str) -> Result<Option<String>, Fault> {
+    let exec = Exec {
+        id: ID.to_owned(),
+        argv: ["bash", "-c", script].map(str::to_owned).to_vec(),
+        cwd: String::new(),
+        env: Vec::new(),
+        timeout: HOOK_TIMEOUT,
+        output_bytes_max: HOOK_OUTPUT_BYTES_MAX,
+    };
+    sandbox.start(grip, &exec).await?;
+    let exit = sandbox.wait(grip, ID).await?;
+    if exit.code == 0 && exit.cause == Cause::Exited {
+        return Ok(None);
+    }
+    let mut said = String::new();
+    for (stream, bytes) in
+        [(OutputStream::Stdout, exit.stdout_bytes), (OutputStream::Stderr, exit.stderr_bytes)]
+    {
+        // What is no longer kept cannot be told.
+        let kept = bytes.min(HOOK_OUTPUT_BYTES_MAX);
+        let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);
+        let range = OutputRange { stream, offset, bytes_max: EXEC_SUMMARY_BYTES_MAX };
+        let end = sandbox.output(grip, ID, range).await.unwrap_or_default();
+        said.push_str(&String::from_utf8_lossy(&end).replace('\0', "\u{FFFD}"));
+    }
+    Ok(Some(format!("post_start {}: {}", ended(&exit), text::truncate(said.trim(), EXEC_SUMMARY_BYTES_MAX))))
+}
+
+fn ended(exit: &Exit) -> String {
+    match exit.cause {
+        Cause::Exited => format!("ended with {}", exit.code),
+        Cause::Timeout => format!("did not end within {} s", HOOK_TIMEOUT.as_secs()),
+        Cause::Oom => "ran out of memory".to_owned(),
+        Cause::Killed => "was killed".to_owned(),
+    }
+}

@@ -1,0 +1,171 @@
+//! The way out of a session's box, open for as long as a turn is worked on.
+//!
+//! Made by `slot` with the turn; opened by `hands` when a box is attached. Its
+//! decisions are written under the turn's lease, so a box whose session rests, or
+//! is held elsewhere, reaches nothing: nobody could say that it did.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rustls::pki_types::CertificateDer;
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    base::Origin,
+    domain::{Actor, Body, event::Draft},
+    egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
+    journal::TurnWriter,
+    net::Dialer,
+    sandbox::{Door, Fault, Grip, Sandbox},
+    tool::{self, Page},
+};
+
+/// The last part of the path that the box's variables name.
+const CERTIFICATES_FILE: &str = "certificates.pem";
+
+/// How boxes reach the world from this process.
+#[derive(Clone, Debug)]
+pub struct Network {
+    pub dialer: Dialer,
+    /// What boxes trust beside the public roots: the operator's own authorities.
+    pub extra_roots: Arc<[CertificateDer<'static>]>,
+}
+
+/// What a session's environment lets out.
+#[derive(Default)]
+pub(super) struct Allowed {
+    pub policy: Policy,
+    pub secrets: Secrets,
+}
+
+/// The proxy of one turn.
+pub(super) struct Outlet {
+    proxy: Arc<Proxy>,
+    network: Network,
+    origin: Origin,
+    opened: mpsc::Sender<(Door, Authority)>,
+    doors: Mutex<mpsc::Receiver<(Door, Authority)>>,
+}
+
+impl Outlet {
+    pub(super) fn new(network: Network, writer: TurnWriter, origin: &Origin, allowed: Allowed) -> Self {
+        let Allowed { policy, secrets } = allowed;
+        let log = Arc::new(TurnLog { writer, origin: origin.clone() });
+        let parts = Parts { policy, secrets, dialer: network.dialer.clone(), log };
+        let (opened, doors) = mpsc::channel(1);
+        let doors = Mutex::new(doors);
+        let proxy = Proxy::new(parts, CancellationToken::new());
+        Self { proxy, network, origin: origin.clone(), opened, doors }
+    }
+
+    /// Joins a box to the proxy, in place of one before it.
+    pub(super) async fn open(&self, sandbox: &dyn Sandbox, grip: Grip) -> Result<(), Fault> {
+        let door = sandbox.door(grip).await?;
+        let failed =
+            |error: std::io::Error| Fault::Unavailable(format!("its way out cannot be opened: {error}"));
+        let authority = Authority::open(&door.private, &self.origin).map_err(failed)?;
+        door.show(CERTIFICATES_FILE, &authority.bundle(&self.network.extra_roots)).map_err(failed)?;
+        // Nobody serves any more when the turn is over: then nobody needs it either.
+        let _ = self.opened.send((door, authority)).await;
+        Ok(())
+    }
+
+    /// Serves the box that was opened last, for ever.
+    pub(super) async fn run(&self) {
+        let mut doors = self.doors.lock().await;
+        let mut next = doors.recv().await;
+        while let Some((door, authority)) = next {
+            tokio::select! {
+                () = Arc::clone(&self.proxy).serve(door.listener, authority) => next = doors.recv().await,
+                another = doors.recv() => next = another,
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Decisions that were counted and not written yet.
+    pub(super) fn take(&self) -> Taken {
+        Taken(self.proxy.take())
+    }
+
+    pub(super) fn restore(&self, taken: &Taken) {
+        self.proxy.restore(&taken.0);
+    }
+
+    /// Lets nothing through any more; what was under way is written or refused.
+    pub(super) async fn close(&self) {
+        self.proxy.close().await;
+    }
+
+    pub(super) fn drafts(&self, taken: &Taken, writer: &TurnWriter) -> Vec<Draft> {
+        drafts(&taken.0, writer, &self.origin)
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.proxy.stop();
+    }
+}
+
+/// What was taken from the counts, to be written or restored.
+pub(super) struct Taken(Vec<(Decision, u64)>);
+
+#[async_trait]
+impl tool::Web for Outlet {
+    async fn fetch(&self, url: &str) -> Result<Page, String> {
+        let fetched = self.proxy.fetch(url).await.map_err(|fault| fault.to_string())?;
+        Ok(Page {
+            url: fetched.url,
+            status: fetched.status,
+            content_type: fetched.content_type,
+            content: fetched.content,
+            is_cut: fetched.is_cut,
+        })
+    }
+}
+
+struct TurnLog {
+    writer: TurnWriter,
+    origin: Origin,
+}
+
+#[async_trait]
+impl Log for TurnLog {
+    async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost> {
+        let drafts = drafts(&decisions, &self.writer, &self.origin);
+        self.writer.record(drafts).await.map(drop).map_err(|halted| {
+            tracing::warn!(%halted, "a decision about egress could not be written; it is refused");
+            Lost
+        })
+    }
+}
+
+fn drafts(decisions: &[(Decision, u64)], writer: &TurnWriter, origin: &Origin) -> Vec<Draft> {
+    let draft = |(decision, count): &(Decision, u64)| {
+        let body = body(decision.clone(), *count);
+        Draft {
+            id: origin.id(),
+            actor: Actor::system(),
+            level: body.level(),
+            turn_id: Some(writer.turn()),
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        }
+    };
+    decisions.iter().map(draft).collect()
+}
+
+fn body(decision: Decision, count: u64) -> Body {
+    let Decision { host, port, method, verdict } = decision;
+    match verdict {
+        Verdict::Allowed { manner, secrets } => {
+            Body::EgressAllowed { host, port, method, manner: manner.word().to_owned(), secrets, count }
+        }
+        Verdict::Denied(reason) => {
+            Body::EgressDenied { host, port, method, reason: reason.word().to_owned(), count }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What a session's environment means to a worker: the box to make, the way out.
+//!
+//! Called by `slot` before a turn runs; reads the pinned snapshot and, for the values
+//! of secrets alone, the environment as it is now.
+
+use crate::{
+    domain::{Session, TenantId, environment::EnvironmentSnapshot, network::HostPattern},
+    egress::{Policy, Secret, Secrets},
+    sandbox::BoxLimits,
+    store::{self, Store},
+};
+
+use super::outlet::Allowed;
+
+/// The code of a turn whose secrets are gone.
+const ENVIRONMENT_DELETED: &str = "environment_deleted";
+
+/// The box that a session wants.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wish {
+    pub limits: BoxLimits,
+    /// The environment's variables, and the placeholders of its secrets.
+    pub env: Vec<(String, String)>,
+    /// What makes the box ready.
+    pub post_start: Option<String>,
+}
+
+/// Reads a session's environment; or the code and the words of why its turn cannot run.
+pub(super) async fn read(
+    store: &Store,
+    tenant: TenantId,
+    session: &Session,
+) -> Result<Result<(Wish, Allowed), (&'static str, String)>, store::Error> {
+    let Some(snapshot) = &session.created.environment else { return Ok(Ok(Default::default())) };
+    let secrets = match secrets(store, tenant, snapshot).await {
+        Ok(secrets) => secrets,
+        Err(store::Error::NotFound) => {
+            let message = "the environment whose secrets the session pinned was deleted".to_owned();
+            return Ok(Err((ENVIRONMENT_DELETED, message)));
+        }
+        Err(error) => return Err(error),
+    };
+    let policy = Policy::new(&snapshot.config.network)
+        .map_err(|bad| store::Error::Corrupt(format!("a stored network policy: {bad}")))?;
+    Ok(Ok((wish(snapshot), Allowed { policy, secrets })))
+}
+
+fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
+    let size = snapshot.config.size();
+    let placeholders =
+        snapshot.secrets.iter().map(|secret| (secret.name.clone(), secret.placeholder.clone()));
+    let env = snapshot.config.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+    Wish {
+        limits: BoxLimits { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes, pids: size.pids },
+        env: env.chain(placeholders).collect(),
+        post_start: snapshot.config.hooks.post_start.clone(),
+    }
+}
+
+async fn secrets(
+    store: &Store,
+    tenant: TenantId,
+    snapshot: &EnvironmentSnapshot,
+) -> Result<Secrets, store::Error> {
+    let Some(environment) = snapshot.environment_id.filter(|_| !snapshot.secrets.is_empty()) else {
+        return Ok(Secrets::default());
+    };
+    let mut values = store.open_environment(tenant, environment).await?;
+    let mut secrets = Vec::with_capacity(snapshot.secrets.len());
+    for pinned in &snapshot.secrets {
+        // One that was removed since leaves a placeholder that nothing replaces.
+        let Some(value) = values.remove(&pinned.name) else { continue };
+        let hosts = pinned.hosts.iter().map(|host| HostPattern::parse(host)).collect::<Result<_, _>>();
+        let hosts = hosts.map_err(|bad| store::Error::Corrupt(format!("a secret's host: {bad}")))?;
+        let (name, placeholder) = (pinned.name.clone(), pinned.placeholder.clone());
+        secrets.push(Secret { name, placeholder, value, hosts });
+    }
+    Ok(Secrets::new(secrets))
+}

@@ -1,0 +1,185 @@
+//! The escape checklist: what code that nobody trusts tries first.
+//!
+//! Each line is a script that runs inside the box and prints only what it got away
+//! with. All of them run, then the table is printed: one look shows what held.
+
+use std::net::TcpListener;
+
+use super::World;
+
+/// What is tried, and how.
+const CHECKLIST: [(&str, &str); 30] = [
+    ("sockets of a container engine", "find / -type s -not -path '/proc/*' 2>/dev/null"),
+    ("the host through /proc/1/root", "ls /proc/1/root/ /proc/1/cwd/ 2>/dev/null"),
+    (
+        "the core pattern",
+        "{ echo '|/bin/true' > /proc/sys/kernel/core_pattern; } 2>/dev/null && echo written",
+    ),
+    (
+        "a release agent",
+        "find / -name release_agent 2>/dev/null; mount -t cgroup none /tmp 2>/dev/null && echo mounted",
+    ),
+    (
+        "mounts",
+        "for kind in tmpfs proc sysfs overlay; do mount -t $kind none /tmp 2>/dev/null && echo $kind; done",
+    ),
+    ("new namespaces", "for kind in U m n p i u C; do unshare -$kind true 2>/dev/null && echo $kind; done"),
+    ("entering the namespaces of init", "nsenter -t 1 -m -n -p true 2>/dev/null && echo entered"),
+    (
+        "ptrace of init",
+        "python3 -c 'import ctypes; print(\"traced\") if ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0 else 0'",
+    ),
+    ("the memory of init", "head -c 1 /proc/1/mem /proc/1/environ /proc/1/maps 2>/dev/null"),
+    (
+        "init's own program",
+        "{ echo x > /proc/1/exe; echo x > /.sojourn/sojourn-init; } 2>/dev/null && echo written",
+    ),
+    ("signals to init", "kill -9 1 2>/dev/null && echo killed"),
+    ("raw and packet sockets", SOCKETS),
+    ("io_uring, bpf, keys, modules", CALLS),
+    (
+        "becoming root",
+        "python3 -c 'import os; os.setuid(0); print(os.getuid())' 2>/dev/null; sudo -n id 2>/dev/null",
+    ),
+    (
+        "a program with set-user-id",
+        "cp /bin/sh /workspace/s && chmod 4755 /workspace/s; /workspace/s -p -c 'test $(id -u) != 1000 && id'; rm /workspace/s",
+    ),
+    (
+        "device nodes",
+        "for place in /tmp /dev/shm /workspace; do mknod $place/d b 8 0 2>/dev/null && echo $place; done; \
+         head -c 1 /dev/mem /dev/kmsg /dev/sda /dev/vda /dev/loop0 2>/dev/null",
+    ),
+    (
+        "the kernel's log and symbols",
+        "dmesg 2>/dev/null | head -1; grep -v '^0000000000000000' /proc/kallsyms 2>/dev/null | head -1",
+    ),
+    (
+        "sysctl, sysrq",
+        "for file in kernel/panic vm/drop_caches kernel/hostname; do { echo 1 > /proc/sys/$file; } 2>/dev/null && echo $file; done; \
+        { echo h > /proc/sysrq-trigger; } 2>/dev/null && echo sysrq",
+    ),
+    (
+        "the cgroup's own files",
+        "find / -name 'memory.limit_in_bytes' -o -name memory.max -o -name cgroup.procs 2>/dev/null | head -3",
+    ),
+    (
+        "descriptors that leaked in",
+        "for fd in /proc/self/fd/*; do readlink $fd; done | grep '^/' | grep -vE '^/(proc|dev/null|usr|lib|workspace)'",
+    ),
+    ("the control directory", "ls /.sojourn/control /.sojourn/output 2>/dev/null"),
+    (
+        "other sessions' files",
+        "find / -name workspace -not -path /workspace -not -path '/proc/*' 2>/dev/null; ls /var/lib /data /srv 2>/dev/null",
+    ),
+    ("secrets of the host", "cat /etc/shadow /etc/machine-id /root/.bashrc /etc/ssh/ssh_host_* 2>/dev/null"),
+    (
+        "other processes",
+        "for pid in $(ls /proc | grep -E '^[0-9]+$'); do cat /proc/$pid/comm; done 2>/dev/null | grep -vE '^(sojourn-init|bash|ls|cat|grep)$'",
+    ),
+    ("metadata addresses", METADATA),
+    (
+        "the proxy's port",
+        "python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 3128)); print(\"bound\")' 2>/dev/null",
+    ),
+    (
+        "writing outside of its places",
+        "for place in / /etc /usr /bin /.sojourn /.sojourn/egress /opt /home; do touch $place/x 2>/dev/null && echo $place; done",
+    ),
+    (
+        "links out of the workspace",
+        "ln -s /etc/shadow l; cat l 2>/dev/null; ln /etc/passwd h 2>/dev/null && echo linked; rm -f l h",
+    ),
+    (
+        "dangerous personalities",
+        "setarch -X true 2>/dev/null && echo read-implies-exec; setarch -R true 2>/dev/null && echo no-randomization",
+    ),
+    ("handles of files", HANDLES),
+];
+
+const SOCKETS: &str = "python3 - <<'END'
+import socket
+for family, kind, protocol in ((socket.AF_INET, socket.SOCK_RAW, 1), (socket.AF_PACKET, socket.SOCK_RAW, 3),
+        (socket.AF_INET6, socket.SOCK_RAW, 58), (socket.AF_VSOCK, socket.SOCK_STREAM, 0)):
+    try:
+        socket.socket(family, kind, protocol); print(family)
+    except OSError:
+        pass
+END";
+
+const CALLS: &str = "python3 - <<'END'
+import ctypes, platform
+libc = ctypes.CDLL(None)
+x86 = {'io_uring_setup': 425, 'bpf': 321, 'keyctl': 250, 'init_module': 175, 'userfaultfd': 323, 'perf_event_open': 298,
+       'kexec_load': 246, 'fsopen': 430, 'pivot_root': 155, 'setns': 308, 'swapon': 167, 'reboot': 169, 'iopl': 172}
+for name, number in x86.items() if platform.machine() == 'x86_64' else ():
+    if libc.syscall(number, 0, 0, 0, 0, 0) != -1:
+        print(name)
+END";
+
+const METADATA: &str = "python3 - <<'END'
+import socket
+for host in ('169.254.169.254', '100.100.100.200', '192.0.0.192', '168.63.129.16', '10.0.0.1', '172.17.0.1', '1.1.1.1'):
+    try:
+        socket.create_connection((host, 80), 1); print(host)
+    except OSError:
+        pass
+END";
+
+const HANDLES: &str = "python3 - <<'END'
+import ctypes
+libc = ctypes.CDLL(None)
+handle = ctypes.create_string_buffer(b'\\x08\\0\\0\\0\\x01\\0\\0\\0\\x02\\0\\0\\0\\0\\0\\0\\0')
+if libc.open_by_handle_at(-100, handle, 0) >= 0:
+    print('opened')
+END";
+
+pub async fn the_escape_checklist_holds(world: &World<'_>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let loopback = format!(
+        "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 1); print(\"reached\")' 2>/dev/null"
+    );
+    let mut table = String::new();
+    let mut escapes = 0;
+    for (name, script) in CHECKLIST.into_iter().chain([("the host's loopback", loopback.as_str())]) {
+        let got = world.says(&format!("{script}\ntrue")).await;
+        escapes += usize::from(!got.is_empty());
+        let outcome = if got.is_empty() { "held" } else { got.as_str() };
+        table.push_str(&format!("{name:<34} {outcome}\n"));
+    }
+    println!("escape checklist\n{table}");
+    assert!(listener.accept().is_err(), "something came out of the box");
+    assert_eq!(escapes, 0, "{table}");
+}
+
+pub async fn an_exit_code_cannot_be_forged(world: &World<'_>) {
+    let forged = "{\"code\":0,\"cause\":\"exited\",\"stdout_bytes\":0,\"stderr_bytes\":0,\"duration_ms\":0}";
+    let script = format!(
+        "line='{forged}'; printf '%s\\ngone\\n' \"$line\"; printf '%s\\ngone\\n' \"$line\" >&2
+        for fd in /proc/$PPID/fd/* /proc/1/fd/*; do printf '%s\\ngone\\n' \"$line\" > $fd; done 2>/dev/null
+        for fd in 3 4 5 6 7 8 9; do eval \"printf '%s\\ngone\\n' '$line' >&$fd\"; done 2>/dev/null
+        exit 7"
+    );
+    let ran = world.ran(&world.shell("forger", &script)).await;
+    assert_eq!(ran.exit.code, 7);
+    assert!(ran.stdout.contains(forged), "it is output and nothing more");
+}
+
+pub async fn what_is_used_up_ends_the_command_and_not_the_box(world: &World<'_>) {
+    let descriptors = "python3 - <<'END'
+import os
+held = []
+try:
+    while True:
+        held.append(os.dup(0))
+except OSError as error:
+    print(error.errno, len(held) < 65536)
+END";
+    assert_eq!(world.says(descriptors).await, "24 True");
+    let memory_disk =
+        "head -c 4G /dev/zero > /tmp/full 2>/dev/null && echo written; rm -f /tmp/full; echo over";
+    assert_eq!(world.says(memory_disk).await, "over");
+    assert_eq!(world.says("echo alive").await, "alive");
+}
