@@ -371,6 +371,22 @@ fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
     Ok(Arc::new(local))
 }
 
+/// Why there can be no sandboxes here, if so. Blocks while it looks.
+pub fn sandbox_problem(settings: &Settings) -> Option<String> {
+    local_sandbox(settings).err()
+}
+
+/// A database that is there already, neither started nor migrated.
+pub fn visit(database: &config::Database, url: &str) -> anyhow::Result<Store> {
+    let master = MasterKey::generate(&Origin::system());
+    let urls = Urls {
+        owner: url.to_owned(),
+        app: url.to_owned(),
+        system: database.system_database_url.clone().unwrap_or_else(|| url.to_owned()),
+    };
+    Ok(Store::open(&urls, PoolSizes { app: 1, system: 1 }, master)?)
+}
+
 /// The data directory, made when absent and proven writable.
 fn prepared(data_dir: &Path) -> anyhow::Result<PathBuf> {
     let named = || format!("SOJOURN_DATA_DIR: {} cannot be used", data_dir.display());

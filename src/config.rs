@@ -115,6 +115,9 @@ pub struct Settings {
 
     #[command(flatten)]
     pub log: Log,
+
+    #[command(flatten)]
+    pub traces: Traces,
 }
 
 /// Where the record is.
@@ -152,6 +155,18 @@ pub struct Log {
     #[arg(long = "log-json", default_value = "off", env = "SOJOURN_LOG_JSON", value_name = "ON|OFF",
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub json: bool,
+}
+
+/// Where spans are sent, and how many.
+#[derive(Clone, Debug, Args)]
+pub struct Traces {
+    /// An OTLP collector that speaks HTTP, as in http://127.0.0.1:4318 [default: no traces]
+    #[arg(long, env = "SOJOURN_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<Url>,
+
+    /// Which part of the traces is sent, 0 to 1, where a caller did not decide it
+    #[arg(long, default_value_t = 1.0, env = "SOJOURN_TRACE_SAMPLE", value_name = "PART", value_parser = part)]
+    pub trace_sample: f64,
 }
 
 /// Shortest lease that a worker can keep alive.
@@ -207,6 +222,11 @@ impl Database {
         }
         problems
     }
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let part = text.parse().map_err(|_| "must be a number from 0 to 1".to_owned())?;
+    if (0.0..=1.0).contains(&part) { Ok(part) } else { Err("must be a number from 0 to 1".to_owned()) }
 }
 
 fn on_or_off(text: &str) -> Result<bool, String> {

@@ -15,6 +15,7 @@ pub mod limit;
 pub mod origin;
 pub mod seal;
 pub mod text;
+pub mod trace;
 
 pub use clock::{Clock, Timestamp};
 pub use entropy::Entropy;

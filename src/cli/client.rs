@@ -8,8 +8,11 @@ use futures::{Stream, StreamExt};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 
+use super::settings;
 use crate::base::{ExposeSecret, SecretString};
 
+/// Where `sojourn serve` listens when it is told nothing else.
+const LOCAL: &str = "http://127.0.0.1:8080";
 /// Pause before a cut stream is resumed.
 const RESUME_DELAY: Duration = Duration::from_secs(1);
 /// Tries to resume a stream that gives nothing in between.
@@ -18,17 +21,11 @@ const RESUMES_MAX: u32 = 60;
 /// Which service, and as whom.
 #[derive(Clone, Debug, Args)]
 pub struct Connection {
-    /// Address of the service
-    #[arg(
-        long,
-        global = true,
-        default_value = "http://127.0.0.1:8080",
-        env = "SOJOURN_URL",
-        value_name = "URL"
-    )]
-    pub url: String,
+    /// Address of the service [default: http://127.0.0.1:8080]
+    #[arg(long, global = true, env = "SOJOURN_URL", value_name = "URL")]
+    pub url: Option<String>,
 
-    /// API key [default: the one that a local `sojourn serve` keeps in its data directory]
+    /// API key [default: that of the configuration file, else the one that a local `sojourn serve` keeps in its data directory]
     #[arg(long, global = true, env = "SOJOURN_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub api_key: Option<String>,
 
@@ -49,10 +46,13 @@ pub struct Client {
 }
 
 impl Connection {
-    /// A client, with the key of the settings or of a local service.
+    /// A client: by the command line and the environment, else by the configuration
+    /// file, else of a local service.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let key = match &self.api_key {
-            Some(key) => key.clone(),
+        let file = settings::File::read()?;
+        let url = self.url.clone().or(file.url).unwrap_or_else(|| LOCAL.to_owned());
+        let key = match self.api_key.clone().or(file.api_key) {
+            Some(key) => key,
             None => {
                 let file = self.data_dir.join("api-key");
                 fs::read_to_string(&file).with_context(|| {
@@ -60,7 +60,7 @@ impl Connection {
                 })?
             }
         };
-        Client::new(&self.url, key.trim().to_owned().into())
+        Client::new(&url, key.trim().to_owned().into())
     }
 }
 
@@ -83,6 +83,21 @@ impl Client {
     /// Sends a command.
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// Changes a resource.
+    pub async fn patch(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.send(self.request(Method::PATCH, path).json(body)).await
+    }
+
+    /// Puts a resource in its place.
+    pub async fn put(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.send(self.request(Method::PUT, path).json(body)).await
+    }
+
+    /// Removes a resource.
+    pub async fn delete(&self, path: &str) -> anyhow::Result<Value> {
+        self.send(self.request(Method::DELETE, path)).await
     }
 
     /// Follows a session's log from `after`, resuming over cuts, in order and

@@ -4,13 +4,17 @@
 //! talks HTTP, like any other client.
 
 mod bench;
+mod agent;
 mod client;
+mod credential;
+mod doctor;
 mod first_session;
 mod print;
 mod serve;
 mod session;
+mod settings;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     app::Record,
@@ -50,6 +54,30 @@ enum Command {
         #[command(flatten)]
         bench: bench::Bench,
     },
+    /// Create, change and compare agents
+    Agent {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(subcommand)]
+        command: agent::Agent,
+    },
+    /// Store and rotate keys of model providers
+    Credential {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(subcommand)]
+        command: credential::Credential,
+    },
+    /// Look whether this machine has what the service needs, and say what to do
+    Doctor {
+        #[command(flatten)]
+        settings: Box<Settings>,
+        /// Print JSON
+        #[arg(long = "json")]
+        as_json: bool,
+    },
+    /// Print completions for a shell, to be sourced
+    Completions { shell: clap_complete::Shell },
     /// Look after organizations
     #[command(subcommand)]
     Admin(Admin),
@@ -74,6 +102,12 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Serve(settings) => serve::run(*settings).await?,
         Command::Session { connection, command } => return session::run(command, &connection).await,
         Command::Bench { connection, bench } => return bench::run(bench, &connection).await,
+        Command::Agent { connection, command } => agent::run(command, &connection).await?,
+        Command::Credential { connection, command } => credential::run(command, &connection).await?,
+        Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut std::io::stdout());
+        }
         Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await?,
         Command::Openapi => print!("{}", http::document()),
     }

@@ -4,6 +4,7 @@ use std::io::{Write, stdout};
 
 use serde_json::Value;
 
+use super::client::Client;
 use crate::base::text;
 
 /// Longest line that is printed of one event, in bytes.
@@ -43,6 +44,51 @@ pub fn event(event: &Value) -> String {
     format!("{:>4}  {kind:<18} {}", event["seq"].to_string(), text::truncate(&said, LINE_BYTES))
         .trim_end()
         .to_owned()
+}
+
+/// One column of a list: its heading, and the field that it shows.
+pub struct Column {
+    heading: &'static str,
+    field: &'static str,
+}
+
+impl Column {
+    /// Shows a field as text; numbers and booleans as JSON has them.
+    pub fn text(heading: &'static str, field: &'static str) -> Self {
+        Self { heading, field }
+    }
+
+    fn of(&self, row: &Value) -> String {
+        match &row[self.field] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// A whole list, page by page: one document, or one table.
+pub async fn page(client: &Client, path: &str, columns: &[Column], json: bool) -> anyhow::Result<()> {
+    let mut data = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = client.get(&format!("{path}?limit=500{cursor}")).await?;
+        data.extend(page["data"].as_array().cloned().unwrap_or_default());
+        match page["next_cursor"].as_str() {
+            // Cursors are of letters that a query may hold as they are.
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    if json {
+        document(&serde_json::json!({ "data": data }));
+        return Ok(());
+    }
+    let heading: Vec<_> = columns.iter().map(|column| column.heading).collect();
+    let rows: Vec<Vec<_>> =
+        data.iter().map(|row| columns.iter().map(|column| column.of(row)).collect()).collect();
+    table(&heading, &rows);
+    Ok(())
 }
 
 /// Rows under a heading, each column as wide as its widest cell.

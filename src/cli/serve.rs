@@ -19,7 +19,7 @@ pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
     if !problems.is_empty() {
         bail!(problems.join("\n       "));
     }
-    telemetry::start(&settings.log).map_err(anyhow::Error::msg)?;
+    let telemetry = telemetry::start(&settings.log, &settings.traces).map_err(anyhow::Error::msg)?;
     let stop = CancellationToken::new();
     let signals = tokio::spawn(shutdown::on_signals(stop.clone()));
     let wants_first_session = settings.first_session;
@@ -37,6 +37,8 @@ pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
         player.abort();
     }
     signals.abort();
+    // The last spans leave before the process does.
+    tokio::task::spawn_blocking(move || telemetry.end()).await?;
     served
 }
 

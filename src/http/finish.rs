@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::{
     Json,
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     http::{HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use super::{App, error::ApiError, rate::Told};
 use crate::{
-    base::limit::REQUEST_TIMEOUT,
+    base::{limit::REQUEST_TIMEOUT, trace},
     domain::RequestId,
     wire::{ErrorBody, ErrorType, error::ErrorDetail},
 };
@@ -24,7 +24,11 @@ pub async fn finish(State(app): State<App>, mut request: Request, next: Next) ->
     let started = Instant::now();
     // The path only: a query may hold a token.
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let span = tracing::info_span!("request", request.id = %id, method = %method, path);
+    let span = tracing::info_span!("request", otel.kind = "server", request.id = %id, method = %method, path);
+    // The route and not the path: ids would be labels without end.
+    let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    let parent = request.headers().get(trace::TRACEPARENT).and_then(|value| value.to_str().ok());
+    trace::continue_from(&span, parent);
     let told = Told::default();
     request.extensions_mut().insert(told.clone());
     let response = next.run(request).instrument(span.clone()).await;
@@ -33,6 +37,9 @@ pub async fn finish(State(app): State<App>, mut request: Request, next: Next) ->
         allowance.write(response.headers_mut());
     }
     response.headers_mut().insert("x-request-id", header_value(id));
+    let status = response.status().as_u16().to_string();
+    let labels = [("method", method.to_string()), ("route", route.unwrap_or_default()), ("status", status)];
+    metrics::histogram!("sojourn_http_seconds", &labels).record(started.elapsed());
     let duration_ms = started.elapsed().as_millis() as u64;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), duration_ms, "answered"));
     response

@@ -62,4 +62,27 @@ fn describe() {
     ] {
         metrics::describe_gauge!(name, text);
     }
+    metrics::describe_gauge!("sojourn_streams", "Streams that this process serves.");
+    for (name, text) in [
+        ("sojourn_append_seconds", "How long an append of a turn took, until it was durable."),
+        ("sojourn_http_seconds", "How long a request took until its answer began, by route."),
+        ("sojourn_model_seconds", "How long a model took to answer."),
+        ("sojourn_tool_seconds", "How long a tool ran."),
+        ("sojourn_sandbox_start_seconds", "How long a sandbox took to be there."),
+        ("sojourn_turn_seconds", "How long turns took."),
+    ] {
+        metrics::describe_histogram!(name, text);
+    }
+    for (name, text) in [
+        ("sojourn_model_faults_total", "Model calls that failed, by code; most are tried again."),
+        ("sojourn_runtime_faults_total", "Faults of the service within a turn, by code."),
+        ("sojourn_model_tokens_total", "Tokens that models read and wrote."),
+        ("sojourn_tool_calls_total", "Tool calls, by what became of them."),
+        ("sojourn_sandboxes_lost_total", "Sandboxes that were found dead."),
+        ("sojourn_turns_ended_total", "Turns that ended, by reason."),
+        ("sojourn_turns_taken_over_total", "Turns that a worker took over from one that died."),
+        ("sojourn_delivery_tries_total", "Tries to deliver a webhook, by outcome."),
+    ] {
+        metrics::describe_counter!(name, text);
+    }
 }

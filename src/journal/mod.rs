@@ -5,6 +5,7 @@
 //! [`TurnWriter::record`]: one fenced statement, which turns of one process that write
 //! at the same time share. Hints leave after the commit.
 
+mod meter;
 mod read;
 mod record;
 mod scribe;

@@ -1,5 +1,7 @@
 //! What a leased turn writes: fenced, and without holding the session's row.
 
+use std::time::Instant;
+
 use crate::{
     domain::{Event, Session, TurnId, event::Draft, piece::Piece},
     store::{
@@ -8,7 +10,7 @@ use crate::{
     },
 };
 
-use super::{Error, Journal};
+use super::{Error, Journal, meter};
 
 /// The pen of one leased turn.
 #[derive(Clone)]
@@ -49,9 +51,12 @@ impl TurnWriter {
         let ts = self.journal.origin.now();
         let events = self.journal.pack(tenant, session, drafts).await?;
         let record = Record { fence: self.fence, turn: self.turn, ts, events };
+        let began = Instant::now();
         let (recorded, record) = self.journal.scribe.record(record).await.map_err(Error::from)?;
         match recorded {
             Recorded::After { base, letters } => {
+                metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
+                meter::count(&record.events);
                 self.journal.hints.send(Hint::Log(session));
                 if letters {
                     self.journal.hints.send(Hint::Delivery);

@@ -16,7 +16,7 @@ use super::{
     sse::{Frame, Frames},
 };
 use crate::{
-    base::{ExposeSecret, SecretString, limit, text},
+    base::{ExposeSecret, SecretString, limit, text, trace},
     domain::Answer,
 };
 
@@ -67,6 +67,9 @@ impl Http {
         let mut request = self.post(endpoint)?.header("content-type", "application/json").body(body);
         for (name, value) in &endpoint.headers {
             request = request.header(*name, value);
+        }
+        if let Some(context) = trace::current() {
+            request = request.header(trace::TRACEPARENT, context);
         }
         let secret = format!("{}{}", endpoint.auth.1, endpoint.key.expose_secret());
         let response =

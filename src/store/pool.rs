@@ -9,7 +9,7 @@ use sqlx::{
 
 use super::Result;
 use crate::{
-    base::{limit, seal::MasterKey},
+    base::{Timestamp, limit, seal::MasterKey},
     domain::TenantId,
 };
 
@@ -77,6 +77,11 @@ impl Store {
     pub async fn ping(&self) -> Result<()> {
         sqlx::query("select 1").execute(&self.system).await?;
         Ok(())
+    }
+
+    /// The server's version, and what it takes the time to be.
+    pub async fn server(&self) -> Result<(String, Timestamp)> {
+        Ok(sqlx::query_as("select current_setting('server_version'), now()").fetch_one(&self.system).await?)
     }
 
     /// The key that this deployment's secrets hang on.

@@ -33,6 +33,22 @@ pub(super) struct Follower {
     _permit: OwnedSemaphorePermit,
 }
 
+/// Counts a stream for as long as it is there.
+struct Open;
+
+impl Open {
+    fn new() -> Self {
+        metrics::gauge!("sojourn_streams").increment(1.0);
+        Self
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        metrics::gauge!("sojourn_streams").decrement(1.0);
+    }
+}
+
 /// The reader is gone, too slow, or told to resume elsewhere.
 struct Ended;
 
@@ -59,6 +75,7 @@ impl Follower {
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        let _open = Open::new();
         // Ended either way; there is nobody left to tell.
         let _ = stop.run_until_cancelled(self.follow()).await;
     }

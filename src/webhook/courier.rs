@@ -95,6 +95,8 @@ impl Courier {
                 return;
             }
         };
+        metrics::counter!("sojourn_delivery_tries_total", "outcome" => outcome_of(&settled.status))
+            .increment(1);
         if let Err(error) = self.store.settle_delivery(&claimed, &settled).await {
             tracing::warn!(%error, delivery.id = %claimed.delivery, "a delivery could not be settled; it is sent again");
         }
@@ -133,6 +135,16 @@ fn event(entry: &Entry, include_raw: bool) -> Option<Box<RawValue>> {
         envelope.remove("raw");
     }
     serde_json::value::to_raw_value(&value).ok()
+}
+
+/// What became of one try, as a label.
+fn outcome_of(status: &Status) -> &'static str {
+    match status {
+        Status::Delivered => "delivered",
+        Status::Failed { .. } => "retried",
+        Status::DeadLetter => "dead_letter",
+        Status::Gone => "gone",
+    }
 }
 
 fn settled(claimed: &Claimed, outcome: Outcome, origin: &Origin) -> Settled {

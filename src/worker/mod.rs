@@ -13,6 +13,7 @@ mod reap;
 mod slot;
 mod surroundings;
 mod sweep;
+mod traced;
 
 use std::sync::Arc;
 

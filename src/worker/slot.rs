@@ -11,7 +11,10 @@ use super::{
     outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
     surroundings::{self, Wish},
+    traced::{self, TracedModel, TracedTools},
 };
+use tracing::Instrument;
+
 use crate::{
     base::{
         SecretString,
@@ -196,18 +199,21 @@ async fn run_turn(
         Ok(prepared) => prepared,
         Err((code, message)) => return end_early(worker, &writer, code, message).await,
     };
-    let (turn, tools, (wish, allowed)) = prepared;
+    let (mut turn, tools, (wish, allowed)) = prepared;
+    turn.model = Arc::new(TracedModel(turn.model));
     let signals = signals(lease.state(), draining.clone(), writer.turn());
     let outlet = Outlet::new(worker.network.clone(), writer.clone(), worker.journal.origin(), allowed);
     let outlet = Arc::new(outlet);
     let hands = Hands::new(worker.clone(), lease.fence(), writer.clone(), Arc::clone(&outlet)).wishing(wish);
-    let tools = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
+    let leased = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
+    let tools = TracedTools(&leased);
     let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet));
     let origin = worker.journal.origin();
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
+    let span = traced::turn(session, &turn);
     tokio::select! {
-        ended = harness::run(turn, ports) => ended,
+        ended = harness::run(turn, ports).instrument(span) => ended,
         () = signals.follow() => unreachable!("signals are followed for ever"),
         () = outlet.run() => unreachable!("a way out is served for ever"),
     }

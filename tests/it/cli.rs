@@ -1,6 +1,10 @@
 //! The command line against a running service.
 
-use std::process::{Command, Output};
+use std::{
+    fs,
+    io::Write,
+    process::{Command, Output, Stdio},
+};
 
 use serde_json::{Value, json};
 
@@ -10,6 +14,20 @@ fn sojourn(service: &Service, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
     command.arg("session").args(words).env("SOJOURN_URL", &service.base).env("SOJOURN_API_KEY", KEY);
     command.output().expect("the binary runs")
+}
+
+/// Any command, with the words of standard input.
+fn run(service: &Service, words: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+    command.args(words).env("SOJOURN_URL", &service.base).env("SOJOURN_API_KEY", KEY);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("it ends")
 }
 
 fn text(output: &Output) -> String {
@@ -64,4 +82,102 @@ async fn the_exit_code_says_how_a_watched_turn_ended() {
     assert_eq!(text(&sojourn(&service, &["cancel", &waiting])).trim(), "running");
     assert_eq!(sojourn(&service, &["get", &waiting, "--watch"]).status.code(), Some(5));
     service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_made_changed_and_brought_back() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let create =
+        ["agent", "create", "--name", "a", "--prompt-file", "-", "--model", "scripted/noop", "--json"];
+    let made = run(&service, &create, "First.\n");
+    let made: Value = serde_json::from_slice(&made.stdout).expect("JSON");
+    let agent = made["id"].as_str().expect("an id");
+    assert_eq!(made["prompt"], "First.\n");
+    let changed =
+        run(&service, &["agent", "update", agent, "--prompt", "Second.", "--limit-tokens", "900"], "");
+    assert_eq!(text(&changed), format!("{agent} revision 2\n"));
+    let listed = text(&run(&service, &["agent", "revisions", agent], ""));
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(run(&service, &["agent", "activate", agent, "1"], "").status.success());
+    let now: Value =
+        serde_json::from_slice(&run(&service, &["agent", "get", agent], "").stdout).expect("JSON");
+    assert_eq!((&now["revision"], &now["limits"]["tokens"]), (&json!(1), &json!(900)));
+    assert!(run(&service, &["agent", "delete", agent], "").status.success());
+    let gone = run(&service, &["agent", "get", agent], "");
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("404"), "{gone:?}");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_key_comes_by_standard_input_and_is_never_printed() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let made =
+        run(&service, &["credential", "create", "--name", "main", "--default"], "sk-secret-of-mine-1234\n");
+    let credential = text(&made).trim().to_owned();
+    assert!(credential.starts_with("cred_"), "{made:?}");
+    let rotated = run(&service, &["credential", "rotate", &credential, "--json"], "sk-secret-of-mine-9876\n");
+    let listed = run(&service, &["credential", "list"], "");
+    assert!(text(&listed).contains("9876") && text(&listed).contains("true"), "{listed:?}");
+    for output in [&made, &rotated, &listed] {
+        assert!(!format!("{output:?}").contains("sk-secret"), "{output:?}");
+    }
+    let empty = run(&service, &["credential", "create"], "\n");
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("no key came"), "{empty:?}");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_file_names_the_service_and_the_key() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let file = ground.data_dir.path().join("env");
+    fs::write(&file, format!("SOJOURN_URL={}\nSOJOURN_API_KEY={KEY}\n", service.base)).expect("a file");
+    let bare = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        command.env_remove("SOJOURN_URL").env_remove("SOJOURN_API_KEY").args(["session", "list"]);
+        command
+    };
+    let listed = bare().env("SOJOURN_CONFIG", &file).output().expect("the binary runs");
+    assert!(listed.status.success() && text(&listed).starts_with("SESSION"), "{listed:?}");
+    let wrong = bare().env("SOJOURN_CONFIG", file.with_extension("gone")).output().expect("the binary runs");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("cannot be read"), "{wrong:?}");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_tells_what_is_there_and_what_is_missing() {
+    let ground = Ground::new().await;
+    let doctor = |url: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        command.args(["doctor", "--json"]).args(more).env("DATABASE_URL", url);
+        command.env("SOJOURN_DATA_DIR", ground.data_dir.path());
+        let output = command.output().expect("the binary runs");
+        let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), said)
+    };
+    let check = |said: &Value, name: &str| {
+        let all = said["checks"].as_array().expect("checks");
+        all.iter().find(|check| check["check"] == name).cloned().unwrap_or_default()
+    };
+    let (code, said) = doctor(&ground.database.app_url, &["--role=api"]);
+    assert_eq!((code, &said["ok"]), (Some(0), &json!(true)), "{said}");
+    assert_eq!(check(&said, "clock")["ok"], true);
+    let (code, said) = doctor("postgres://nobody@127.0.0.1:1/none", &["--sandbox-runtime=no-such-runtime"]);
+    assert_eq!((code, &said["ok"]), (Some(1), &json!(false)));
+    assert_eq!(check(&said, "database")["ok"], false, "{said}");
+    assert_eq!(check(&said, "sandboxes")["ok"], false, "{said}");
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_sojourn"))
+            .args(["completions", shell])
+            .output()
+            .expect("the binary runs");
+        assert!(output.status.success() && text(&output).contains("sojourn"), "{shell}");
+    }
 }

@@ -53,7 +53,7 @@ test("no text of an agent or a tenant becomes markup or script", async ({ reader
     envelope: { text: ALL, source: SHORT, raw: { [SHORT]: ALL } },
   });
   await service.until(session, "idle");
-  await service.call("POST", "/credentials", { provider: "other", key: "sk-hostile-0001", name: SHORT, base_url: "https://example.com/" });
+  await service.call("POST", "/credentials", { provider: "other", key: "sk-hostile-0001", name: SHORT, base_url: "https://models.example/" });
 
   const clean = async () => {
     const found = await reader.evaluate(() => ({

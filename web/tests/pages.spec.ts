@@ -32,7 +32,7 @@ for (const { name, scheme, width, height } of LOOKS) {
         { thinking: "The change touches money.", text: "I read the change first.", tools: [{ tool: "glob", input: { pattern: "**/*.py" } }, { tool: "no_such_tool", input: {} }] },
         { text: "It **adds a currency** to `Price`:\n\n| file | lines |\n|---|---|\n| price.py | +12 −3 |\n", tools: [{ tool: "ask", input: { question: "May I round half to even?", options: ["Yes", "No, half up"] } }] },
       ],
-      { title: "Review: prices in any currency", limits: { tokens: 20_000, turns: 10 }, destinations: [{ url: "https://example.com/hook" }], metadata: { team: "billing" } },
+      { title: "Review: prices in any currency", limits: { tokens: 20_000, turns: 10 }, destinations: [{ url: "https://receiver.example/hook" }], metadata: { team: "billing" } },
     );
     await service.until(session, "awaiting_input");
     await service.call("POST", "/credentials", { provider: "anthropic", key: "sk-example-7f3a", name: `key by ${name}` });
@@ -51,7 +51,7 @@ for (const { name, scheme, width, height } of LOOKS) {
     await look(page, `session-${name}`);
     for (const tab of ["details", "events", "deliveries"]) {
       await page.goto(`${service.url}/#/sessions/${session}/${tab}`);
-      await expect(page.getByText({ details: "No turn has ended", events: "events", deliveries: "example.com" }[tab] ?? "").or(page.getByRole("heading", { name: "Result" })).first()).toBeVisible();
+      await expect(page.getByText({ details: "No turn has ended", events: "events", deliveries: "receiver.example" }[tab] ?? "").or(page.getByRole("heading", { name: "Result" })).first()).toBeVisible();
       if (tab === "events") await page.locator(".raw-row > button").first().click();
       await look(page, `session-${tab}-${name}`);
     }

@@ -58,6 +58,14 @@ pub enum Session {
     Cancel { session: String },
     /// Close a session for good
     Archive { session: String },
+    /// Change title or limits: only what is named
+    Update {
+        session: String,
+        #[arg(long)]
+        title: Option<String>,
+        #[command(flatten)]
+        limits: super::agent::Limits,
+    },
     /// Show the last turn and its result
     Result { session: String },
     /// List turns, newest first
@@ -121,6 +129,15 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
         }
         Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
         Session::Archive { session } => act(&client, &session, "archive", json).await?,
+        Session::Update { session, title, limits } => {
+            let mut body = json!({});
+            if let Some(title) = title {
+                body["title"] = title.into();
+            }
+            limits.write(&mut body);
+            let changed = client.patch(&format!("/sessions/{session}"), &body).await?;
+            show(&changed, json, &session);
+        }
         Session::Result { session } => result(&client, &session, json).await?,
         Session::Turns { session } => turns(&client.get(&format!("/sessions/{session}/turns")).await?, json),
         Session::Events { session, follow, after, level, kind } => {

@@ -55,6 +55,16 @@ impl Binaries {
     }
 }
 
+/// The newest major version that is installed, if any would do for a new cluster.
+pub fn newest() -> Option<u32> {
+    let majors = candidates().into_iter().filter_map(|dir| {
+        let said = std::process::Command::new(dir.join("postgres")).arg("--version").output().ok()?;
+        let said = String::from_utf8(said.stdout).ok()?;
+        said.split(|letter: char| !letter.is_ascii_digit()).find(|part| !part.is_empty())?.parse().ok()
+    });
+    majors.max().filter(|major| *major >= MAJOR_MIN)
+}
+
 fn why_none(others: &str, made_by: Option<u32>, home: &Path) -> String {
     let found = if others.is_empty() { "none" } else { others };
     match made_by {

@@ -29,6 +29,7 @@ use std::{
 use super::Urls;
 use crate::base::{Origin, backoff::Backoff, limit};
 
+pub use self::binaries::newest;
 use self::{account::Account, binaries::Binaries, place::Place, postmaster::Postmaster};
 
 /// Why there is no embedded database. Every message is one line that says what

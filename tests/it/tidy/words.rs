@@ -6,8 +6,9 @@ use super::{
 };
 
 /// Where tasks and threads are begun, and who joins them.
-const SPAWNS: [(&str, &str); 11] = [
+const SPAWNS: [(&str, &str); 12] = [
     ("src/app.rs", "a JoinSet that the shutdown drains"),
+    ("src/telemetry.rs", "a thread within a scope that joins it"),
     ("src/cli/serve.rs", "two handles that are awaited before the process ends"),
     ("src/worker/mod.rs", "JoinSets that are drained when the worker stops"),
     ("src/webhook/courier.rs", "a JoinSet that is drained when the courier stops"),

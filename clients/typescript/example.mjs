@@ -1,0 +1,68 @@
+// An agent asks, is answered, and a webhook tells of the end. Run by tests/clients.
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { Sojourn, SojournError, verifyWebhook, WebhookError } from "sojourn-client";
+
+const client = new Sojourn({ url: process.env.SOJOURN_URL, key: process.env.SOJOURN_API_KEY });
+
+// A receiver of webhooks: it needs the body as it came.
+const letters = [];
+const server = createServer(async (request, response) => {
+  let body = "";
+  for await (const chunk of request) body += chunk;
+  letters.push({ body, headers: request.headers });
+  response.writeHead(204).end();
+});
+await new Promise((done) => server.listen(0, "127.0.0.1", done));
+const webhook = `http://127.0.0.1:${server.address().port}/hook`;
+
+await client.take(
+  client.api.POST("/v3/agents", {
+    body: { name: "example", prompt: "Play the script.", model: "scripted/inline" },
+  }),
+);
+const ask = { tool: "ask", input: { question: "Which colour?", options: ["blue", "green"] } };
+const { session, destinations } = await client.create({
+  agent: "example",
+  input: { script: [{ text: "I ask first.", tools: [ask] }] },
+  destinations: [{ url: webhook, types: ["turn.completed"] }],
+});
+const { secret } = destinations[0];
+
+// Follow until it asks; answer; follow on from there.
+let last = 0;
+for await (const event of client.follow(session.id)) {
+  last = event.seq;
+  if (event.type === "turn.completed") break;
+}
+assert.equal((await client.result(session.id)).last_turn.yield_reason, "needs_input");
+await client.steer(session.id, "green");
+const { last_turn } = await client.settled(session.id);
+assert.equal(last_turn.yield_reason, "completed");
+
+// What was seen by two streams is the log, each event once.
+const seen = [];
+for await (const event of client.follow(session.id, { level: "internal" })) {
+  seen.push(event.seq);
+  if (event.type === "turn.completed" && event.seq > last) break;
+}
+assert.deepEqual(seen, seen.map((_, at) => at + 1));
+
+// The letters are the service's, and nothing else is.
+for (let tries = 0; letters.length < 2 && tries < 200; tries++) await new Promise((done) => setTimeout(done, 100));
+const [letter] = letters;
+const read = await verifyWebhook(letter.body, letter.headers, secret);
+assert.deepEqual([read.type, read.sessionId], ["turn.completed", session.id]);
+const refused = (error) => error instanceof WebhookError;
+await assert.rejects(verifyWebhook(`${letter.body} `, letter.headers, secret), refused);
+await assert.rejects(verifyWebhook(letter.body, letter.headers, `${secret}x`), refused);
+await assert.rejects(verifyWebhook(letter.body, { ...letter.headers, "webhook-timestamp": "1" }, secret), refused);
+
+// A refusal has a type to decide on.
+const params = { path: { session_id: "ses_01hzzzzzzzzzzzzzzzzzzzzzzz" } };
+await assert.rejects(client.take(client.api.GET("/v3/sessions/{session_id}", { params })), (error) => {
+  return error instanceof SojournError && error.status === 404 && error.type === "not_found";
+});
+server.closeAllConnections();
+server.close();
+console.log("the TypeScript client: streams, answers, webhooks and refusals are as they should be");

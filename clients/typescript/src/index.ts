@@ -1,0 +1,112 @@
+// A client of Sojourn: typed calls, streams that resume, webhooks that are verified.
+//
+// Uses `fetch` and WebCrypto only, so it runs in Node, Deno, Bun, workers and browsers.
+import createClient, { type Client } from "openapi-fetch";
+import { SojournError } from "./error.js";
+import { follow, type FollowOptions } from "./follow.js";
+import type { components, paths } from "./schema.js";
+
+export { SojournError } from "./error.js";
+export type { Event, FollowOptions } from "./follow.js";
+export { verifyWebhook, type Webhook, WebhookError } from "./webhook.js";
+export type { components, paths } from "./schema.js";
+
+type Schemas = components["schemas"];
+
+export interface Options {
+  /** Address of the service, as in `http://127.0.0.1:8080`. */
+  url: string;
+  /** An API key. */
+  key: string;
+  /** Tries of a call that is safe to repeat; 4 when absent. */
+  tries?: number;
+}
+
+const PAUSE_MS = 500;
+
+export class Sojourn {
+  /** Every operation of openapi.yaml, by its path; typed. */
+  readonly api: Client<paths>;
+  private readonly url: string;
+  private readonly key: string;
+  private readonly tries: number;
+
+  constructor(options: Options) {
+    this.url = options.url.replace(/\/(v3\/?)?$/, "");
+    this.key = options.key;
+    this.tries = Math.max(1, options.tries ?? 4);
+    this.api = createClient<paths>({ baseUrl: this.url, fetch: (request) => this.send(request) });
+    this.api.use({
+      onRequest: ({ request }) => {
+        request.headers.set("Authorization", `Bearer ${this.key}`);
+        // With a name of its own a repeated POST is done once.
+        if (request.method === "POST" && !request.headers.has("Idempotency-Key")) {
+          request.headers.set("Idempotency-Key", crypto.randomUUID());
+        }
+        return request;
+      },
+    });
+  }
+
+  /** The body of a success; throws a `SojournError` otherwise. */
+  async take<T>(call: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+    const { data, error, response } = await call;
+    if (!response.ok) throw SojournError.of(error, response.status);
+    return data as T;
+  }
+
+  /** Creates a session. */
+  create(body: Schemas["CreateSession"]): Promise<Schemas["CreatedSession"]> {
+    return this.take(this.api.POST("/v3/sessions", { body }));
+  }
+
+  /** Sends a message, durable when this returns. */
+  steer(session: string, text: string, mode: Schemas["SteerMode"] = "queue"): Promise<Schemas["Steered"]> {
+    const params = { path: { session_id: session } };
+    return this.take(this.api.POST("/v3/sessions/{session_id}/messages", { params, body: { text, mode } }));
+  }
+
+  /** The last turn and its result. */
+  result(session: string): Promise<Schemas["ResultView"]> {
+    return this.take(this.api.GET("/v3/sessions/{session_id}/result", { params: { path: { session_id: session } } }));
+  }
+
+  /**
+   * The events of a session, those that are there and those that come, each once and in
+   * order, over every cut. Ends by `break`, or by the signal.
+   */
+  follow(session: string, options: FollowOptions = {}) {
+    return follow({ url: this.url, key: this.key }, session, options);
+  }
+
+  /** Waits until nothing runs or waits to run, and returns the result. */
+  async settled(session: string, signal?: AbortSignal): Promise<Schemas["ResultView"]> {
+    const params = { path: { session_id: session } };
+    const rests = async () => {
+      const now = await this.take(this.api.GET("/v3/sessions/{session_id}", { params }));
+      return now.status !== "queued" && now.status !== "running";
+    };
+    if (await rests()) return this.result(session);
+    for await (const event of this.follow(session, { level: "user", signal })) {
+      if (event.type === "turn.completed" && (await rests())) break;
+    }
+    return this.result(session);
+  }
+
+  private async send(request: Request): Promise<Response> {
+    const repeatable = request.method !== "PATCH";
+    for (let attempt = 1; ; attempt++) {
+      const isLast = attempt >= this.tries || !repeatable;
+      try {
+        const response = await fetch(request.clone());
+        if (![429, 503].includes(response.status) || isLast) return response;
+        await wait(Number(response.headers.get("retry-after") ?? 1) * 1_000);
+      } catch (error) {
+        if (isLast || request.signal.aborted) throw error;
+        await wait(PAUSE_MS * 2 ** attempt);
+      }
+    }
+  }
+}
+
+const wait = (ms: number) => new Promise((done) => setTimeout(done, ms));

@@ -1,0 +1,189 @@
+//! `sojourn agent ...`: what sessions run.
+
+use std::{fs, io::Read, path::PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    client::{Client, Connection},
+    print,
+};
+
+/// What can be done with agents.
+#[derive(Debug, Subcommand)]
+pub enum Agent {
+    /// List agents
+    List,
+    /// Show an agent
+    Get { agent: String },
+    /// Create an agent; the same again is the same agent
+    Create {
+        #[arg(long)]
+        name: String,
+        #[command(flatten)]
+        fields: Box<Fields>,
+    },
+    /// Change an agent; a change of prompt, model or tools makes a new revision
+    Update {
+        agent: String,
+        #[command(flatten)]
+        fields: Box<Fields>,
+    },
+    /// Delete an agent; its sessions keep the revision they began with
+    Delete { agent: String },
+    /// List an agent's revisions, newest first
+    Revisions { agent: String },
+    /// Let new sessions run a revision again
+    Activate { agent: String, revision: String },
+}
+
+/// The fields of an agent; those that are not named stay as they are.
+#[derive(Debug, Args)]
+pub struct Fields {
+    /// System prompt
+    #[arg(long, conflicts_with = "prompt_file")]
+    prompt: Option<String>,
+    /// File with the system prompt; - for standard input
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// provider/model
+    #[arg(long)]
+    model: Option<String>,
+    /// Id of a stored credential
+    #[arg(long)]
+    credential: Option<String>,
+    /// Names of the tools that it may use, with commas between them
+    #[arg(long, value_delimiter = ',')]
+    tools: Option<Vec<String>>,
+    /// Output tokens of one model call at most
+    #[arg(long)]
+    max_tokens: Option<u64>,
+    /// How hard to think: low, medium or high
+    #[arg(long)]
+    effort: Option<String>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// Caps; those that are not named stay as they are.
+#[derive(Debug, Args)]
+pub struct Limits {
+    /// Tokens of the whole session
+    #[arg(long)]
+    limit_tokens: Option<u64>,
+    /// Turns that the session may run
+    #[arg(long)]
+    limit_turns: Option<u64>,
+    /// Model calls within one turn
+    #[arg(long)]
+    limit_steps: Option<u64>,
+    /// Wall clock of one turn, in seconds
+    #[arg(long)]
+    limit_turn_seconds: Option<u64>,
+}
+
+impl Limits {
+    /// Writes the named ones into a request.
+    pub fn write(&self, body: &mut Value) {
+        let named = [
+            ("tokens", self.limit_tokens),
+            ("turns", self.limit_turns),
+            ("steps", self.limit_steps),
+            ("turn_seconds", self.limit_turn_seconds),
+        ];
+        for (name, value) in named {
+            if let Some(value) = value {
+                body["limits"][name] = value.into();
+            }
+        }
+    }
+}
+
+impl Fields {
+    fn body(self) -> anyhow::Result<Value> {
+        let mut body = json!({});
+        let prompt = match self.prompt_file {
+            Some(file) => Some(read(&file)?),
+            None => self.prompt,
+        };
+        let texts = [("prompt", prompt), ("model", self.model), ("credential", self.credential)];
+        for (name, value) in texts {
+            if let Some(value) = value {
+                body[name] = value.into();
+            }
+        }
+        if let Some(tools) = self.tools {
+            body["tools"] = tools.into();
+        }
+        if let Some(tokens) = self.max_tokens {
+            body["model_options"]["max_tokens"] = tokens.into();
+        }
+        if let Some(effort) = self.effort {
+            body["model_options"]["effort"] = effort.into();
+        }
+        self.limits.write(&mut body);
+        Ok(body)
+    }
+}
+
+fn read(file: &PathBuf) -> anyhow::Result<String> {
+    if file.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
+        return Ok(text);
+    }
+    fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
+}
+
+/// Does it.
+pub async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> {
+    let client = connection.client()?;
+    let json = connection.json;
+    match command {
+        Agent::List => list(&client, json).await?,
+        Agent::Get { agent } => print::document(&client.get(&format!("/agents/{agent}")).await?),
+        Agent::Create { name, fields } => {
+            let mut body = fields.body()?;
+            body["name"] = name.into();
+            shown(&client.post("/agents", &body).await?, json);
+        }
+        Agent::Update { agent, fields } => {
+            shown(&client.patch(&format!("/agents/{agent}"), &fields.body()?).await?, json);
+        }
+        Agent::Delete { agent } => {
+            client.delete(&format!("/agents/{agent}")).await?;
+        }
+        Agent::Revisions { agent } => revisions(&client, &agent, json).await?,
+        Agent::Activate { agent, revision } => {
+            let path = format!("/agents/{agent}/revisions/{revision}/activate");
+            shown(&client.post(&path, &json!({})).await?, json);
+        }
+    }
+    Ok(())
+}
+
+fn shown(agent: &Value, json: bool) {
+    if json {
+        return print::document(agent);
+    }
+    print::line(&format!("{} revision {}", agent["id"].as_str().unwrap_or_default(), agent["revision"]));
+}
+
+async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
+    let agents = print::Column::text;
+    let columns = [agents("AGENT", "id"), agents("NAME", "name"), agents("MODEL", "model")];
+    print::page(client, "/agents", &columns, json).await
+}
+
+async fn revisions(client: &Client, agent: &str, json: bool) -> anyhow::Result<()> {
+    let columns = [
+        print::Column::text("REVISION", "id"),
+        print::Column::text("NUMBER", "number"),
+        print::Column::text("ACTIVE", "active"),
+        print::Column::text("MODEL", "model"),
+        print::Column::text("CREATED", "created_at"),
+    ];
+    print::page(client, &format!("/agents/{agent}/revisions"), &columns, json).await
+}

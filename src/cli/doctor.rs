@@ -1,0 +1,135 @@
+//! `sojourn doctor`: whether this machine has what the service needs, and what to do
+//! where it has not. It changes nothing that a service has not made itself.
+
+use std::{env, fs, path::Path, time::Duration};
+
+use serde_json::json;
+
+use super::print;
+use crate::{
+    app,
+    base::Origin,
+    config::{Role, Settings},
+    store::embedded,
+};
+
+/// Free space below which a disk is said to be short, in bytes.
+const FREE_BYTES_MIN: u64 = 2 << 30;
+/// Clocks that differ by more than this make times in logs misleading.
+const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(2);
+
+/// What one look found.
+struct Finding {
+    what: &'static str,
+    /// What is there; or what is wrong, and what to do.
+    said: Result<String, String>,
+}
+
+/// Looks at everything and prints it; the exit code is 1 when something is missing.
+pub async fn run(settings: &Settings, json: bool) -> anyhow::Result<u8> {
+    let mut findings = vec![
+        Finding { what: "settings", said: checked(settings) },
+        Finding { what: "data directory", said: data_dir(&settings.database.data_dir) },
+        Finding { what: "disk", said: disk(&settings.database.data_dir) },
+    ];
+    findings.extend(database(settings).await);
+    if settings.role != Role::Api {
+        findings.push(Finding { what: "sandboxes", said: sandboxes(settings) });
+    }
+    let is_well = findings.iter().all(|finding| finding.said.is_ok());
+    if json {
+        let list: Vec<_> = findings.iter().map(document).collect();
+        print::document(&json!({ "ok": is_well, "checks": list }));
+    } else {
+        for Finding { what, said } in &findings {
+            let (mark, said) = match said {
+                Ok(said) => ("ok  ", said),
+                Err(said) => ("FAIL", said),
+            };
+            print::line(&format!("{mark}  {what:<15} {said}"));
+        }
+    }
+    Ok(u8::from(!is_well))
+}
+
+fn document(finding: &Finding) -> serde_json::Value {
+    let (is_ok, said) = match &finding.said {
+        Ok(said) => (true, said),
+        Err(said) => (false, said),
+    };
+    json!({ "check": finding.what, "ok": is_ok, "said": said })
+}
+
+fn checked(settings: &Settings) -> Result<String, String> {
+    match settings.problems() {
+        problems if problems.is_empty() => Ok("all can be read".to_owned()),
+        problems => Err(problems.join("; ")),
+    }
+}
+
+fn data_dir(dir: &Path) -> Result<String, String> {
+    let place = dir.display();
+    if !dir.exists() {
+        return Ok(format!("{place} will be made by the first start"));
+    }
+    let probe = dir.join(".doctor");
+    let written = fs::write(&probe, b"").and_then(|()| fs::remove_file(&probe));
+    written
+        .map(|()| format!("{place} can be written"))
+        .map_err(|error| format!("{place}: {error}; run as its owner, or set SOJOURN_DATA_DIR"))
+}
+
+/// The file system of the data directory, or of what will hold it.
+fn disk(dir: &Path) -> Result<String, String> {
+    let there = env::current_dir().map(|here| here.join(dir)).unwrap_or_else(|_| dir.to_owned());
+    let there = there.ancestors().find(|place| place.exists()).unwrap_or(Path::new("/")).to_owned();
+    let stat = rustix::fs::statvfs(&there).map_err(|error| format!("{}: {error}", there.display()))?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let said = format!("{} MiB are free at {}", free >> 20, there.display());
+    if free < FREE_BYTES_MIN {
+        let least = FREE_BYTES_MIN >> 20;
+        return Err(format!("{said}, fewer than {least}: make room, or set SOJOURN_DATA_DIR"));
+    }
+    Ok(said)
+}
+
+async fn database(settings: &Settings) -> Vec<Finding> {
+    let Some(url) = &settings.database.database_url else {
+        let said = embedded::newest()
+            .map(|major| format!("Postgres {major} will run below the data directory"))
+            .ok_or_else(|| "no Postgres 15 or newer: run scripts/setup, or set DATABASE_URL".to_owned());
+        return vec![Finding { what: "database", said }];
+    };
+    match ask(settings, url).await {
+        Ok((version, apart)) => {
+            let said = format!("Postgres {version} answers");
+            vec![Finding { what: "database", said: Ok(said) }, Finding { what: "clock", said: clock(apart) }]
+        }
+        Err(error) => vec![Finding { what: "database", said: Err(format!("DATABASE_URL: {error:#}")) }],
+    }
+}
+
+/// The server's version, and how far its clock is from this one.
+async fn ask(settings: &Settings, url: &str) -> anyhow::Result<(String, Duration)> {
+    let store = app::visit(&settings.database, url)?;
+    let asked = store.server().await;
+    store.close().await;
+    let (version, now) = asked?;
+    Ok((version, (Origin::system().now() - now).unsigned_abs()))
+}
+
+fn clock(apart: Duration) -> Result<String, String> {
+    let said = format!("{} ms from the database's", apart.as_millis());
+    if apart > CLOCKS_DIFFER_MAX {
+        return Err(format!("{said}: let both follow one time server"));
+    }
+    Ok(said)
+}
+
+/// The runtime, root, cgroups, user ids, the root file system: as a worker looks.
+fn sandboxes(settings: &Settings) -> Result<String, String> {
+    match app::sandbox_problem(settings) {
+        None => Ok(format!("{} can run them", settings.sandbox_runtime)),
+        Some(problem) => Err(format!("{problem}; until then turns that use tools fail")),
+    }
+}

@@ -1,0 +1,84 @@
+//! What is counted of the facts that turns write, for `/metrics`.
+//!
+//! Every label is a word of ours: a tenant that could choose one could fill the
+//! memory of whoever scrapes. Sessions and tenants are never labels.
+
+use metrics::{counter, histogram};
+
+use crate::{
+    domain::{
+        event::{Body, Outcome, StepCompleted},
+        turn::YieldReason,
+    },
+    store::{column::word, event::Packed},
+};
+
+/// Counts events that have just been appended.
+pub(super) fn count(events: &[Packed]) {
+    for event in events {
+        match &event.draft.body {
+            Body::StepCompleted(step) => step_completed(step),
+            Body::ErrorModel(failure) => {
+                counter!("sojourn_model_faults_total", "code" => failure.code.clone()).increment(1);
+            }
+            Body::ErrorRuntime(failure) => {
+                counter!("sojourn_runtime_faults_total", "code" => failure.code.clone()).increment(1);
+            }
+            Body::ToolResult { tool, outcome, is_error, duration_ms, .. } => {
+                tool_result(tool, *outcome, *is_error, *duration_ms);
+            }
+            Body::SandboxCreated { duration_ms, .. } => {
+                histogram!("sojourn_sandbox_start_seconds").record(seconds(*duration_ms));
+            }
+            Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),
+            Body::TurnStarted { attempt, .. } if *attempt > 1 => {
+                counter!("sojourn_turns_taken_over_total").increment(1);
+            }
+            Body::TurnCompleted(end) => turn_completed(end.yield_reason, end.active_seconds),
+            // The rest is somebody's doing, not a measure of the service.
+            _ => {}
+        }
+    }
+}
+
+fn step_completed(step: &StepCompleted) {
+    let provider = provider(&step.provider);
+    histogram!("sojourn_model_seconds", "provider" => provider).record(seconds(step.duration_ms));
+    let kinds = [
+        ("input", step.usage.input_tokens),
+        ("output", step.usage.output_tokens),
+        ("cache_read", step.usage.cache_read_tokens),
+        ("cache_write", step.usage.cache_write_tokens),
+    ];
+    for (kind, tokens) in kinds {
+        counter!("sojourn_model_tokens_total", "provider" => provider, "kind" => kind).increment(tokens);
+    }
+}
+
+fn tool_result(tool: &str, outcome: Outcome, is_error: bool, duration_ms: u64) {
+    let (tool, said) = match outcome {
+        Outcome::Ran if is_error => (tool.to_owned(), "failed"),
+        Outcome::Ran => (tool.to_owned(), "ok"),
+        // A model may ask for a tool of any name.
+        Outcome::NotRun => (String::new(), "not_run"),
+        Outcome::Unknown => (tool.to_owned(), "unknown"),
+    };
+    if outcome == Outcome::Ran {
+        histogram!("sojourn_tool_seconds", "tool" => tool.clone()).record(seconds(duration_ms));
+    }
+    counter!("sojourn_tool_calls_total", "tool" => tool, "outcome" => said).increment(1);
+}
+
+fn turn_completed(reason: YieldReason, active_seconds: u64) {
+    counter!("sojourn_turns_ended_total", "reason" => word(&reason)).increment(1);
+    histogram!("sojourn_turn_seconds").record(active_seconds as f64);
+}
+
+/// A tenant names its own endpoints as it likes.
+fn provider(name: &str) -> &'static str {
+    ["anthropic", "openai", "scripted"].into_iter().find(|known| *known == name).unwrap_or("other")
+}
+
+fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1_000.0
+}

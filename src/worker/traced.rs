@@ -1,0 +1,148 @@
+//! The ports of a turn with a span around each call, named as OpenTelemetry's
+//! conventions for generative AI have it: `invoke_agent`, `chat`, `execute_tool`.
+//!
+//! Used by a slot; the harness does not know of it. What is said (prompts, answers,
+//! arguments, outputs) never becomes an attribute.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tracing::{Instrument, Span, field::Empty, info_span};
+
+use crate::{
+    base::trace::EXPORTED,
+    domain::{
+        Answer, Session,
+        conversation::ModelRequest,
+        tool::{ToolCall, ToolSpec},
+    },
+    harness::{self, Delta, Done, Model, ToolFault},
+    model::Fault,
+};
+
+/// The span of one turn, or of the part of it that this worker runs.
+pub(super) fn turn(session: &Session, turn: &harness::Turn) -> Span {
+    let agent = session.created.agent_snapshot.as_ref().map_or("", |agent| agent.name.as_str());
+    info_span!(
+        target: EXPORTED,
+        "invoke_agent",
+        otel.name = format!("invoke_agent {agent}"),
+        gen_ai.operation.name = "invoke_agent",
+        gen_ai.agent.name = agent,
+        gen_ai.provider.name = turn.model.provider(),
+        gen_ai.request.model = turn.model_name,
+        gen_ai.conversation.id = %session.id,
+        sojourn.turn.id = %turn.id,
+        sojourn.turn.attempt = turn.attempt,
+    )
+}
+
+/// A model with a span around each call.
+pub(super) struct TracedModel(pub Arc<dyn Model>);
+
+#[async_trait]
+impl Model for TracedModel {
+    fn provider(&self) -> &str {
+        self.0.provider()
+    }
+
+    async fn answer(
+        &self,
+        request: &ModelRequest,
+        deltas: &mut (dyn FnMut(Delta) + Send),
+    ) -> Result<Answer, Fault> {
+        let span = info_span!(
+            target: EXPORTED,
+            "chat",
+            otel.name = format!("chat {}", request.model),
+            otel.kind = "client",
+            otel.status_code = Empty,
+            gen_ai.operation.name = "chat",
+            gen_ai.provider.name = self.0.provider(),
+            gen_ai.request.model = request.model,
+            gen_ai.request.max_tokens = request.max_tokens,
+            gen_ai.response.finish_reasons = Empty,
+            gen_ai.usage.input_tokens = Empty,
+            gen_ai.usage.output_tokens = Empty,
+            error.type = Empty,
+        );
+        let answered = self.0.answer(request, deltas).instrument(span.clone()).await;
+        match &answered {
+            Ok(answer) => {
+                let usage = answer.usage;
+                // The convention counts what a cache served as input.
+                let input = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens;
+                span.record("gen_ai.usage.input_tokens", input);
+                span.record("gen_ai.usage.output_tokens", usage.output_tokens);
+                span.record("gen_ai.response.finish_reasons", format!("{:?}", answer.stop));
+            }
+            Err(fault) => {
+                span.record("otel.status_code", "ERROR");
+                span.record("error.type", kind(fault));
+            }
+        }
+        answered
+    }
+}
+
+fn kind(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Unavailable { .. } => "unavailable",
+        Fault::ContextTooLong { .. } => "context_too_long",
+        Fault::Unauthorized { .. } => "unauthorized",
+        Fault::PaymentRequired { .. } => "payment_required",
+        Fault::Refused { .. } => "refused",
+    }
+}
+
+/// Tools with a span around each call.
+pub(super) struct TracedTools<'a>(pub &'a dyn harness::Tools);
+
+impl TracedTools<'_> {
+    fn span(&self, call: &ToolCall) -> Span {
+        info_span!(
+            target: EXPORTED,
+            "execute_tool",
+            otel.name = format!("execute_tool {}", call.tool),
+            otel.status_code = Empty,
+            gen_ai.operation.name = "execute_tool",
+            gen_ai.tool.name = call.tool,
+            gen_ai.tool.call.id = call.call_id,
+            error.type = Empty,
+        )
+    }
+}
+
+fn told(span: &Span, result: Result<Done, ToolFault>) -> Result<Done, ToolFault> {
+    let is_wrong = result.as_ref().map_or(true, |done| done.is_error);
+    if is_wrong {
+        span.record("otel.status_code", "ERROR");
+        span.record("error.type", if result.is_ok() { "tool_error" } else { "sandbox" });
+    }
+    result
+}
+
+#[async_trait]
+impl harness::Tools for TracedTools<'_> {
+    fn specs(&self) -> &[ToolSpec] {
+        self.0.specs()
+    }
+
+    fn refused(&self, call: &ToolCall) -> Option<String> {
+        self.0.refused(call)
+    }
+
+    async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+        let span = self.span(call);
+        told(&span, self.0.run(call).instrument(span.clone()).await)
+    }
+
+    async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+        let span = self.span(call);
+        told(&span, self.0.recover(call).instrument(span.clone()).await)
+    }
+
+    async fn cancel(&self, call: &ToolCall) {
+        self.0.cancel(call).await;
+    }
+}
