@@ -263,7 +263,7 @@ mod tests {
         for bad in
             [secret("TOKEN", "b.example"), secret("TAKEN", "x.a.example"), secret("A-B", "x.a.example")]
         {
-            assert!(environment.secrets_problem(&[bad.clone()]).is_some(), "{bad:?}");
+            assert!(environment.secrets_problem(std::slice::from_ref(&bad)).is_some(), "{bad:?}");
         }
         let twice = [secret("TOKEN", "x.a.example"), secret("TOKEN", "y.a.example")];
         assert!(environment.secrets_problem(&twice).is_some());
