@@ -3,6 +3,7 @@
 //! `serve` and `admin` are the process itself; everything that concerns a session
 //! talks HTTP, like any other client.
 
+mod admin;
 mod client;
 mod first_session;
 mod print;
@@ -11,13 +12,7 @@ mod session;
 
 use clap::{Parser, Subcommand};
 
-use crate::{
-    app::Record,
-    base::ExposeSecret,
-    config::{Database, Settings},
-    http,
-    store::pool::PoolSizes,
-};
+use crate::{config::Settings, http};
 
 /// Durable agent sessions: a service on which agents work for minutes or months.
 ///
@@ -44,20 +39,9 @@ enum Command {
     },
     /// Look after organizations
     #[command(subcommand)]
-    Admin(Admin),
+    Admin(admin::Admin),
     /// Print the description of the API (openapi.yaml)
     Openapi,
-}
-
-#[derive(Debug, Subcommand)]
-enum Admin {
-    /// Make an organization and print its API key, once
-    CreateOrg {
-        /// What people call it
-        name: String,
-        #[command(flatten)]
-        database: Database,
-    },
 }
 
 /// Does what the command line says; the exit code is the command's.
@@ -65,18 +49,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Serve(settings) => serve::run(*settings).await?,
         Command::Session { connection, command } => return session::run(command, &connection).await,
-        Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await?,
+        Command::Admin(command) => admin::run(command).await?,
         Command::Openapi => print!("{}", http::document()),
     }
     Ok(0)
-}
-
-async fn create_org(name: &str, database: &Database) -> anyhow::Result<()> {
-    let record = Record::open(database, PoolSizes { app: 1, system: 1 }, &|line| eprintln!("{line}")).await?;
-    let created = record.create_org(name).await;
-    record.close().await?;
-    let (tenant, key) = created?;
-    eprintln!("organization {tenant} ({name}); its key is shown once:");
-    println!("{}", key.expose_secret());
-    Ok(())
 }

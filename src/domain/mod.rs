@@ -11,8 +11,10 @@ pub mod delta;
 pub mod entry;
 pub mod event;
 pub mod ids;
+pub mod notice;
 pub mod session;
 pub mod tool;
+pub mod transcript;
 pub mod turn;
 pub mod usage;
 
@@ -20,6 +22,7 @@ pub use conversation::{Answer, Block, Message, StopReason};
 pub use entry::Entry;
 pub use event::{Actor, ActorKind, Body, Event, Level};
 pub use ids::*;
+pub use notice::Notice;
 pub use session::{Session, Status};
 pub use turn::Turn;
 pub use usage::Usage;

@@ -8,6 +8,7 @@ mod read;
 mod record;
 mod spill;
 mod unit;
+mod whole;
 
 use crate::{
     base::Origin,
@@ -18,6 +19,7 @@ use crate::{
 
 pub use record::{Halted, TurnWriter};
 pub use unit::{Executed, Unit};
+pub use whole::Export;
 
 /// The journal of a process. Cheap to clone.
 #[derive(Clone)]

@@ -8,6 +8,8 @@ pub mod credential;
 pub mod error;
 pub mod event;
 pub mod id;
+pub mod key;
+pub mod organization;
 pub mod page;
 pub mod session;
 pub mod turn;

@@ -1,15 +1,18 @@
 //! Behaviour through the doors of the house: one binary, so it links once; a
 //! database per test, so they share nothing.
 
+mod admin;
 mod alive;
 mod api;
 mod cli;
+mod drill;
 mod embedded;
 mod fairness;
 mod fake;
 mod history;
 mod model;
 mod net;
+mod organization;
 mod sandbox;
 mod simulation;
 mod startup;

@@ -10,6 +10,7 @@ mod document;
 mod errors;
 mod events;
 mod idempotency;
+mod keys;
 mod matrix;
 mod paging;
 mod schema;
@@ -17,6 +18,7 @@ mod sessions;
 mod stream;
 mod tokens;
 mod webhooks;
+mod whole;
 
 use serde_json::{Value, json};
 use sojourn::{
