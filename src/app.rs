@@ -15,7 +15,6 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use axum::serve::ListenerExt;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -229,11 +228,11 @@ async fn serve_record(
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         let app = parts.http(settings, streams.clone());
-        front.spawn(serve_http(listener, app.router(), stop.clone()));
+        front.spawn(served(http::serve(listener, app.router(), stop.clone())));
     }
     if let Some(listener) = watched {
         let router = http::metrics::router(record.store.clone(), telemetry::metrics());
-        front.spawn(serve_http(listener, router, stop.clone()));
+        front.spawn(served(http::serve(listener, router, stop.clone())));
     }
     if let Some(worker) = worker {
         front.spawn(async move {
@@ -347,29 +346,14 @@ impl Parts {
     }
 }
 
-async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("{setting}: {address} cannot be listened on"))
+/// Serving ends with the process's end and in no other way.
+async fn served(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
+    serving.await;
+    Ok(())
 }
 
-async fn serve_http(
-    listener: TcpListener,
-    router: axum::Router,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let (stopping, stopped) = (stop.clone(), stop.clone());
-    // A frame of a stream leaves at once. Left to the kernel, the second of two small
-    // writes waits for the reader's delayed acknowledgement: 40 ms on every event.
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps its small writes together");
-        }
-    });
-    let served =
-        axum::serve(listener, router).with_graceful_shutdown(async move { stopping.cancelled().await });
-    tokio::select! {
-        served = served => served.context("HTTP could not be served"),
-        () = async { stopped.cancelled().await; tokio::time::sleep(DRAIN_TIMEOUT).await } => Ok(()),
-    }
+async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{setting}: {address} cannot be listened on"))
 }
 
 fn tenant_client(allow_private: bool) -> net::Client {

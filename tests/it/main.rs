@@ -14,6 +14,7 @@ mod model;
 mod net;
 mod organization;
 mod sandbox;
+mod siege;
 mod simulation;
 mod startup;
 mod support;
