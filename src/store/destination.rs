@@ -154,7 +154,7 @@ impl Tx {
         destination: DestinationId,
     ) -> Result<Destination> {
         let tenant = self.tenant.uuid();
-        let row: Row = sqlx::query_as(destinations!("and destination_id = $3 for update"))
+        let row: Row = sqlx::query_as(destinations!("and destination_id = $3 for no key update"))
             .bind(tenant)
             .bind(session.map(Id::uuid))
             .bind(destination.uuid())
@@ -234,35 +234,36 @@ impl Tx {
     }
 
     /// Removes a destination; what was still to be sent to it is dead.
+    ///
+    /// Deliveries before their destination, as a try is settled: the other way round
+    /// the two would wait for each other. What is appended between the two is claimed,
+    /// found unwanted and dies as well.
     pub async fn delete_destination(
         &mut self,
         session: Option<SessionId>,
         destination: DestinationId,
     ) -> Result<()> {
         let tenant = self.tenant.uuid();
-        let done = sqlx::query(
-            "with gone as (
-                update destination
-                set deleted_at = now(), enabled = false, sealed_secret = '', sealed_secret_before = null,
-                    secret_before_until = null
-                where tenant_id = $1
-                  and destination_id = $3
-                  and (session_id = $2 or ($2 is null and session_id is null))
-                  and deleted_at is null
-                returning destination_id
-             ), dead as (
-                update delivery v
-                set status = 'dead_letter', ready_at = null, error = 'the destination was deleted', updated_at = now()
-                from gone
-                where v.tenant_id = $1 and v.destination_id = gone.destination_id and v.ready_at is not null
-             )
-             select 1 from gone",
+        self.destination(session, destination).await?;
+        sqlx::query(
+            "update delivery
+             set status = 'dead_letter', ready_at = null, error = 'the destination was deleted', updated_at = now()
+             where tenant_id = $1 and destination_id = $2 and ready_at is not null",
         )
         .bind(tenant)
-        .bind(session.map(Id::uuid))
         .bind(destination.uuid())
-        .fetch_optional(self.connection())
+        .execute(self.connection())
         .await?;
-        done.map(drop).ok_or(Error::NotFound)
+        let done = sqlx::query(
+            "update destination
+             set deleted_at = now(), enabled = false, sealed_secret = '', sealed_secret_before = null,
+                 secret_before_until = null
+             where tenant_id = $1 and destination_id = $2 and deleted_at is null",
+        )
+        .bind(tenant)
+        .bind(destination.uuid())
+        .execute(self.connection())
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 }

@@ -301,7 +301,7 @@ async fn judge(
               and destination_id = $2
               and (case when $3 then failing_since is not null else failing_since is null end
                    or (enabled and not $3 and ($4 or failing_since <= now() - $5 * interval '1 second')))
-            for update
+            for no key update
          )
          update destination d
          set failing_since = case when $3 then null else coalesce(d.failing_since, now()) end,
