@@ -9,6 +9,9 @@ use std::time::Duration;
 
 /// Largest request body. A message is text; files have routes of their own.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// A body that is too large is still read up to this many bytes, and thrown away: a
+/// connection that is closed under a sender takes the answer with it.
+pub const BODY_DRAIN_BYTES_MAX: u64 = 8 << 20;
 /// Largest file of an import, in bytes: a session of about 10,000 events.
 pub const IMPORT_BYTES_MAX: usize = 64 << 20;
 /// Imports that one process reads at the same time; each holds its file in memory.

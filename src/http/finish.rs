@@ -10,12 +10,12 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http_body_util::Limited;
+use http_body_util::{BodyExt, Limited};
 use tracing::Instrument;
 
 use super::{App, error::ApiError, rate::Told};
 use crate::{
-    base::limit::{BODY_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT},
+    base::limit::{BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT},
     domain::RequestId,
     wire::{ErrorBody, ErrorType, error::ErrorDetail},
 };
@@ -46,11 +46,20 @@ pub async fn bounded(request: Request, next: Next) -> Response {
     let bytes_max = body_bytes_max(request.uri().path());
     let said = request.headers().get(header::CONTENT_LENGTH);
     let said: Option<u64> = said.and_then(|length| length.to_str().ok()?.parse().ok());
-    if said.is_some_and(|bytes| bytes > bytes_max as u64) {
+    if let Some(said) = said.filter(|bytes| *bytes > bytes_max as u64) {
+        if said <= BODY_DRAIN_BYTES_MAX {
+            let drained = drain(request.into_body());
+            // Whoever is slower than this gets the answer all the same.
+            let _ = tokio::time::timeout(REQUEST_TIMEOUT, drained).await;
+        }
         let message = format!("the body is larger than {bytes_max} bytes");
         return ApiError::new(ErrorType::TooLarge, message).into_response();
     }
     next.run(request.map(|body| Body::new(Limited::new(body, bytes_max)))).await
+}
+
+async fn drain(mut body: Body) {
+    while let Some(Ok(_)) = body.frame().await {}
 }
 
 fn body_bytes_max(path: &str) -> usize {

@@ -101,7 +101,10 @@ async fn connection(stream: TcpStream, place: OwnedSemaphorePermit, router: Rout
         }
     } else {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HEADER_BYTES_MAX);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_header_size(HEADER_BYTES_MAX);
         let mut served = pin!(builder.serve_connection(io, service).with_upgrades());
         tokio::select! {
             ended = served.as_mut() => ended,
