@@ -15,21 +15,16 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use axum::serve::ListenerExt;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    base::{
-        ExposeSecret, Origin, SecretString, key,
-        limit::{DRAIN_TIMEOUT, NODE_SILENCE},
-        seal::MasterKey,
-    },
+    base::{ExposeSecret, Origin, SecretString, key, limit::NODE_SILENCE, seal::MasterKey},
     blob::Blobs,
     config::{self, Role, Settings},
-    domain::TenantId,
+    domain::{Actor, ActorKind, TenantId},
     http,
     journal::Journal,
     model::{self, Providers},
@@ -37,7 +32,8 @@ use crate::{
     queue::Queue,
     sandbox::{self, Sandbox},
     store::{
-        Store, Urls, embedded::Embedded, hint::Hints, job::Claimant, key::NewKey, migrate, pool::PoolSizes,
+        Store, Urls, audit::Act, embedded::Embedded, hint::Hints, job::Claimant, key::NewKey, migrate,
+        pool::PoolSizes,
     },
     stream::Streams,
     telemetry,
@@ -52,6 +48,7 @@ pub struct Record {
     pub store: Store,
     pub origin: Origin,
     embedded: Option<Embedded>,
+    owner_url: String,
 }
 
 /// What a served process tells whoever started it.
@@ -75,7 +72,10 @@ impl Record {
     ) -> anyhow::Result<Self> {
         let origin = Origin::system();
         let data_dir = prepared(&database.data_dir)?;
-        let master = master_key(database, &data_dir, &origin)?;
+        let mut master = master_key(database, &data_dir, &origin)?;
+        if let Some(text) = &database.master_key_before {
+            master = master.replacing(&parsed(text, "SOJOURN_MASTER_KEY_BEFORE")?);
+        }
         let (urls, embedded) = match &database.database_url {
             Some(app) => {
                 let owner = database.owner_database_url.clone().unwrap_or_else(|| app.clone());
@@ -87,13 +87,17 @@ impl Record {
                 (embedded.urls(), Some(embedded))
             }
         };
-        if let Err(error) = migrate::migrate(&urls, &master).await {
-            if let Some(embedded) = embedded {
-                embedded.stop().await.ok();
+        let master = match migrate::migrate(&urls, master).await {
+            Ok(master) => master,
+            Err(error) => {
+                if let Some(embedded) = embedded {
+                    embedded.stop().await.ok();
+                }
+                return Err(error.into());
             }
-            return Err(error.into());
-        }
-        Ok(Self { store: Store::open(&urls, pools, master)?, origin, embedded })
+        };
+        let owner_url = urls.owner.clone();
+        Ok(Self { store: Store::open(&urls, pools, master)?, origin, embedded, owner_url })
     }
 
     /// Closes the connections, and the embedded database with its last user.
@@ -112,6 +116,34 @@ impl Record {
         let secret = key::generate(&self.origin);
         self.grant(tenant, "first key", &secret).await?;
         Ok((tenant, secret.into()))
+    }
+
+    /// Suspends an organization or lets it go on.
+    pub async fn suspend_org(&self, tenant: TenantId, is_suspended: bool) -> anyhow::Result<()> {
+        self.store.suspend_tenant(tenant, is_suspended).await?;
+        let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
+        self.remember(tenant, action).await
+    }
+
+    /// Destroys everything that an organization has; only its audit log stays.
+    pub async fn delete_org(&self, tenant: TenantId) -> anyhow::Result<()> {
+        self.store.delete_tenant(tenant).await?;
+        self.remember(tenant, "organization.deleted").await
+    }
+
+    /// Seals everything under the present master key; returns how many organizations
+    /// were under the one before. Safe to repeat, and while processes with both run.
+    pub async fn rotate_master_key(&self) -> anyhow::Result<u64> {
+        let rewrapped = self.store.rewrap_data_keys(&self.origin).await?;
+        migrate::replace_master_key(&self.owner_url, self.store.master(), &self.origin).await?;
+        Ok(rewrapped)
+    }
+
+    async fn remember(&self, tenant: TenantId, action: &'static str) -> anyhow::Result<()> {
+        let actor = Actor { id: None, display: Some("operator".to_owned()), kind: ActorKind::Human };
+        let (id, target) = (self.origin.id(), Some(tenant.to_string()));
+        let act = Act { id, actor: &actor, action, target, details: serde_json::json!({}) };
+        Ok(self.store.remember(tenant, &act).await?)
     }
 
     async fn grant(&self, tenant: TenantId, name: &str, secret: &str) -> anyhow::Result<()> {
@@ -198,11 +230,11 @@ async fn serve_record(
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         let app = parts.http(settings, streams.clone());
-        front.spawn(serve_http(listener, app.router(web::router()), stop.clone()));
+        front.spawn(served(http::serve(listener, app.router(web::router()), stop.clone())));
     }
     if let Some(listener) = watched {
         let router = http::metrics::router(record.store.clone(), telemetry::metrics());
-        front.spawn(serve_http(listener, router, stop.clone()));
+        front.spawn(served(http::serve(listener, router, stop.clone())));
     }
     if let Some(worker) = worker {
         front.spawn(async move {
@@ -318,29 +350,14 @@ impl Parts {
     }
 }
 
-async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("{setting}: {address} cannot be listened on"))
+/// Serving ends with the process's end and in no other way.
+async fn served(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
+    serving.await;
+    Ok(())
 }
 
-async fn serve_http(
-    listener: TcpListener,
-    router: axum::Router,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let (stopping, stopped) = (stop.clone(), stop.clone());
-    // A frame of a stream leaves at once. Left to the kernel, the second of two small
-    // writes waits for the reader's delayed acknowledgement: 40 ms on every event.
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps its small writes together");
-        }
-    });
-    let served =
-        axum::serve(listener, router).with_graceful_shutdown(async move { stopping.cancelled().await });
-    tokio::select! {
-        served = served => served.context("HTTP could not be served"),
-        () = async { stopped.cancelled().await; tokio::time::sleep(DRAIN_TIMEOUT).await } => Ok(()),
-    }
+async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{setting}: {address} cannot be listened on"))
 }
 
 fn tenant_client(allow_private: bool) -> net::Client {
@@ -413,9 +430,13 @@ fn master_key(database: &config::Database, data_dir: &Path, origin: &Origin) -> 
             Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
         },
     };
-    match MasterKey::parse(&text) {
+    parsed(&text, "SOJOURN_MASTER_KEY")
+}
+
+fn parsed(text: &str, name: &str) -> anyhow::Result<MasterKey> {
+    match MasterKey::parse(text) {
         Some(key) => Ok(key),
-        None => bail!("SOJOURN_MASTER_KEY must be 64 hexadecimal characters or a phrase of 32 or more"),
+        None => bail!("{name} must be 64 hexadecimal characters or a phrase of 32 or more"),
     }
 }
 

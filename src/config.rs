@@ -142,6 +142,10 @@ pub struct Database {
     /// Seals every secret: 64 hexadecimal characters or a phrase of 32 or more; made in the data directory when absent
     #[arg(long, env = "SOJOURN_MASTER_KEY", hide_env_values = true, value_name = "KEY")]
     pub master_key: Option<String>,
+
+    /// The master key that SOJOURN_MASTER_KEY replaces, until `sojourn admin rotate-master-key` has run
+    #[arg(long, env = "SOJOURN_MASTER_KEY_BEFORE", hide_env_values = true, value_name = "KEY")]
+    pub master_key_before: Option<String>,
 }
 
 /// What is logged, and how.

@@ -9,12 +9,31 @@ use std::time::Duration;
 
 /// Largest request body. A message is text; files have routes of their own.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// A body that is too large is still read up to this many bytes, and thrown away: a
+/// connection that is closed under a sender takes the answer with it.
+pub const BODY_DRAIN_BYTES_MAX: u64 = 8 << 20;
+/// Largest file of an import, in bytes: a session of about 10,000 events.
+pub const IMPORT_BYTES_MAX: usize = 64 << 20;
+/// Imports that one process reads at the same time; each holds its file in memory.
+pub const IMPORTS_MAX: usize = 2;
 /// Largest text of one message or prompt: about 60,000 tokens.
 pub const TEXT_BYTES_MAX: usize = 256 << 10;
 /// Largest `metadata`, as JSON: it is for routing, not for data.
 pub const METADATA_BYTES_MAX: usize = 16 << 10;
 /// Longest name, title, key or client id, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
+/// Largest head of a request, in bytes: its line and headers.
+pub const HEADER_BYTES_MAX: usize = 64 << 10;
+/// How long a connection may take to send the head of a request, and may be idle
+/// between two.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Connections that one process serves; further ones wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 12_000;
+/// Requests under way on one HTTP/2 connection.
+pub const HTTP2_STREAMS_MAX: u32 = 100;
+/// How often the other end of an HTTP/2 connection is asked whether it is there, and
+/// how long it may take to say so.
+pub const HTTP2_PING: Duration = Duration::from_secs(20);
 /// Rows of a page when the caller names no limit.
 pub const PAGE_ROWS_DEFAULT: u32 = 50;
 /// Rows of a page at most; a page is built in memory.
@@ -30,6 +49,8 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Requests per second that one API key may make, sustained, unless the operator
 /// says otherwise.
 pub const REQUESTS_PER_SECOND: u32 = 500;
+/// An organization may make so many times the requests that one of its keys may.
+pub const ORGANIZATION_RATE_FACTOR: u32 = 4;
 /// A key that was quiet may make the requests of this many seconds at once.
 pub const REQUESTS_BURST_SECONDS: u32 = 4;
 /// After this many requests, callers that have their whole allowance are forgotten;
@@ -40,6 +61,11 @@ pub const RATE_SWEEP_REQUESTS: u32 = 10_000;
 pub const KEY_CACHE_TTL: Duration = Duration::from_secs(3);
 /// Verified keys that one process remembers.
 pub const KEY_CACHE_ENTRIES_MAX: usize = 10_000;
+
+/// How often the use of a key is noted.
+pub const KEY_USE_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a replaced key goes on, in seconds: when the caller names no time, longest.
+pub const KEY_OVERLAP_SECONDS: (i64, i64) = (86_400, 7 * 86_400);
 
 /// Life of a client token, in seconds: shortest, default, longest.
 pub const CLIENT_TOKEN_TTL_SECONDS: (i64, i64, i64) = (60, 3_600, 86_400);
@@ -291,8 +317,31 @@ pub const NET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a claimed delivery is its courier's: longer than any try takes.
 pub const WEBHOOK_HOLD: Duration = Duration::from_secs(60);
-/// Deliveries that one process sends at the same time.
-pub const WEBHOOKS_IN_FLIGHT_MAX: usize = 32;
+/// Deliveries that one process sends at the same time: each is a connection and a
+/// body of at most `EVENT_BODY_BYTES_MAX`.
+pub const WEBHOOKS_IN_FLIGHT_MAX: usize = 256;
+/// Of these, how many may be under way to one destination.
+pub const WEBHOOKS_PER_DESTINATION_MAX: i32 = 4;
+/// Of these, how many may be of one organization.
+pub const WEBHOOKS_PER_TENANT_MAX: i32 = 64;
+/// Of these, how many may be under way to receivers that were slow or failed lately:
+/// the other half is always there for receivers that answer.
+pub const WEBHOOKS_SLOW_MAX: usize = 128;
+/// A receiver that takes longer than this is slow.
+pub const WEBHOOK_SLOW_AFTER: Duration = Duration::from_secs(2);
+/// How long a receiver is remembered as slow, and how many are.
+pub const WEBHOOK_SLOW_MEMORY: (Duration, usize) = (Duration::from_secs(120), 10_000);
+/// Rows that a claim looks at for letters to different destinations.
+pub const WEBHOOK_CLAIM_ROWS: i64 = 1_024;
+/// A destination that has answered no letter for this long is disabled.
+pub const WEBHOOK_DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
+/// How long letters carry the signature of the replaced secret too, in seconds:
+/// when the caller names no time, and longest.
+pub const WEBHOOK_OVERLAP_SECONDS: (i64, i64) = (86_400, 7 * 86_400);
+/// Webhooks of one organization.
+pub const WEBHOOKS_MAX: usize = 16;
+/// Tries of one delivery that are shown: those of the schedule, sent again a few times.
+pub const DELIVERY_ATTEMPTS_SHOWN: i64 = 50;
 /// Delays before each try, in seconds; after the last one the letter is dead.
 pub const WEBHOOK_RETRY_SECONDS: [u64; 10] =
     [0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
@@ -330,6 +379,11 @@ pub const NODE_BEAT: Duration = Duration::from_secs(10);
 pub const NODE_SILENCE: Duration = Duration::from_secs(60);
 /// Beats between two looks for what nobody owns.
 pub const REAP_EVERY_BEATS: u32 = 6;
+/// Archived sessions that one round of housekeeping deletes.
+pub const RETENTION_BATCH: i64 = 100;
+/// How long after a delete its blobs are removed once more: a worker that did not know
+/// yet may have written one.
+pub const LEFTOVER_AFTER: Duration = Duration::from_secs(60);
 /// Rows that one round of housekeeping removes.
 pub const HOUSEKEEPING_BATCH: i64 = 1_000;
 /// Tries to get an answer out of a box before it is given up.

@@ -15,6 +15,8 @@ use zeroize::Zeroizing;
 use super::Origin;
 
 const NONCE_BYTES: usize = 12;
+/// What the sealed pepper is bound to.
+const PEPPER: &str = "pepper";
 
 /// Why something sealed could not be opened.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -27,7 +29,14 @@ pub struct DataKey(Zeroizing<[u8; 32]>);
 
 /// The key of the deployment and what is derived from it.
 #[derive(Clone)]
-pub struct MasterKey(Zeroizing<[u8; 32]>);
+pub struct MasterKey {
+    present: Zeroizing<[u8; 32]>,
+    /// The one that it replaces, while data keys are still wrapped by it.
+    before: Option<Zeroizing<[u8; 32]>>,
+    /// What hashes bearer secrets, where it is not derived from the present key: a
+    /// hash cannot be made again, so it outlives the key that it came from.
+    pepper: Option<Zeroizing<[u8; 32]>>,
+}
 
 impl DataKey {
     /// A new random key.
@@ -60,7 +69,7 @@ impl DataKey {
 impl MasterKey {
     /// A new random key.
     pub fn generate(origin: &Origin) -> Self {
-        Self(Zeroizing::new(origin.bytes()))
+        Self::of(origin.bytes())
     }
 
     /// From 64 hexadecimal characters, or from any longer passphrase's hash.
@@ -76,12 +85,45 @@ impl MasterKey {
             None if text.len() >= 32 => Sha256::digest(text).into(),
             None => return None,
         };
-        Some(Self(Zeroizing::new(key)))
+        Some(Self::of(key))
+    }
+
+    /// This key beside the one that it replaces: opens what either sealed.
+    pub fn replacing(self, before: &Self) -> Self {
+        Self { before: Some(before.present.clone()), ..self }
+    }
+
+    /// The key that this one replaces.
+    pub fn before(&self) -> Option<Self> {
+        self.before.as_ref().map(|key| Self { present: key.clone(), before: None, pepper: None })
+    }
+
+    /// This key with the pepper that the deployment's hashes were made with.
+    pub fn with_pepper_of(self, pepper: &Self) -> Self {
+        Self { pepper: Some(pepper.derive("pepper")), ..self }
+    }
+
+    /// The pepper, sealed under this key for the deployment's row.
+    pub fn seal_pepper(&self, origin: &Origin) -> Vec<u8> {
+        let pepper = self.pepper.clone().unwrap_or_else(|| self.derive("pepper"));
+        DataKey(self.derive("wrap")).seal(&*pepper, PEPPER, origin)
+    }
+
+    /// This key with the pepper that [`MasterKey::seal_pepper`] sealed under it, or
+    /// under the key before it.
+    pub fn open_pepper(self, sealed: &[u8]) -> Result<Self, OpenError> {
+        let open = |key: &Self| DataKey(key.derive("wrap")).open(sealed, PEPPER);
+        let plain = match (open(&self), self.before()) {
+            (Err(_), Some(before)) => open(&before)?,
+            (opened, _) => opened?,
+        };
+        let pepper: [u8; 32] = plain.as_slice().try_into().map_err(|_| OpenError)?;
+        Ok(Self { pepper: Some(Zeroizing::new(pepper)), ..self })
     }
 
     /// The 64 hexadecimal characters that [`MasterKey::parse`] reads.
     pub fn to_hex(&self) -> Zeroizing<String> {
-        Zeroizing::new(super::text::hex(&*self.0))
+        Zeroizing::new(super::text::hex(&*self.present))
     }
 
     /// A value that tells whether two processes hold the same key.
@@ -96,14 +138,26 @@ impl MasterKey {
 
     /// Opens what [`MasterKey::wrap`] made.
     pub fn unwrap(&self, wrapped: &[u8], tenant: &str) -> Result<DataKey, OpenError> {
-        let plain = DataKey(self.derive("wrap")).open(wrapped, tenant)?;
+        let open = |key: &Self| DataKey(key.derive("wrap")).open(wrapped, tenant);
+        let plain = match (open(self), self.before()) {
+            (Err(_), Some(before)) => open(&before)?,
+            (opened, _) => opened?,
+        };
         let bytes: [u8; 32] = plain.as_slice().try_into().map_err(|_| OpenError)?;
         Ok(DataKey(Zeroizing::new(bytes)))
     }
 
+    /// Whether the present key alone opens it.
+    pub fn is_wrapped_by_present(&self, wrapped: &[u8], tenant: &str) -> bool {
+        DataKey(self.derive("wrap")).open(wrapped, tenant).is_ok()
+    }
+
     /// The peppered hash under which a bearer secret is stored.
     pub fn fingerprint(&self, bearer: &str) -> [u8; 32] {
-        mac(&*self.derive("pepper"), bearer.as_bytes())
+        match &self.pepper {
+            Some(pepper) => mac(&**pepper, bearer.as_bytes()),
+            None => mac(&*self.derive("pepper"), bearer.as_bytes()),
+        }
     }
 
     /// A tag that binds a cursor to its tenant and query.
@@ -111,8 +165,12 @@ impl MasterKey {
         mac(&*self.derive("cursor"), bound)
     }
 
+    fn of(key: [u8; 32]) -> Self {
+        Self { present: Zeroizing::new(key), before: None, pepper: None }
+    }
+
     fn derive(&self, purpose: &str) -> Zeroizing<[u8; 32]> {
-        Zeroizing::new(mac(&*self.0, format!("sojourn/{purpose}/1").as_bytes()))
+        Zeroizing::new(mac(&*self.present, format!("sojourn/{purpose}/1").as_bytes()))
     }
 }
 
@@ -144,6 +202,24 @@ mod tests {
         assert_eq!(key.open(&sealed, "credential/2"), Err(OpenError));
         assert!(master.unwrap(&wrapped, "org_2").is_err());
         assert!(MasterKey::generate(&origin).unwrap(&wrapped, "org_1").is_err());
+    }
+
+    #[test]
+    fn a_master_key_is_replaced_without_a_secret_lost() {
+        let origin = Origin::system();
+        let (old, new) = (MasterKey::generate(&origin), MasterKey::generate(&origin));
+        let data_key = DataKey::generate(&origin);
+        let wrapped = old.wrap(&data_key, "org_1", &origin);
+        let hash = old.fingerprint("sjk_1");
+        let both = new.clone().replacing(&old).with_pepper_of(&old);
+        assert!(both.unwrap(&wrapped, "org_1").is_ok() && !both.is_wrapped_by_present(&wrapped, "org_1"));
+        assert_eq!(both.fingerprint("sjk_1"), hash, "hashes stay as they were");
+        let again = both.wrap(&both.unwrap(&wrapped, "org_1").expect("either opens it"), "org_1", &origin);
+        let pepper = both.seal_pepper(&origin);
+        let alone = new.open_pepper(&pepper).expect("sealed under it");
+        assert!(alone.is_wrapped_by_present(&again, "org_1") && alone.unwrap(&wrapped, "org_1").is_err());
+        assert_eq!(alone.fingerprint("sjk_1"), hash);
+        assert!(old.open_pepper(&pepper).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
+use futures::StreamExt;
 use object_store::{ObjectStore, ObjectStoreExt, local::LocalFileSystem, path::Path as Key};
 
 /// Why a blob could not be read or written.
@@ -34,6 +35,19 @@ impl Blobs {
     /// Stores a blob, replacing an equal key.
     pub async fn put(&self, key: &str, content: Bytes) -> Result<(), Error> {
         self.0.put(&Key::from(key), content.into()).await?;
+        Ok(())
+    }
+
+    /// Removes every blob whose key begins with `prefix` and a slash.
+    pub async fn remove_all(&self, prefix: &str) -> Result<(), Error> {
+        let mut found = self.0.list(Some(&Key::from(prefix)));
+        while let Some(blob) = found.next().await {
+            match self.0.delete(&blob?.location).await {
+                // Another was faster.
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 

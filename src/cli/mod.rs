@@ -3,8 +3,9 @@
 //! `serve` and `admin` are the process itself; everything that concerns a session
 //! talks HTTP, like any other client.
 
-mod bench;
+mod admin;
 mod agent;
+mod bench;
 mod client;
 mod credential;
 mod doctor;
@@ -16,13 +17,7 @@ mod settings;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{
-    app::Record,
-    base::ExposeSecret,
-    config::{Database, Settings},
-    http,
-    store::pool::PoolSizes,
-};
+use crate::{config::Settings, http};
 
 /// Durable agent sessions: a service on which agents work for minutes or months.
 ///
@@ -80,20 +75,9 @@ enum Command {
     Completions { shell: clap_complete::Shell },
     /// Look after organizations
     #[command(subcommand)]
-    Admin(Admin),
+    Admin(admin::Admin),
     /// Print the description of the API (openapi.yaml)
     Openapi,
-}
-
-#[derive(Debug, Subcommand)]
-enum Admin {
-    /// Make an organization and print its API key, once
-    CreateOrg {
-        /// What people call it
-        name: String,
-        #[command(flatten)]
-        database: Database,
-    },
 }
 
 /// Does what the command line says; the exit code is the command's.
@@ -108,18 +92,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut std::io::stdout());
         }
-        Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await?,
+        Command::Admin(command) => admin::run(command).await?,
         Command::Openapi => print!("{}", http::document()),
     }
     Ok(0)
-}
-
-async fn create_org(name: &str, database: &Database) -> anyhow::Result<()> {
-    let record = Record::open(database, PoolSizes { app: 1, system: 1 }, &|line| eprintln!("{line}")).await?;
-    let created = record.create_org(name).await;
-    record.close().await?;
-    let (tenant, key) = created?;
-    eprintln!("organization {tenant} ({name}); its key is shown once:");
-    println!("{}", key.expose_secret());
-    Ok(())
 }

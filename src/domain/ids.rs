@@ -42,6 +42,10 @@ kinds! {
     DestinationKind DestinationId "dst"
     /// One event on its way to one destination.
     DeliveryKind DeliveryId "dlv"
+    /// A webhook destination of an organization.
+    WebhookKind WebhookId "whk"
+    /// A row of the audit log.
+    AuditKind AuditId "aud"
     /// One HTTP request.
     RequestKind RequestId "req"
 }

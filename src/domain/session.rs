@@ -41,6 +41,8 @@ pub enum Source {
     Cron,
     Mention,
     React,
+    /// Read from a file of an export.
+    Import,
 }
 
 /// Caps of a session; an absent one does not bind.

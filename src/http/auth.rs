@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
-    domain::{Actor, ActorKind, Level, SessionId, TenantId, decide::Stamp, session::Source},
-    store::{Result as StoreResult, key::LiveKey, token::LiveToken},
+    domain::{Actor, ActorKind, KeyId, Level, SessionId, TenantId, decide::Stamp, session::Source},
+    store::{Result as StoreResult, audit::Act, key::LiveKey, token::LiveToken},
     wire::ErrorType,
 };
 
@@ -33,6 +33,23 @@ pub trait Scope: Send + Sync + 'static {
     /// The word in a client token's scopes; none where tokens are not accepted.
     const TOKEN: Option<&'static str> = None;
 }
+
+/// Every scope that a key can have.
+pub const SCOPES: [&str; 13] = [
+    "sessions:read",
+    "sessions:write",
+    "agents:read",
+    "agents:write",
+    "credentials:read",
+    "credentials:write",
+    "webhooks:read",
+    "webhooks:write",
+    "keys:read",
+    "keys:write",
+    "organization:read",
+    "organization:write",
+    "audit:read",
+];
 
 macro_rules! scopes {
     ($($(#[$doc:meta])* $scope:ident $name:literal $token:expr;)*) => {$(
@@ -66,6 +83,20 @@ scopes! {
     ReadEnvironments "environments:read" None;
     /// Create and change environments.
     WriteEnvironments "environments:write" None;
+    /// Read the organization's webhooks and what they were sent.
+    ReadWebhooks "webhooks:read" None;
+    /// Create and change the organization's webhooks.
+    WriteWebhooks "webhooks:write" None;
+    /// Read API keys, never their secrets.
+    ReadKeys "keys:read" None;
+    /// Create, rotate and revoke API keys.
+    WriteKeys "keys:write" None;
+    /// Read what was done to the organization.
+    ReadAudit "audit:read" None;
+    /// Read the organization's settings.
+    ReadOrganization "organization:read" None;
+    /// Change the organization's settings.
+    WriteOrganization "organization:write" None;
 }
 
 /// A caller with an API key that has the scope.
@@ -73,6 +104,8 @@ pub struct Caller<S: Scope> {
     pub tenant: TenantId,
     pub actor: Actor,
     pub source: Source,
+    /// All scopes of the key.
+    pub scopes: Vec<String>,
     scope: PhantomData<fn() -> S>,
 }
 
@@ -96,6 +129,17 @@ impl<S: Scope> Caller<S> {
     pub fn stamp(&self, origin: &Origin) -> Stamp {
         Stamp { actor: self.actor.clone(), origin: origin.clone() }
     }
+
+    /// Something that this caller does, to be remembered with it.
+    pub fn act(
+        &self,
+        origin: &Origin,
+        action: &'static str,
+        target: impl ToString,
+        details: serde_json::Value,
+    ) -> Act<'_> {
+        Act { id: origin.id(), actor: &self.actor, action, target: Some(target.to_string()), details }
+    }
 }
 
 impl<S: Scope> SessionCaller<S> {
@@ -110,8 +154,8 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
-        let key = app.live_key(&secret).await?.ok_or_else(wrong_key)?;
-        app.take_one(Who::Key(key.key), parts)?;
+        let key = app.open_key(&secret).await?;
+        app.take_one(Who::Key(key.key), key.tenant, parts)?;
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
         }
@@ -119,6 +163,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
             tenant: key.tenant,
             actor: key_actor(&key),
             source: source(&parts.headers),
+            scopes: key.scopes,
             scope: PhantomData,
         })
     }
@@ -140,8 +185,8 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             }
         };
         if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
-            let key = app.live_key(&secret).await?.ok_or_else(wrong_key)?;
-            app.take_one(Who::Key(key.key), parts)?;
+            let key = app.open_key(&secret).await?;
+            app.take_one(Who::Key(key.key), key.tenant, parts)?;
             if !allows(&key.scopes, S::NAME) {
                 return Err(missing_scope(S::NAME));
             }
@@ -151,7 +196,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             return Ok(Self { tenant, session, actor, level: Level::Internal, proof, scope: PhantomData });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
-        app.take_one(Who::Tokens(token.session), parts)?;
+        app.take_one(Who::Tokens(token.session), token.tenant, parts)?;
         let session: SessionId = path::id(wanted)?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
         if !token.scopes.iter().any(|held| held == scope) {
@@ -185,7 +230,7 @@ impl Proof {
         if self.is_token() {
             app.0.store.find_token(secret).await.map_or(true, |found| found.is_some())
         } else {
-            app.live_key(secret).await.map_or(true, |found| found.is_some())
+            app.live_key(secret).await.map_or(true, |found| found.is_some_and(|key| !key.is_suspended))
         }
     }
 }
@@ -200,6 +245,11 @@ impl KeyCache {
         cache.get(hash).filter(|(at, _)| at.elapsed() < limit::KEY_CACHE_TTL).map(|(_, key)| key.clone())
     }
 
+    /// Forgets a key that was revoked here; other processes forget it in time.
+    pub fn forget(&self, key: KeyId) {
+        self.0.lock().expect("no holder of the key cache panics").retain(|_, (_, held)| held.key != key);
+    }
+
     fn put(&self, hash: [u8; 32], key: LiveKey) {
         let mut cache = self.0.lock().expect("no holder of the key cache panics");
         if cache.len() >= limit::KEY_CACHE_ENTRIES_MAX {
@@ -212,6 +262,12 @@ impl KeyCache {
 }
 
 impl App {
+    /// The key behind a secret, if it may do anything now.
+    async fn open_key(&self, secret: &str) -> Result<LiveKey, ApiError> {
+        let key = self.live_key(secret).await?.ok_or_else(wrong_key)?;
+        if key.is_suspended { Err(suspended()) } else { Ok(key) }
+    }
+
     async fn live_key(&self, secret: &str) -> StoreResult<Option<LiveKey>> {
         if key::verify_check(secret) == Some(false) {
             return Ok(None);
@@ -227,18 +283,30 @@ impl App {
         Ok(found)
     }
 
-    /// Takes a request from the caller's allowance and says what is left of it.
-    fn take_one(&self, who: Who, parts: &Parts) -> Result<(), ApiError> {
-        let taken = self.0.rates.take(who);
-        if let Some(told) = parts.extensions.get::<Told>() {
-            let (Ok(left) | Err((left, _))) = &taken;
-            // Set once: a request has one caller.
-            let _ = told.0.set(*left);
+    /// Takes a request from the caller's allowance and from that of its organization,
+    /// and says what is left of the one that ends first.
+    fn take_one(&self, who: Who, tenant: TenantId, parts: &Parts) -> Result<(), ApiError> {
+        let own = self.0.rates.take(who);
+        let shared = own.is_ok().then(|| self.0.organization_rates.take(Who::Organization(tenant)));
+        let (Ok(mut left) | Err((mut left, _))) = own;
+        if let Some(Ok(of_all) | Err((of_all, _))) = shared
+            && of_all.remaining < left.remaining
+        {
+            left = of_all;
         }
-        let Err((_, wait)) = taken else { return Ok(()) };
-        let rate = self.0.rates.per_second();
-        let message = format!("this key may make {rate} requests a second; slow down");
-        Err(ApiError { retry_after: Some(wait), ..ApiError::new(ErrorType::RateLimited, message) })
+        if let Some(told) = parts.extensions.get::<Told>() {
+            // Set once: a request has one caller.
+            let _ = told.0.set(left);
+        }
+        let (who, rates, code, wait) = match (own, shared) {
+            (Err((_, wait)), _) => ("key", &self.0.rates, None, wait),
+            (_, Some(Err((_, wait)))) => {
+                ("organization", &self.0.organization_rates, Some("organization_rate".into()), wait)
+            }
+            _ => return Ok(()),
+        };
+        let message = format!("this {who} may make {} requests a second; slow down", rates.per_second());
+        Err(ApiError { retry_after: Some(wait), code, ..ApiError::new(ErrorType::RateLimited, message) })
     }
 }
 
@@ -268,6 +336,15 @@ fn allows(scopes: &[String], wanted: &str) -> bool {
     })
 }
 
+/// Whether a key with the scopes `held` may give the scope `wanted` to another.
+pub fn grants(held: &[String], wanted: &str) -> bool {
+    let group = |scope: &str| scope.strip_suffix('*').map(str::to_owned);
+    held.iter().any(|scope| {
+        scope == wanted
+            || group(scope).is_some_and(|held| group(wanted).as_deref().unwrap_or(wanted).starts_with(&held))
+    })
+}
+
 fn key_actor(key: &LiveKey) -> Actor {
     Actor { id: Some(key.key.to_string()), display: Some(key.name.clone()), kind: ActorKind::Human }
 }
@@ -290,6 +367,68 @@ fn wrong_key() -> ApiError {
     ApiError::new(ErrorType::Unauthorized, "the key is unknown, expired or revoked")
 }
 
+fn suspended() -> ApiError {
+    ApiError {
+        code: Some("organization_suspended".into()),
+        ..ApiError::new(
+            ErrorType::Forbidden,
+            "the organization is suspended; ask the operator of this service",
+        )
+    }
+}
+
 fn missing_scope(scope: &str) -> ApiError {
     ApiError::new(ErrorType::Forbidden, format!("the key lacks the scope `{scope}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_gives_away_only_what_it_has() {
+        let held = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
+        for (scopes, wanted) in [
+            (&["*"][..], "*"),
+            (&["*"], "agents:*"),
+            (&["*"], "agents:read"),
+            (&["agents:*"], "agents:*"),
+            (&["agents:*"], "agents:write"),
+            (&["keys:write", "agents:read"], "agents:read"),
+        ] {
+            assert!(grants(&held(scopes), wanted), "{scopes:?} {wanted}");
+        }
+        for (scopes, wanted) in [
+            (&["agents:*"][..], "*"),
+            (&["agents:read"], "agents:*"),
+            (&["agents:read"], "agents:write"),
+            (&["agents:*"], "sessions:read"),
+            (&[], "agents:read"),
+        ] {
+            assert!(!grants(&held(scopes), wanted), "{scopes:?} {wanted}");
+        }
+    }
+
+    #[test]
+    fn every_scope_of_an_extractor_can_be_given() {
+        let named = [
+            ReadSessions::NAME,
+            WriteSessions::NAME,
+            ReadLog::NAME,
+            SteerSession::NAME,
+            ReadAgents::NAME,
+            WriteAgents::NAME,
+            ReadCredentials::NAME,
+            WriteCredentials::NAME,
+            ReadWebhooks::NAME,
+            WriteWebhooks::NAME,
+            ReadKeys::NAME,
+            WriteKeys::NAME,
+            ReadAudit::NAME,
+            ReadOrganization::NAME,
+            WriteOrganization::NAME,
+        ];
+        assert!(named.iter().all(|name| SCOPES.contains(name)));
+        assert!(SCOPES.iter().all(|scope| named.contains(scope)));
+    }
 }

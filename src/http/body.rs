@@ -58,6 +58,29 @@ where
     }
 }
 
+/// Lines of JSON, unread, and the hash of their bytes.
+pub struct Lines {
+    pub bytes: Bytes,
+    pub digest: [u8; 32],
+}
+
+impl<S: Send + Sync> FromRequest<S> for Lines {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let is_lines = essence(request.headers()).eq_ignore_ascii_case("application/x-ndjson");
+        let bytes = bytes(request, state).await?;
+        if !is_lines {
+            return Err(ApiError::new(
+                ErrorType::UnsupportedMediaType,
+                "send the body as application/x-ndjson",
+            ));
+        }
+        let digest = sha256(&bytes);
+        Ok(Self { bytes, digest })
+    }
+}
+
 /// The body of a call that takes no field: nothing, or an empty object.
 #[derive(Debug, Default, serde::Deserialize, garde::Validate, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -74,10 +97,14 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Api
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
+    essence(headers).eq_ignore_ascii_case("application/json")
+}
+
+/// The media type without its parameters.
+fn essence(headers: &HeaderMap) -> &str {
     let media_type =
         headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = media_type.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case("application/json")
+    media_type.split(';').next().unwrap_or_default().trim()
 }
 
 fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T, ApiError> {

@@ -15,17 +15,18 @@ use super::{
     write::{Answer, Once, json},
 };
 use crate::{
-    base::Id,
-    domain::{DeliveryId, DestinationId, SessionId},
+    base::{Id, limit::DELIVERY_ATTEMPTS_SHOWN},
+    domain::{DeliveryId, DestinationId, SessionId, WebhookId},
     journal::Unit,
     store::{
+        Tx,
         column::{from_word, word},
-        delivery::DeliveryRow,
+        delivery::{AttemptRow, DeliveryRow, Filter, Of},
         hint::Hint,
     },
     wire::{
         Page,
-        webhook::{DeliveryStatus, DeliveryView},
+        webhook::{AttemptView, DeliveryStatus, DeliveryView},
     },
 };
 
@@ -63,8 +64,10 @@ pub async fn list(
     let below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     tx.session(id).await?;
-    let found = tx.deliveries(id, destination, status.as_deref(), below, rows as i64 + 1).await?;
-    let position = |row: &DeliveryRow| (row.event_seq, Id::from_uuid(row.delivery_id) as DeliveryId);
+    let filter = Filter { destination, status, below };
+    let found = tx.deliveries(id, &filter, rows as i64 + 1).await?;
+    let position =
+        |row: &DeliveryRow| (row.event_seq.unwrap_or_default(), Id::from_uuid(row.delivery_id) as DeliveryId);
     let page = list.page(found, rows, position, view);
     let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(json(&Page { data, next_cursor: page.next_cursor }))
@@ -81,7 +84,7 @@ pub async fn get(
     Path((session, delivery)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&view(tx.delivery(path::id(&session)?, path::id(&delivery)?).await?)?))
+    Ok(json(&told(&mut tx, Of::Session(path::id(&session)?), path::id(&delivery)?).await?))
 }
 
 /// Send a delivery again, whatever became of it, under the same `webhook-id`.
@@ -98,35 +101,71 @@ pub async fn redeliver(
 ) -> Result<Answer, ApiError> {
     let (session, delivery) = (path::id(&session)?, path::id(&delivery)?);
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
-        let row = unit.tx().delivery(session, delivery).await?;
+        let row = unit.tx().delivery(Of::Session(session), delivery).await?;
         // 409 with a reason beats a letter to nowhere.
-        match unit.tx().destination(session, Id::from_uuid(row.destination_id)).await {
+        match unit.tx().destination(Some(session), Id::from_uuid(row.destination_id)).await {
             Ok(_) => {}
             Err(crate::store::Error::NotFound) => {
                 return Err(ApiError::conflict("destination_deleted", "the destination was deleted"));
             }
             Err(error) => return Err(error.into()),
         }
-        unit.tx().redeliver(session, delivery).await?;
-        unit.hint(Hint::Delivery);
-        let row = unit.tx().delivery(session, delivery).await?;
-        Ok(Answer::new(StatusCode::ACCEPTED, &view(row)?))
+        let view = again(unit, Of::Session(session), delivery).await?;
+        Ok(Answer::new(StatusCode::ACCEPTED, &view))
     })
     .await
 }
 
-fn view(row: DeliveryRow) -> Result<DeliveryView, ApiError> {
+/// Makes a delivery due at once.
+pub(super) async fn again(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
+    unit.tx().redeliver(delivery).await?;
+    unit.hint(Hint::Delivery);
+    view(unit.tx().delivery(of, delivery).await?)
+}
+
+/// A delivery with its tries.
+pub(super) async fn told(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
+    let row = tx.delivery(of, delivery).await?;
+    let attempts = tx.attempts(delivery, DELIVERY_ATTEMPTS_SHOWN).await?;
+    let log = attempts.into_iter().map(attempt).collect();
+    let view = view(row)?;
+    Ok(match of {
+        Of::Session(_) => DeliveryView { log: Some(log), ..view },
+        Of::Webhook(_) => DeliveryView { log: Some(log), ..of_webhook(view) },
+    })
+}
+
+/// A delivery as the owner of a webhook sees it.
+pub(super) fn of_webhook(view: DeliveryView) -> DeliveryView {
+    let webhook = view.destination.map(|id| WebhookId::from_uuid(id.uuid()));
+    DeliveryView { destination: None, webhook, ..view }
+}
+
+fn attempt(row: AttemptRow) -> AttemptView {
+    AttemptView {
+        at: row.at,
+        number: row.number,
+        response_code: row.response_code,
+        error: row.error,
+        duration_ms: row.duration_ms,
+    }
+}
+
+pub(super) fn view(row: DeliveryRow) -> Result<DeliveryView, ApiError> {
     Ok(DeliveryView {
         id: Id::from_uuid(row.delivery_id),
-        session: Id::from_uuid(row.session_id),
-        destination: Id::from_uuid(row.destination_id),
+        session: row.session_id.map(Id::from_uuid),
+        destination: Some(Id::from_uuid(row.destination_id)),
+        webhook: None,
         event_id: Id::from_uuid(row.event_id),
         event_seq: row.event_seq,
+        kind: row.r#type,
         status: from_word(&row.status)?,
         attempts: row.attempts,
         last_attempt_at: row.last_attempt_at,
         response_code: row.response_code,
         error: row.error,
+        log: None,
         created_at: row.created_at,
         updated_at: row.updated_at,
     })

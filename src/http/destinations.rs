@@ -5,21 +5,24 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use super::{
     App,
     auth::{Caller, ReadSessions, WriteSessions},
-    body::Body,
+    body::{Body, OptionalBody},
     error::ApiError,
     openapi::Errors,
     path::{self, Path},
     write::{Answer, Once, json, no_content},
 };
 use crate::{
-    base::limit::DESTINATIONS_MAX,
+    base::limit::{DESTINATIONS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{DestinationId, Level, SessionId, Status},
     journal::Unit,
-    store::destination::{self, Destination},
+    store::{
+        Tx,
+        destination::{self, Destination},
+    },
     webhook::Secret,
     wire::{
         Page,
-        webhook::{CreateDestination, DestinationView, PatchDestination},
+        webhook::{CreateDestination, DestinationView, PatchDestination, RotateSecret},
     },
 };
 
@@ -40,7 +43,7 @@ pub async fn create(
         if session.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
         }
-        if unit.tx().destinations(id).await?.len() >= DESTINATIONS_MAX {
+        if unit.tx().destinations(Some(id)).await?.len() >= DESTINATIONS_MAX {
             let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
             return Err(ApiError::conflict("too_many_destinations", message));
         }
@@ -62,7 +65,7 @@ pub async fn list(
     let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     tx.session(id).await?;
-    let data = tx.destinations(id).await?.into_iter().map(view).collect();
+    let data = tx.destinations(Some(id)).await?.into_iter().map(view).collect::<Result<_, _>>()?;
     Ok(json(&Page { data, next_cursor: None }))
 }
 
@@ -77,7 +80,7 @@ pub async fn get(
     Path((session, destination)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&view(tx.destination(path::id(&session)?, path::id(&destination)?).await?)))
+    Ok(json(&view(tx.destination(Some(path::id(&session)?), path::id(&destination)?).await?)?))
 }
 
 /// Change a destination. Also of an archived session: what was not delivered goes on.
@@ -93,25 +96,29 @@ pub async fn patch(
 ) -> Result<Response, ApiError> {
     let (session, destination) = (path::id(&session)?, path::id(&destination)?);
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    // One change at a time, or two that change different fields would undo each other.
-    tx.lock_session(session).await?;
-    let mut destination = tx.destination(session, destination).await?;
-    if let Some(url) = change.url {
-        destination.url = checked_url(&app, &url)?;
-    }
-    destination.level = change.level.unwrap_or(destination.level);
-    destination.types = change.types.unwrap_or(destination.types);
-    destination.include_raw = change.include_raw.unwrap_or(destination.include_raw);
-    destination.enabled = change.enabled.unwrap_or(destination.enabled);
-    destination.updated_at = app.0.journal.origin().now();
-    let secret = change.secret.as_deref().map(parse_secret).transpose()?;
-    let sealed = match &secret {
-        Some(secret) => Some(seal(&app, &mut tx, destination.id, secret).await?),
-        None => None,
-    };
-    tx.update_destination(&destination, sealed).await?;
+    let destination = update(&app, &mut tx, Some(session), destination, change).await?;
     tx.commit().await?;
-    Ok(json(&view(destination)))
+    Ok(json(&view(destination)?))
+}
+
+/// Replace the signing secret; for a while letters carry the signatures of both.
+#[utoipa::path(post, path = "/sessions/{session_id}/destinations/{destination_id}/rotate-secret", tag = "webhooks",
+    operation_id = "rotateDestinationSecret",
+    params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
+    request_body = RotateSecret, responses((status = 200, body = DestinationView), Errors))]
+pub async fn rotate(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path((session, destination)): Path<(String, String)>,
+    once: Once,
+    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
+) -> Result<Answer, ApiError> {
+    let (session, destination) = (path::id(&session)?, path::id(&destination)?);
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let (destination, secret) = replace_secret(&app, unit, Some(session), destination, wanted).await?;
+        Ok(Answer::new(StatusCode::OK, &DestinationView { secret, ..view(destination)? }))
+    })
+    .await
 }
 
 /// Remove a destination; what was still to be sent to it is dead.
@@ -125,7 +132,7 @@ pub async fn delete(
     Path((session, destination)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    tx.delete_destination(path::id(&session)?, path::id(&destination)?).await?;
+    tx.delete_destination(Some(path::id(&session)?), path::id(&destination)?).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -138,6 +145,19 @@ pub(super) async fn store(
     after: i64,
     wanted: CreateDestination,
 ) -> Result<DestinationView, ApiError> {
+    let (destination, secret) = insert(app, unit, Some(session), after, wanted).await?;
+    Ok(DestinationView { secret, ..view(destination)? })
+}
+
+/// Stores a destination of a session or of the organization; returns its secret where
+/// it was made here. One that the caller brought is known to them.
+pub(super) async fn insert(
+    app: &App,
+    unit: &mut Unit,
+    session: Option<SessionId>,
+    after: i64,
+    wanted: CreateDestination,
+) -> Result<(Destination, Option<String>), ApiError> {
     let origin = app.0.journal.origin();
     let now = origin.now();
     let destination = Destination {
@@ -149,6 +169,9 @@ pub(super) async fn store(
         include_raw: wanted.include_raw,
         enabled: wanted.enabled.unwrap_or(true),
         created_after_seq: after,
+        secret_before_until: None,
+        failing_since: None,
+        disabled_reason: None,
         created_at: now,
         updated_at: now,
     };
@@ -158,9 +181,54 @@ pub(super) async fn store(
     };
     let sealed = seal(app, unit.tx(), destination.id, &secret).await?;
     unit.tx().insert_destination(&destination, &sealed).await?;
-    // A secret that the caller brought is known to them; a made one is shown once.
     let shown = wanted.secret.is_none().then(|| secret.expose().to_owned());
-    Ok(DestinationView { secret: shown, ..view(destination) })
+    Ok((destination, shown))
+}
+
+/// Changes a destination of a session or of the organization.
+pub(super) async fn update(
+    app: &App,
+    tx: &mut Tx,
+    session: Option<SessionId>,
+    destination: DestinationId,
+    change: PatchDestination,
+) -> Result<Destination, ApiError> {
+    let mut destination = tx.lock_destination(session, destination).await?;
+    if let Some(url) = change.url {
+        destination.url = checked_url(app, &url)?;
+    }
+    destination.level = change.level.unwrap_or(destination.level);
+    destination.types = change.types.unwrap_or(destination.types);
+    destination.include_raw = change.include_raw.unwrap_or(destination.include_raw);
+    destination.enabled = change.enabled.unwrap_or(destination.enabled);
+    destination.updated_at = app.0.journal.origin().now();
+    let secret = change.secret.as_deref().map(parse_secret).transpose()?;
+    let sealed = match &secret {
+        Some(secret) => Some(seal(app, tx, destination.id, secret).await?),
+        None => None,
+    };
+    tx.update_destination(&destination, sealed).await?;
+    Ok(tx.destination(session, destination.id).await?)
+}
+
+/// Replaces the secret of a destination; returns it where it was made here.
+pub(super) async fn replace_secret(
+    app: &App,
+    unit: &mut Unit,
+    session: Option<SessionId>,
+    destination: DestinationId,
+    wanted: RotateSecret,
+) -> Result<(Destination, Option<String>), ApiError> {
+    unit.tx().lock_destination(session, destination).await?;
+    let secret = match &wanted.secret {
+        Some(secret) => parse_secret(secret)?,
+        None => Secret::generate(app.0.journal.origin()),
+    };
+    let sealed = seal(app, unit.tx(), destination, &secret).await?;
+    let overlap = wanted.overlap_seconds.unwrap_or(WEBHOOK_OVERLAP_SECONDS.0);
+    unit.tx().rotate_secret(destination, &sealed, overlap).await?;
+    let shown = wanted.secret.is_none().then(|| secret.expose().to_owned());
+    Ok((unit.tx().destination(session, destination).await?, shown))
 }
 
 fn checked_url(app: &App, url: &str) -> Result<String, ApiError> {
@@ -173,21 +241,21 @@ fn parse_secret(text: &str) -> Result<Secret, ApiError> {
     Secret::parse(text).map_err(|error| ApiError::invalid("secret", error.to_string()))
 }
 
-async fn seal(
-    app: &App,
-    tx: &mut crate::store::Tx,
-    id: DestinationId,
-    secret: &Secret,
-) -> Result<Vec<u8>, ApiError> {
+async fn seal(app: &App, tx: &mut Tx, id: DestinationId, secret: &Secret) -> Result<Vec<u8>, ApiError> {
     let tenant = tx.tenant();
     let data_key = tx.data_key(app.0.store.master()).await?;
     Ok(data_key.seal(secret.expose().as_bytes(), &destination::context(tenant, id), app.0.journal.origin()))
 }
 
-fn view(destination: Destination) -> DestinationView {
-    DestinationView {
+fn view(destination: Destination) -> Result<DestinationView, ApiError> {
+    // The statement that read it asked for a session's.
+    let session = destination.session.ok_or_else(ApiError::not_found)?;
+    Ok(DestinationView {
         id: destination.id,
-        session: destination.session,
+        session,
+        disabled_reason: destination.disabled_reason,
+        failing_since: destination.failing_since,
+        secret_before_until: destination.secret_before_until,
         kind: "webhook".to_owned(),
         url: destination.url,
         level: destination.level,
@@ -199,5 +267,5 @@ fn view(destination: Destination) -> DestinationView {
         created_after_seq: destination.created_after_seq,
         created_at: destination.created_at,
         updated_at: destination.updated_at,
-    }
+    })
 }

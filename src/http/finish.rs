@@ -4,16 +4,21 @@ use std::time::{Duration, Instant};
 
 use axum::{
     Json,
+    body::Body,
     extract::{MatchedPath, Request, State},
     http::{HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use http_body_util::{BodyExt, Limited};
 use tracing::Instrument;
 
 use super::{App, error::ApiError, rate::Told};
 use crate::{
-    base::{limit::REQUEST_TIMEOUT, trace},
+    base::{
+        limit::{BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT},
+        trace,
+    },
     domain::RequestId,
     wire::{ErrorBody, ErrorType, error::ErrorDetail},
 };
@@ -43,6 +48,32 @@ pub async fn finish(State(app): State<App>, mut request: Request, next: Next) ->
     let duration_ms = started.elapsed().as_millis() as u64;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), duration_ms, "answered"));
     response
+}
+
+/// Refuses a body that is larger than its route takes: by its length where that is
+/// said, else where it goes beyond.
+pub async fn bounded(request: Request, next: Next) -> Response {
+    let bytes_max = body_bytes_max(request.uri().path());
+    let said = request.headers().get(header::CONTENT_LENGTH);
+    let said: Option<u64> = said.and_then(|length| length.to_str().ok()?.parse().ok());
+    if let Some(said) = said.filter(|bytes| *bytes > bytes_max as u64) {
+        if said <= BODY_DRAIN_BYTES_MAX {
+            let drained = drain(request.into_body());
+            // Whoever is slower than this gets the answer all the same.
+            let _ = tokio::time::timeout(REQUEST_TIMEOUT, drained).await;
+        }
+        let message = format!("the body is larger than {bytes_max} bytes");
+        return ApiError::new(ErrorType::TooLarge, message).into_response();
+    }
+    next.run(request.map(|body| Body::new(Limited::new(body, bytes_max)))).await
+}
+
+async fn drain(mut body: Body) {
+    while let Some(Ok(_)) = body.frame().await {}
+}
+
+fn body_bytes_max(path: &str) -> usize {
+    if path == "/v3/sessions/import" { IMPORT_BYTES_MAX } else { BODY_BYTES_MAX }
 }
 
 /// Answers 503 when no answer has begun within `REQUEST_TIMEOUT`. The body of an

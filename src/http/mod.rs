@@ -14,15 +14,19 @@ mod error;
 mod events;
 mod finish;
 mod health;
+mod keys;
 pub mod metrics;
 mod openapi;
+mod organization;
 mod page;
 mod path;
 mod rate;
+mod serve;
 mod sessions;
 mod socket;
 mod tokens;
 mod turns;
+mod webhooks;
 mod write;
 
 use std::sync::Arc;
@@ -31,13 +35,20 @@ use axum::Router;
 use tower_http::{
     catch_panic::CatchPanicLayer,
     cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer},
-    limit::RequestBodyLimitLayer,
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use openapi::{description, document};
+pub use serve::serve;
 
-use crate::{base::limit::BODY_BYTES_MAX, blob::Blobs, journal::Journal, net, store::Store, stream::Streams};
+use crate::{
+    base::limit::{IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
+    blob::Blobs,
+    journal::Journal,
+    net,
+    store::Store,
+    stream::Streams,
+};
 
 /// What the handlers reach. Cheap to clone.
 #[derive(Clone)]
@@ -54,6 +65,8 @@ struct Inner {
     scripted: bool,
     keys: auth::KeyCache,
     rates: rate::Rates,
+    organization_rates: rate::Rates,
+    imports: tokio::sync::Semaphore,
 }
 
 /// What the composition root hands over.
@@ -83,6 +96,10 @@ impl App {
             scripted: parts.scripted,
             keys: auth::KeyCache::default(),
             rates: rate::Rates::new(parts.requests_per_second),
+            organization_rates: rate::Rates::new(
+                parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),
+            ),
+            imports: tokio::sync::Semaphore::new(IMPORTS_MAX),
         }))
     }
 
@@ -97,7 +114,9 @@ impl App {
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::wrong_method)
             .layer(axum::middleware::from_fn(finish::in_time))
-            .layer(RequestBodyLimitLayer::new(BODY_BYTES_MAX))
+            // The layer beside it bounds every body, each route by its own size.
+            .layer(axum::extract::DefaultBodyLimit::disable())
+            .layer(axum::middleware::from_fn(finish::bounded))
             .layer(CatchPanicLayer::custom(error::panicked))
             .layer(cors())
             .layer(axum::middleware::from_fn_with_state(self.clone(), finish::finish))
@@ -118,7 +137,9 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(environments::create, environments::list))
         .routes(routes!(environments::get, environments::patch, environments::delete))
         .routes(routes!(sessions::create::create, sessions::list::list))
-        .routes(routes!(sessions::get, sessions::patch))
+        .routes(routes!(sessions::get, sessions::patch, sessions::whole::delete))
+        .routes(routes!(sessions::whole::export))
+        .routes(routes!(sessions::whole::import))
         .routes(routes!(sessions::steer::steer, events::messages))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
@@ -134,9 +155,23 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(tokens::mint))
         .routes(routes!(destinations::create, destinations::list))
         .routes(routes!(destinations::get, destinations::patch, destinations::delete))
+        .routes(routes!(destinations::rotate))
         .routes(routes!(deliveries::list))
         .routes(routes!(deliveries::get))
-        .routes(routes!(deliveries::redeliver));
+        .routes(routes!(deliveries::redeliver))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::get, keys::revoke))
+        .routes(routes!(keys::rotate))
+        .routes(routes!(organization::get, organization::patch))
+        .routes(routes!(organization::audit))
+        .routes(routes!(organization::export))
+        .routes(routes!(webhooks::create, webhooks::list))
+        .routes(routes!(webhooks::get, webhooks::patch, webhooks::delete))
+        .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::test))
+        .routes(routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::delivery))
+        .routes(routes!(webhooks::redeliver));
     OpenApiRouter::with_openapi(openapi::header())
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))

@@ -43,6 +43,8 @@ pub enum Errors {
         (name = "credentials", description = "Provider keys, sealed at rest."),
         (name = "environments", description = "What a session's sandbox is, and what it may reach."),
         (name = "webhooks", description = "Where events are sent, and what became of each."),
+        (name = "keys", description = "Who may call: API keys with scopes and an end."),
+        (name = "organization", description = "Settings of the organization, and what was done to it."),
         (name = "service", description = "Whether the service is alive and ready."),
     ),
     components(schemas(ErrorBody, ErrorDetail, ErrorType, StreamMode)),
@@ -96,14 +98,21 @@ pub fn description() -> utoipa::openapi::OpenApi {
             rows.items = ArrayItems::RefOrSchema(Box::new(Ref::from_schema_name(row).into()));
         }
     }
-    let operations = document.paths.paths.values_mut().flat_map(|item| {
-        let post = item.post.as_mut().map(|post| (post, true));
-        let others = [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete];
-        others.into_iter().filter_map(|other| other.as_mut().map(|other| (other, false))).chain(post)
+    let operations = document.paths.paths.iter_mut().flat_map(|(path, item)| {
+        let of = |method: Method| move |operation| (path.as_str(), method, operation);
+        let reads = item.get.as_mut().map(of(Method::Read));
+        let posts = item.post.as_mut().map(of(Method::Post));
+        let others = [&mut item.put, &mut item.patch, &mut item.delete];
+        let others = others.into_iter().filter_map(|other| other.as_mut()).map(of(Method::Write));
+        reads.into_iter().chain(others).chain(posts).collect::<Vec<_>>()
     });
-    for (operation, is_post) in operations {
+    for (path, method, operation) in operations {
+        let is_post = method == Method::Post;
         let is_open = operation.security.is_some();
         complete(operation, is_open);
+        if !is_open {
+            operation.security = Some(needs(&scope(path, method)));
+        }
         if let Some(RefOr::T(body)) = &mut operation.request_body
             && OPTIONAL_BODIES.contains(&operation.operation_id.as_deref().unwrap_or_default())
         {
@@ -134,8 +143,28 @@ pub fn description() -> utoipa::openapi::OpenApi {
     document
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Read,
+    Post,
+    Write,
+}
+
+/// The scope that an operation needs: its first segment says of what, its method
+/// whether it reads. The test of every operation as everyone holds this to the truth.
+fn scope(path: &str, method: Method) -> String {
+    let group = path.trim_start_matches("/v3/").split('/').next().unwrap_or_default();
+    let verb = if method == Method::Read { "read" } else { "write" };
+    format!("{group}:{verb}")
+}
+
+fn needs(scope: &str) -> Vec<SecurityRequirement> {
+    ["bearer", "api_key"].map(|scheme| SecurityRequirement::new(scheme, [scope])).into()
+}
+
 /// Operations whose body may be left out: every field of it has a default.
-const OPTIONAL_BODIES: [&str; 1] = ["mintClientToken"];
+const OPTIONAL_BODIES: [&str; 4] =
+    ["mintClientToken", "rotateDestinationSecret", "rotateKey", "rotateWebhookSecret"];
 
 /// Headers of every answer to a caller whose key was accepted.
 const HEADERS: [(&str, &str); 4] = [

@@ -11,6 +11,7 @@ mod record;
 mod scribe;
 mod spill;
 mod unit;
+mod whole;
 
 use crate::{
     base::Origin,
@@ -23,6 +24,7 @@ use scribe::Scribe;
 
 pub use record::{Halted, TurnWriter};
 pub use unit::{Executed, Unit};
+pub use whole::Export;
 
 /// The journal of a process. Cheap to clone.
 #[derive(Clone)]

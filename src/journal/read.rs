@@ -17,18 +17,32 @@ impl Journal {
     ) -> Result<Vec<Event>, Error> {
         let mut log = Vec::new();
         loop {
-            let range =
-                Range { after, level: Level::Internal, kind: None, turn: None, limit: HISTORY_PAGE_ROWS };
-            let page = self.store.read_events(tenant, session, &range).await?;
+            let page = self.page(tenant, session, after, HISTORY_PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(log) };
             after = last.seq;
-            for entry in &page {
-                log.push(self.whole(entry).await?);
-            }
-            if (page.len() as i64) < HISTORY_PAGE_ROWS {
+            let is_last = (page.len() as i64) < HISTORY_PAGE_ROWS;
+            log.extend(page);
+            if is_last {
                 return Ok(log);
             }
         }
+    }
+
+    /// Some events of a log beyond `after`; none at its end.
+    pub(super) async fn page(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Event>, Error> {
+        let range = Range { after, level: Level::Internal, kind: None, turn: None, limit };
+        let entries = self.store.read_events(tenant, session, &range).await?;
+        let mut page = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            page.push(self.whole(entry).await?);
+        }
+        Ok(page)
     }
 
     /// One event with its whole body.

@@ -14,8 +14,8 @@ use super::{Error, Journal};
 
 /// One transaction of one tenant. Dropped without commit, nothing happened.
 pub struct Unit {
-    journal: Journal,
-    tx: Tx,
+    pub(super) journal: Journal,
+    pub(super) tx: Tx,
     hints: Vec<Hint>,
 }
 

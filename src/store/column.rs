@@ -57,3 +57,20 @@ pub fn count(value: u64) -> i64 {
 pub fn uncount(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
 }
+
+/// Text without U+0000, which no column of text can hold: a provider's words must not
+/// keep a turn from ending. The event itself, which is JSON, has them verbatim.
+pub fn storable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_with_a_nul_can_be_stored_and_any_other_stays_as_it_is() {
+        assert_eq!(storable("a\0b\0"), "a\u{fffd}b\u{fffd}");
+        assert_eq!(storable("Zürich → 東京"), "Zürich → 東京");
+    }
+}

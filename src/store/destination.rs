@@ -1,4 +1,4 @@
-//! Where the events of a session are sent.
+//! Where events are sent: destinations of a session, webhooks of the organization.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -13,13 +13,20 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     pub id: DestinationId,
-    pub session: SessionId,
+    /// None for a webhook of the organization.
+    pub session: Option<SessionId>,
     pub url: String,
     pub level: Level,
     pub types: Option<Vec<String>>,
     pub include_raw: bool,
     pub enabled: bool,
     pub created_after_seq: i64,
+    /// Until when letters carry the signature of the replaced secret too.
+    pub secret_before_until: Option<Timestamp>,
+    /// The first failure since the last success.
+    pub failing_since: Option<Timestamp>,
+    /// Why the service disabled it: `gone` or `failing`.
+    pub disabled_reason: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
@@ -27,13 +34,16 @@ pub struct Destination {
 #[derive(FromRow)]
 struct Row {
     destination_id: Uuid,
-    session_id: Uuid,
+    session_id: Option<Uuid>,
     url: String,
     level: i16,
     types: Option<Vec<String>>,
     include_raw: bool,
     enabled: bool,
     created_after_seq: i64,
+    secret_before_until: Option<Timestamp>,
+    failing_since: Option<Timestamp>,
+    disabled_reason: Option<String>,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
@@ -42,26 +52,33 @@ impl Row {
     fn destination(self) -> Result<Destination> {
         Ok(Destination {
             id: Id::from_uuid(self.destination_id),
-            session: Id::from_uuid(self.session_id),
+            session: self.session_id.map(Id::from_uuid),
             url: self.url,
             level: column::level(self.level)?,
             types: self.types,
             include_raw: self.include_raw,
             enabled: self.enabled,
             created_after_seq: self.created_after_seq,
+            secret_before_until: self.secret_before_until,
+            failing_since: self.failing_since,
+            disabled_reason: self.disabled_reason,
             created_at: self.created_at,
             updated_at: self.updated_at,
         })
     }
 }
 
+// Whose they are: a session's, or the organization's where $2 is null.
 macro_rules! destinations {
     ($rest:literal) => {
         concat!(
             "select destination_id, session_id, url, level, types, include_raw, enabled, created_after_seq,
-                    created_at, updated_at
+                    case when secret_before_until > now() then secret_before_until end as secret_before_until,
+                    failing_since, disabled_reason, created_at, updated_at
              from destination
-             where tenant_id = $1 and session_id = $2 and deleted_at is null ",
+             where tenant_id = $1
+               and (session_id = $2 or ($2 is null and session_id is null))
+               and deleted_at is null ",
             $rest
         )
     };
@@ -86,7 +103,7 @@ impl Tx {
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)",
         )
         .bind(tenant)
-        .bind(destination.session.uuid())
+        .bind(destination.session.map(Id::uuid))
         .bind(destination.id.uuid())
         .bind(&destination.url)
         .bind(sealed_secret)
@@ -101,12 +118,13 @@ impl Tx {
         Ok(())
     }
 
-    /// A session's destinations, oldest first; at most `DESTINATIONS_MAX` exist.
-    pub async fn destinations(&mut self, session: SessionId) -> Result<Vec<Destination>> {
+    /// Destinations of a session or webhooks of the organization, oldest first; at
+    /// most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
+    pub async fn destinations(&mut self, session: Option<SessionId>) -> Result<Vec<Destination>> {
         let tenant = self.tenant.uuid();
         let rows: Vec<Row> = sqlx::query_as(destinations!("order by destination_id"))
             .bind(tenant)
-            .bind(session.uuid())
+            .bind(session.map(Id::uuid))
             .fetch_all(self.connection())
             .await?;
         rows.into_iter().map(Row::destination).collect()
@@ -115,20 +133,49 @@ impl Tx {
     /// One destination.
     pub async fn destination(
         &mut self,
-        session: SessionId,
+        session: Option<SessionId>,
         destination: DestinationId,
     ) -> Result<Destination> {
         let tenant = self.tenant.uuid();
         let row: Row = sqlx::query_as(destinations!("and destination_id = $3"))
             .bind(tenant)
-            .bind(session.uuid())
+            .bind(session.map(Id::uuid))
             .bind(destination.uuid())
             .fetch_one(self.connection())
             .await?;
         row.destination()
     }
 
-    /// Writes what may change of a destination; a new secret replaces the old one.
+    /// One destination, locked until the transaction ends: two changes of different
+    /// fields would undo each other.
+    pub async fn lock_destination(
+        &mut self,
+        session: Option<SessionId>,
+        destination: DestinationId,
+    ) -> Result<Destination> {
+        let tenant = self.tenant.uuid();
+        let row: Row = sqlx::query_as(destinations!("and destination_id = $3 for no key update"))
+            .bind(tenant)
+            .bind(session.map(Id::uuid))
+            .bind(destination.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        row.destination()
+    }
+
+    /// Keeps the organization's webhooks as they are until the transaction ends, so
+    /// that two that are made at once cannot both be the last that is allowed.
+    pub async fn lock_webhooks(&mut self) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("select from tenant where tenant_id = $1 for no key update")
+            .bind(tenant)
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
+    /// Writes what may change of a locked destination; a new secret replaces the old
+    /// one at once.
     pub async fn update_destination(
         &mut self,
         destination: &Destination,
@@ -137,12 +184,17 @@ impl Tx {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "update destination
-             set url = $4, level = $5, types = $6, include_raw = $7, enabled = $8,
-                 sealed_secret = coalesce($9, sealed_secret), updated_at = $10
-             where tenant_id = $1 and session_id = $2 and destination_id = $3",
+             set url = $3, level = $4, types = $5, include_raw = $6, enabled = $7,
+                 sealed_secret = coalesce($8, sealed_secret),
+                 sealed_secret_before = case when $8 is null then sealed_secret_before end,
+                 secret_before_until = case when $8 is null then secret_before_until end,
+                 -- Whoever enables it again has mended it: what failed before says nothing.
+                 failing_since = case when $7 and not enabled then null else failing_since end,
+                 disabled_reason = case when $7 then null else disabled_reason end,
+                 updated_at = $9
+             where tenant_id = $1 and destination_id = $2",
         )
         .bind(tenant)
-        .bind(destination.session.uuid())
         .bind(destination.id.uuid())
         .bind(&destination.url)
         .bind(column::threshold(destination.level))
@@ -156,21 +208,59 @@ impl Tx {
         Ok(())
     }
 
-    /// Removes a destination; what was still to be sent to it is dead.
-    pub async fn delete_destination(&mut self, session: SessionId, destination: DestinationId) -> Result<()> {
+    /// Replaces the secret; for `overlap_seconds` letters carry both signatures.
+    pub async fn rotate_secret(
+        &mut self,
+        destination: DestinationId,
+        sealed_secret: &[u8],
+        overlap_seconds: i64,
+    ) -> Result<()> {
         let tenant = self.tenant.uuid();
-        let done = sqlx::query(
-            "with dead as (
-                update delivery
-                set status = 'dead_letter', ready_at = null, error = 'the destination was deleted', updated_at = now()
-                where tenant_id = $1 and session_id = $2 and destination_id = $3 and ready_at is not null
-             )
-             update destination
-             set deleted_at = now(), enabled = false, sealed_secret = ''
-             where tenant_id = $1 and session_id = $2 and destination_id = $3 and deleted_at is null",
+        sqlx::query(
+            "update destination
+             set sealed_secret_before = sealed_secret,
+                 secret_before_until = now() + $4 * interval '1 second',
+                 sealed_secret = $3,
+                 updated_at = now()
+             where tenant_id = $1 and destination_id = $2",
         )
         .bind(tenant)
-        .bind(session.uuid())
+        .bind(destination.uuid())
+        .bind(sealed_secret)
+        .bind(overlap_seconds as f64)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Removes a destination; what was still to be sent to it is dead.
+    ///
+    /// Deliveries before their destination, as a try is settled: the other way round
+    /// the two would wait for each other. What is appended between the two is claimed,
+    /// found unwanted and dies as well.
+    pub async fn delete_destination(
+        &mut self,
+        session: Option<SessionId>,
+        destination: DestinationId,
+    ) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        self.destination(session, destination).await?;
+        sqlx::query(
+            "update delivery
+             set status = 'dead_letter', ready_at = null, error = 'the destination was deleted', updated_at = now()
+             where tenant_id = $1 and destination_id = $2 and ready_at is not null",
+        )
+        .bind(tenant)
+        .bind(destination.uuid())
+        .execute(self.connection())
+        .await?;
+        let done = sqlx::query(
+            "update destination
+             set deleted_at = now(), enabled = false, sealed_secret = '', sealed_secret_before = null,
+                 secret_before_until = null
+             where tenant_id = $1 and destination_id = $2 and deleted_at is null",
+        )
+        .bind(tenant)
         .bind(destination.uuid())
         .execute(self.connection())
         .await?;

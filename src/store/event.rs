@@ -142,17 +142,22 @@ macro_rules! range {
 
 /// Puts what a statement `appended` into the outbox of every destination that wants
 /// it: in the statement that writes the event, or not at all.
+/// An organization's webhook hears what concerns the organization at any level.
+/// Destinations are found by the index `destination_of_session`.
 macro_rules! outbox {
     () => {
         "insert into delivery (
-            tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
+            tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, ready_at
          )
-         select a.tenant_id, gen_random_uuid(), a.session_id, d.destination_id, a.event_id, a.seq, 'pending', now()
+         select a.tenant_id, gen_random_uuid(), a.session_id, d.destination_id, a.event_id, a.seq, a.type, 'pending', now()
          from appended a
-         join destination d on d.tenant_id = a.tenant_id and d.session_id = a.session_id
+         join destination d
+             on d.tenant_id = a.tenant_id and (d.session_id = a.session_id or d.session_id is null)
          where d.enabled
            and d.deleted_at is null
-           and a.level <= d.level
+           and (a.level <= d.level
+                or (d.session_id is null
+                    and a.type in ('session.created', 'limit.warning', 'limit.exceeded')))
            and a.seq > d.created_after_seq
            and (d.types is null or exists (
                select from unnest(d.types) wanted
@@ -212,6 +217,47 @@ impl Tx {
         .fetch_one(self.connection())
         .await?;
         Ok(uncount(letters))
+    }
+
+    /// Appends events of a session that is imported, each with its own time; they are
+    /// old, so no destination hears of them.
+    pub async fn append_imported(
+        &mut self,
+        session: SessionId,
+        head: i64,
+        times: &[Timestamp],
+        events: &[Packed],
+    ) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        let columns = Columns::of(events);
+        sqlx::query(
+            "insert into event (
+                tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+                body_bytes
+             )
+             select $1, $2, $3 + e.place, e.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
+                    e.refs::json, e.body::json, e.content_ref, e.body_bytes
+             from unnest($4::timestamptz[], $5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::uuid[], $10::uuid[],
+                         $11::text[], $12::text[], $13::text[], $14::integer[]) with ordinality
+                 as e (ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(head)
+        .bind(times)
+        .bind(columns.ids)
+        .bind(columns.types)
+        .bind(columns.levels)
+        .bind(columns.actors)
+        .bind(columns.turns)
+        .bind(columns.steps)
+        .bind(columns.refs)
+        .bind(columns.bodies)
+        .bind(columns.contents)
+        .bind(columns.sizes)
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 
     /// A page of a log, in order.

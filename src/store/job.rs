@@ -440,7 +440,7 @@ with recursive visited as (
 ), due as (
     select d.tenant_id, d.session_id, d.kind, d.taken_over
     from round r
-    join tenant t using (tenant_id)
+    join tenant t on t.tenant_id = r.tenant_id and t.suspended_at is null
     cross join lateral (
         select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
         from job j

@@ -3,9 +3,9 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use super::{Result, Store};
+use super::{Result, Store, Tx};
 use crate::{
-    base::{Id, Timestamp},
+    base::{Id, Timestamp, limit::KEY_USE_INTERVAL, seal::MasterKey},
     domain::{KeyId, TenantId},
 };
 
@@ -16,6 +16,25 @@ pub struct LiveKey {
     pub key: KeyId,
     pub name: String,
     pub scopes: Vec<String>,
+    /// Its organization may do nothing for now.
+    pub is_suspended: bool,
+}
+
+/// A key as its owner sees it, without its secret.
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub id: KeyId,
+    pub name: String,
+    /// Its last characters.
+    pub hint: String,
+    pub scopes: Vec<String>,
+    pub expires_at: Option<Timestamp>,
+    pub revoked_at: Option<Timestamp>,
+    /// To within `KEY_USE_INTERVAL`.
+    pub last_used_at: Option<Timestamp>,
+    pub created_at: Timestamp,
+    /// Whether it opens anything now.
+    pub is_live: bool,
 }
 
 /// A key to store.
@@ -35,6 +54,131 @@ struct Row {
     key_id: Uuid,
     name: String,
     scopes: Vec<String>,
+    is_suspended: bool,
+}
+
+#[derive(FromRow)]
+struct KeyRow {
+    key_id: Uuid,
+    name: String,
+    hint: String,
+    scopes: Vec<String>,
+    expires_at: Option<Timestamp>,
+    revoked_at: Option<Timestamp>,
+    last_used_at: Option<Timestamp>,
+    created_at: Timestamp,
+    is_live: bool,
+}
+
+impl From<KeyRow> for Key {
+    fn from(row: KeyRow) -> Self {
+        Self {
+            id: Id::from_uuid(row.key_id),
+            name: row.name,
+            hint: row.hint,
+            scopes: row.scopes,
+            expires_at: row.expires_at,
+            revoked_at: row.revoked_at,
+            last_used_at: row.last_used_at,
+            created_at: row.created_at,
+            is_live: row.is_live,
+        }
+    }
+}
+
+macro_rules! keys {
+    ($rest:literal) => {
+        concat!(
+            "select key_id, name, hint, scopes, expires_at, revoked_at, last_used_at, created_at,
+                    revoked_at is null and coalesce(expires_at > now(), true) as is_live
+             from api_key
+             where tenant_id = $1 ",
+            $rest
+        )
+    };
+}
+
+impl Tx {
+    /// Stores a new key's hash.
+    pub async fn insert_key(&mut self, master: &MasterKey, new: &NewKey<'_>) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at)
+             values ($1, $2, $3, $4, $5, $6, $7)",
+        )
+        .bind(tenant)
+        .bind(new.key.uuid())
+        .bind(master.fingerprint(new.secret).as_slice())
+        .bind(new.name)
+        .bind(crate::base::key::hint(new.secret))
+        .bind(new.scopes)
+        .bind(new.expires_at)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// A page of keys, newest first, by the primary key.
+    pub async fn keys(&mut self, below: Option<KeyId>, limit: i64) -> Result<Vec<Key>> {
+        let tenant = self.tenant.uuid();
+        let rows: Vec<KeyRow> =
+            sqlx::query_as(keys!("and ($2::uuid is null or key_id < $2) order by key_id desc limit $3"))
+                .bind(tenant)
+                .bind(below.map(Id::uuid))
+                .bind(limit)
+                .fetch_all(self.connection())
+                .await?;
+        Ok(rows.into_iter().map(Key::from).collect())
+    }
+
+    /// One key.
+    pub async fn key(&mut self, key: KeyId) -> Result<Key> {
+        let tenant = self.tenant.uuid();
+        let row: KeyRow = sqlx::query_as(keys!("and key_id = $2"))
+            .bind(tenant)
+            .bind(key.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        Ok(row.into())
+    }
+
+    /// One key, locked until the transaction ends: it is replaced or revoked once.
+    pub async fn lock_key(&mut self, key: KeyId) -> Result<Key> {
+        let tenant = self.tenant.uuid();
+        let row: KeyRow = sqlx::query_as(keys!("and key_id = $2 for update"))
+            .bind(tenant)
+            .bind(key.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        Ok(row.into())
+    }
+
+    /// Lets a key end after `seconds`, or earlier where it already had an end.
+    pub async fn expire_key(&mut self, key: KeyId, seconds: i64) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "update api_key
+             set expires_at = least(expires_at, now() + $3 * interval '1 second')
+             where tenant_id = $1 and key_id = $2",
+        )
+        .bind(tenant)
+        .bind(key.uuid())
+        .bind(seconds as f64)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Ends a key; other processes notice within `KEY_CACHE_TTL`.
+    pub async fn revoke_key(&mut self, key: KeyId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("update api_key set revoked_at = now() where tenant_id = $1 and key_id = $2")
+            .bind(tenant)
+            .bind(key.uuid())
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
 }
 
 impl Store {
@@ -59,16 +203,29 @@ impl Store {
 
     /// The live key behind a bearer secret; `None` when unknown, expired or revoked.
     ///
-    /// Found by the unique index `api_key_hash`.
+    /// Found by the unique index `api_key_hash`. Its use is noted now and then: a write
+    /// with every request would make one row of each busy caller.
     pub async fn find_key(&self, secret: &str) -> Result<Option<LiveKey>> {
         let row: Option<Row> = sqlx::query_as(
-            "select tenant_id, key_id, name, scopes
-             from api_key
-             where hash = $1
-               and revoked_at is null
-               and (expires_at is null or expires_at > now())",
+            "with found as (
+                select k.tenant_id, k.key_id, k.name, k.scopes, k.last_used_at, t.suspended_at is not null as is_suspended
+                from api_key k
+                join tenant t using (tenant_id)
+                where k.hash = $1
+                  and k.revoked_at is null
+                  and (k.expires_at is null or k.expires_at > now())
+             ), used as (
+                update api_key k
+                set last_used_at = now()
+                from found f
+                where k.tenant_id = f.tenant_id
+                  and k.key_id = f.key_id
+                  and (f.last_used_at is null or f.last_used_at < now() - $2 * interval '1 second')
+             )
+             select tenant_id, key_id, name, scopes, is_suspended from found",
         )
         .bind(self.master.fingerprint(secret).as_slice())
+        .bind(KEY_USE_INTERVAL.as_secs_f64())
         .fetch_optional(&self.system)
         .await?;
         Ok(row.map(|row| LiveKey {
@@ -76,6 +233,7 @@ impl Store {
             key: Id::from_uuid(row.key_id),
             name: row.name,
             scopes: row.scopes,
+            is_suspended: row.is_suspended,
         }))
     }
 

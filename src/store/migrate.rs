@@ -3,7 +3,7 @@
 use sqlx::{Connection, PgConnection};
 
 use super::{Error, Urls};
-use crate::base::seal::MasterKey;
+use crate::base::{Origin, seal::MasterKey};
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!();
 
@@ -27,18 +27,60 @@ pub enum MigrateError {
 ///
 /// Safe to run from several processes at once (one waits for the other) and while
 /// processes of the version before still run.
-pub async fn migrate(urls: &Urls, master: &MasterKey) -> Result<(), MigrateError> {
+///
+/// Returns the master key with the pepper that this deployment's hashes were made with.
+pub async fn migrate(urls: &Urls, master: MasterKey) -> Result<MasterKey, MigrateError> {
     let app_role = fit_role(&urls.app).await?;
     let system_role = fit_role(&urls.system).await?;
     schema(&urls.owner).await?;
     let mut owner = connect(&urls.owner).await?;
-    let held = claim_deployment(&mut owner, master, &app_role, &system_role).await.map_err(failed)?;
-    if held != master.check_value() {
-        return Err(MigrateError::WrongMasterKey);
-    }
+    let held = claim_deployment(&mut owner, &master, &app_role, &system_role).await.map_err(failed)?;
+    let master = fitting(master, &held)?;
+    // Months were not made while nothing ran.
+    sqlx::query("select sojourn_roll_months()")
+        .execute(&mut owner)
+        .await
+        .map_err(|error| failed(error.into()))?;
     grant(&mut owner, &app_role, &system_role).await.map_err(failed)?;
     let _ = owner.close().await;
+    Ok(master)
+}
+
+/// The key of the settings, if it or the one that it replaces is the deployment's.
+fn fitting(master: MasterKey, held: &Held) -> Result<MasterKey, MigrateError> {
+    let is_held = |key: &MasterKey| held.master_key_check == key.check_value();
+    let before = master.before().filter(is_held);
+    if !is_held(&master) && before.is_none() {
+        return Err(MigrateError::WrongMasterKey);
+    }
+    match (&held.sealed_pepper, before) {
+        (Some(sealed), _) => master.open_pepper(sealed).map_err(|_| MigrateError::WrongMasterKey),
+        (None, Some(before)) => Ok(master.with_pepper_of(&before)),
+        (None, None) => Ok(master),
+    }
+}
+
+/// Makes the present master key the deployment's, once no data key needs another.
+pub async fn replace_master_key(
+    owner_url: &str,
+    master: &MasterKey,
+    origin: &Origin,
+) -> Result<(), MigrateError> {
+    let mut owner = connect(owner_url).await?;
+    sqlx::query("update deployment set master_key_check = $1, sealed_pepper = $2")
+        .bind(master.check_value().as_slice())
+        .bind(master.seal_pepper(origin))
+        .execute(&mut owner)
+        .await
+        .map_err(|error| failed(error.into()))?;
+    let _ = owner.close().await;
     Ok(())
+}
+
+#[derive(sqlx::FromRow)]
+struct Held {
+    master_key_check: Vec<u8>,
+    sealed_pepper: Option<Vec<u8>>,
 }
 
 /// Creates or upgrades the tables alone, as the owner.
@@ -66,18 +108,18 @@ async fn fit_role(url: &str) -> Result<String, MigrateError> {
     if powerful { Err(MigrateError::TooPowerful(role)) } else { Ok(role) }
 }
 
-/// Writes the roles of this start; returns the key check that was there first.
+/// Writes the roles of this start; returns what was there first of the master key.
 async fn claim_deployment(
     owner: &mut PgConnection,
     master: &MasterKey,
     app_role: &str,
     system_role: &str,
-) -> Result<Vec<u8>, Error> {
-    let (held,): (Vec<u8>,) = sqlx::query_as(
+) -> Result<Held, Error> {
+    let held = sqlx::query_as(
         "insert into deployment (master_key_check, app_role, system_role)
          values ($1, $2::text::name, $3::text::name)
          on conflict (singleton) do update set app_role = excluded.app_role, system_role = excluded.system_role
-         returning master_key_check",
+         returning master_key_check, sealed_pepper",
     )
     .bind(master.check_value().as_slice())
     .bind(app_role)
@@ -99,7 +141,8 @@ async fn grant(owner: &mut PgConnection, app_role: &str, system_role: &str) -> R
     Ok(())
 }
 
-/// An event is never changed; it goes only with its session, on a path of its own.
+/// An event is never changed; it goes only with its session, on a path of its own. A
+/// row of the audit log is never changed and never goes.
 const GRANT: &str = "
 do $$
 declare
@@ -116,7 +159,8 @@ begin
         execute format('revoke insert, update, delete on deployment from %s', grantee);
     end if;
     for event_table in
-        select c.oid from pg_class c where c.relname ~ '^event(_[0-9]{2})?$' and c.relnamespace = 'public'::regnamespace
+        select c.oid from pg_class c
+        where c.relname ~ '^(event(_[0-9]{2})?|audit(_default|_[0-9]{6})?)$' and c.relnamespace = 'public'::regnamespace
     loop
         execute format('revoke update, delete, truncate on %s from %s', event_table, grantee);
     end loop;

@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod alive;
+pub mod audit;
 pub mod column;
 pub mod credential;
 pub mod delivery;
@@ -20,8 +21,11 @@ pub mod job;
 pub mod key;
 pub mod migrate;
 pub mod node;
+pub mod notice;
 pub mod notify;
+pub mod outbox;
 pub mod pool;
+pub mod purge;
 pub mod record;
 pub mod sandbox;
 pub mod session;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{
     Error, Result, Store,
-    column::{count, word},
+    column::{count, storable, word},
     event::{Columns, Packed, outbox},
 };
 use crate::{
@@ -106,8 +106,8 @@ impl Store {
             .bind(end.map(|end| word(&end.yield_reason.state())))
             .bind(end.map(|end| word(&end.yield_reason)))
             .bind(end.and_then(|end| end.result_event_id).map(Id::uuid))
-            .bind(end.and_then(|end| end.error.as_ref()).map(|error| error.code.clone()))
-            .bind(end.and_then(|end| end.error.as_ref()).map(|error| error.message.clone()))
+            .bind(end.and_then(|end| end.error.as_ref()).map(|error| storable(&error.code)))
+            .bind(end.and_then(|end| end.error.as_ref()).map(|error| storable(&error.message)))
             .bind(end.map(|end| count(end.active_seconds)))
             .bind(count(delta.usage.input_tokens))
             .bind(count(delta.usage.output_tokens))

@@ -253,6 +253,18 @@ impl Tx {
         Ok(())
     }
 
+    /// Writes the counters of an imported session as its fold has them.
+    pub async fn adopt_usage(&mut self, session: &Session) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("update session set tool_calls = $3 where tenant_id = $1 and session_id = $2")
+            .bind(tenant)
+            .bind(session.id.uuid())
+            .bind(super::column::count(session.usage.tool_calls))
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
     /// Writes a locked session back as the fold left it; raises the epoch when the
     /// session was closed, so that its worker's next write is refused.
     pub async fn update_session(&mut self, session: &Session, ended: &[Turn]) -> Result<()> {

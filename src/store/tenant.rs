@@ -1,13 +1,60 @@
 //! Organizations and their data keys.
 
+use sqlx::FromRow;
+use uuid::Uuid;
+
 use super::{Error, Result, Store, Tx};
 use crate::{
     base::{
-        Id, Origin,
+        Id, Origin, Timestamp,
         seal::{DataKey, MasterKey},
     },
     domain::TenantId,
 };
+
+/// An organization, without its key.
+#[derive(Clone, Debug)]
+pub struct Organization {
+    pub id: TenantId,
+    pub name: String,
+    /// Days after which an archived session is deleted; none keeps it.
+    pub retention_days: Option<i32>,
+    pub suspended_at: Option<Timestamp>,
+    pub deleted_at: Option<Timestamp>,
+    pub created_at: Timestamp,
+}
+
+#[derive(FromRow)]
+struct Row {
+    tenant_id: Uuid,
+    name: String,
+    retention_days: Option<i32>,
+    suspended_at: Option<Timestamp>,
+    deleted_at: Option<Timestamp>,
+    created_at: Timestamp,
+}
+
+impl From<Row> for Organization {
+    fn from(row: Row) -> Self {
+        Self {
+            id: Id::from_uuid(row.tenant_id),
+            name: row.name,
+            retention_days: row.retention_days,
+            suspended_at: row.suspended_at,
+            deleted_at: row.deleted_at,
+            created_at: row.created_at,
+        }
+    }
+}
+
+macro_rules! organizations {
+    ($rest:literal) => {
+        concat!(
+            "select tenant_id, name, retention_days, suspended_at, deleted_at, created_at from tenant ",
+            $rest
+        )
+    };
+}
 
 impl Store {
     /// Makes an organization with a data key of its own.
@@ -25,10 +72,11 @@ impl Store {
     /// The oldest organization: the one that the first start makes.
     pub async fn first_tenant(&self) -> Result<Option<TenantId>> {
         // A handful of rows, once per start: no index.
-        let row: Option<(uuid::Uuid,)> =
-            sqlx::query_as("select tenant_id from tenant order by created_at, tenant_id limit 1")
-                .fetch_optional(&self.system)
-                .await?;
+        let row: Option<(uuid::Uuid,)> = sqlx::query_as(
+            "select tenant_id from tenant where deleted_at is null order by created_at, tenant_id limit 1",
+        )
+        .fetch_optional(&self.system)
+        .await?;
         Ok(row.map(|(tenant,)| Id::from_uuid(tenant)))
     }
 
@@ -49,7 +97,119 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Every organization, oldest first; for the operator.
+    pub async fn organizations(&self) -> Result<Vec<Organization>> {
+        let rows: Vec<Row> =
+            sqlx::query_as(organizations!("order by tenant_id")).fetch_all(&self.system).await?;
+        Ok(rows.into_iter().map(Organization::from).collect())
+    }
+
+    /// Suspends an organization or lets it go on; other processes notice within
+    /// `KEY_CACHE_TTL`.
+    pub async fn suspend_tenant(&self, tenant: TenantId, is_suspended: bool) -> Result<()> {
+        let done = sqlx::query(
+            "update tenant
+             set suspended_at = case when $2 then coalesce(suspended_at, now()) end
+             where tenant_id = $1 and deleted_at is null",
+        )
+        .bind(tenant.uuid())
+        .bind(is_suspended)
+        .execute(&self.system)
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// Destroys all that an organization has and the key that its secrets hang on.
+    ///
+    /// Its row stays without a name, for the audit log; what lies outside the database
+    /// is left to the workers.
+    pub async fn delete_tenant(&self, tenant: TenantId) -> Result<()> {
+        let mut tx = self.system.begin().await?;
+        let done = sqlx::query(
+            "update tenant
+             set name = 'deleted', data_key = '', retention_days = null, suspended_at = coalesce(suspended_at, now()),
+                 deleted_at = now()
+             where tenant_id = $1 and deleted_at is null",
+        )
+        .bind(tenant.uuid())
+        .execute(&mut *tx)
+        .await?;
+        if done.rows_affected() == 0 {
+            return Err(Error::NotFound);
+        }
+        sqlx::query(
+            "insert into leftover (tenant_id, session_id)
+             select tenant_id, session_id from session where tenant_id = $1
+             on conflict do nothing",
+        )
+        .bind(tenant.uuid())
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query("select sojourn_purge($1, null)").bind(tenant.uuid()).execute(&mut *tx).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Wraps every data key under the present master key; returns how many were not.
+    pub async fn rewrap_data_keys(&self, origin: &Origin) -> Result<u64> {
+        let rows: Vec<(Uuid, Vec<u8>)> =
+            sqlx::query_as("select tenant_id, data_key from tenant where deleted_at is null")
+                .fetch_all(&self.system)
+                .await?;
+        let mut rewrapped = 0;
+        for (id, held) in rows {
+            let tenant: TenantId = Id::from_uuid(id);
+            if self.master.is_wrapped_by_present(&held, &tenant.to_string()) {
+                continue;
+            }
+            let key = unwrap(&self.master, &held, tenant)?;
+            let wrapped = self.master.wrap(&key, &tenant.to_string(), origin);
+            // Where another did it first, its wrapping is as good.
+            let done = sqlx::query("update tenant set data_key = $2 where tenant_id = $1 and data_key = $3")
+                .bind(id)
+                .bind(wrapped)
+                .bind(held)
+                .execute(&self.system)
+                .await?;
+            rewrapped += done.rows_affected();
+        }
+        Ok(rewrapped)
+    }
+}
+
 impl Tx {
+    /// The organization that this transaction speaks for.
+    pub async fn organization(&mut self) -> Result<Organization> {
+        let tenant = self.tenant.uuid();
+        let row: Row = sqlx::query_as(organizations!("where tenant_id = $1"))
+            .bind(tenant)
+            .fetch_one(self.connection())
+            .await?;
+        Ok(row.into())
+    }
+
+    /// The same, locked until the transaction ends.
+    pub async fn lock_organization(&mut self) -> Result<Organization> {
+        let tenant = self.tenant.uuid();
+        let row: Row = sqlx::query_as(organizations!("where tenant_id = $1 for no key update"))
+            .bind(tenant)
+            .fetch_one(self.connection())
+            .await?;
+        Ok(row.into())
+    }
+
+    /// Writes what its owner may change of a locked organization.
+    pub async fn update_organization(&mut self, organization: &Organization) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("update tenant set name = $2, retention_days = $3 where tenant_id = $1")
+            .bind(tenant)
+            .bind(&organization.name)
+            .bind(organization.retention_days)
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
     /// The key that opens this tenant's secrets.
     pub async fn data_key(&mut self, master: &MasterKey) -> Result<DataKey> {
         let tenant = self.tenant;

@@ -76,7 +76,8 @@ impl Store {
         let row: Option<Row> = sqlx::query_as(
             "select tenant_id, session_id, scopes, level
              from client_token
-             where hash = $1 and expires_at > now()",
+             join tenant using (tenant_id)
+             where hash = $1 and expires_at > now() and suspended_at is null",
         )
         .bind(self.master.fingerprint(secret).as_slice())
         .fetch_optional(&self.system)

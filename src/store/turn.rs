@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Tx,
-    column::{count, from_word, uncount, word},
+    column::{count, from_word, storable, uncount, word},
 };
 use crate::{
     base::{Id, Timestamp},
@@ -163,8 +163,8 @@ impl Tx {
         .bind(turn.completed_at)
         .bind(turn.yield_reason.as_ref().map(word))
         .bind(turn.result_event_id.map(Id::uuid))
-        .bind(turn.error.as_ref().map(|error| &error.code))
-        .bind(turn.error.as_ref().map(|error| &error.message))
+        .bind(turn.error.as_ref().map(|error| storable(&error.code)))
+        .bind(turn.error.as_ref().map(|error| storable(&error.message)))
         .bind(count(turn.active_seconds))
         .bind(count(turn.usage.input_tokens))
         .bind(count(turn.usage.output_tokens))

@@ -1,19 +1,25 @@
 //! From the outbox to the receivers: claim what is due, send it, write down what
 //! became of it.
 //!
-//! Letters go out side by side, so one slow receiver delays nobody else's. A
-//! courier that dies between claim and settling loses nothing: the claim ends and
+//! Letters go out side by side, each receiver's within places of its own, so a slow
+//! one delays nobody else's. A courier that dies between claim and settling loses nothing: the claim ends and
 //! the letter is due again, under the same id.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Map, value::RawValue};
 use tokio::{
-    task::JoinSet,
+    task::{self, JoinSet},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     letter::{Letter, Parts},
+    places::{Place, Places},
     schedule::{Next, next},
     send::{Outcome, send},
     sign::Secret,
@@ -21,14 +27,14 @@ use super::{
 use crate::{
     base::{
         Origin,
-        limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_HOLD, WEBHOOKS_IN_FLIGHT_MAX},
+        limit::{CLAIM_POLL, DRAIN_TIMEOUT},
     },
     domain::Entry,
     net,
     store::{
         self, Store,
-        delivery::{Claimed, Settled, Status},
         hint::Hints,
+        outbox::{Claimed, Settled, Status},
     },
     wire::event::EventView,
 };
@@ -45,83 +51,135 @@ pub struct Courier {
 impl Courier {
     /// Delivers until `stop`; letters under way are waited for, but not for long.
     pub async fn run(self, stop: CancellationToken) {
-        let mut under_way = JoinSet::new();
+        let mut letters = Letters::default();
         while !stop.is_cancelled() {
-            while under_way.try_join_next().is_some() {}
-            let claimed_all = self.claim(&mut under_way).await;
+            self.claim(&mut letters).await;
             tokio::select! {
                 () = self.hints.delivery() => {}
                 () = sleep(CLAIM_POLL) => {}
-                Some(_) = under_way.join_next(), if !claimed_all => {}
+                // A place that was waited for; else the next letter comes with a hint.
+                Some(done) = letters.under_way.join_next_with_id(), if letters.places.is_crowded() => {
+                    letters.settle(done);
+                }
                 () = stop.cancelled() => {}
             }
         }
+        let under_way = &mut letters.under_way;
         let _ = timeout(DRAIN_TIMEOUT, async { while under_way.join_next().await.is_some() {} }).await;
         under_way.shutdown().await;
     }
 
-    /// Claims as much as may be under way. Returns whether nothing more was due.
-    async fn claim(&self, under_way: &mut JoinSet<()>) -> bool {
-        let free = WEBHOOKS_IN_FLIGHT_MAX.saturating_sub(under_way.len());
-        if free == 0 {
-            return false;
-        }
-        match self.store.claim_deliveries(free as i64, WEBHOOK_HOLD.as_secs_f64()).await {
-            Ok(claimed) => {
-                let claimed_all = claimed.len() < free;
-                for delivery in claimed {
-                    under_way.spawn(self.clone().deliver(delivery));
-                }
-                claimed_all
+    /// Claims as much as there are places for.
+    async fn claim(&self, letters: &mut Letters) {
+        loop {
+            while let Some(done) = letters.under_way.try_join_next_with_id() {
+                letters.settle(done);
             }
-            Err(error) => {
-                tracing::warn!(%error, "deliveries could not be claimed; trying again");
-                true
+            let room = letters.places.room(Instant::now());
+            if room.free == 0 {
+                return;
+            }
+            match self.store.claim_deliveries(&room).await {
+                Ok(claimed) if claimed.is_empty() => return,
+                Ok(claimed) => {
+                    for delivery in claimed {
+                        let place = letters.places.take(Place::of(&delivery));
+                        let task = letters.under_way.spawn(self.clone().deliver(delivery));
+                        letters.by_task.insert(task.id(), place);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "deliveries could not be claimed; trying again");
+                    return;
+                }
             }
         }
     }
 
-    async fn deliver(self, claimed: Claimed) {
+    async fn deliver(self, claimed: Claimed) -> Done {
         let written = if claimed.is_wanted { self.write(&claimed).await } else { Ok(None) };
-        let settled = match written {
+        let (settled, took, has_answered) = match written {
             Ok(Some(letter)) => {
                 let outcome = send(&self.client, &letter).await;
-                settled(&claimed, outcome, &self.origin)
+                let (took, has_answered) = (outcome.duration, outcome.status.is_some());
+                (settled(&claimed, outcome, &self.origin), took, has_answered)
             }
-            Ok(None) => dead("the destination is disabled or its letter cannot be written"),
+            Ok(None) => {
+                (dead("the destination is disabled or its letter cannot be written"), Duration::ZERO, true)
+            }
             // The claim runs out and the letter is due again.
             Err(error) => {
                 tracing::warn!(%error, delivery.id = %claimed.delivery, "a delivery could not be prepared");
-                return;
+                return Done { took: Duration::ZERO, has_answered: true };
             }
         };
         metrics::counter!("sojourn_delivery_tries_total", "outcome" => outcome_of(&settled.status))
             .increment(1);
-        if let Err(error) = self.store.settle_delivery(&claimed, &settled).await {
+        if let Err(error) = self.store.settle_delivery(&claimed, &settled, &self.origin).await {
             tracing::warn!(%error, delivery.id = %claimed.delivery, "a delivery could not be settled; it is sent again");
         }
+        Done { took, has_answered }
     }
 
     async fn write(&self, claimed: &Claimed) -> store::Result<Option<Letter>> {
         let key = self.store.data_key(claimed.tenant).await?;
-        let entry = self.store.event_at(claimed.tenant, claimed.session, claimed.event_seq).await?;
-        let (Ok(secret), Ok(url)) = (Secret::parse(&claimed.secret(&key)?), net::parse(&claimed.url)) else {
-            return Ok(None);
-        };
-        let Some(event) = event(&entry, claimed.include_raw) else { return Ok(None) };
+        let Some((event_type, event)) = self.content(claimed).await? else { return Ok(None) };
+        let secrets: Result<Vec<_>, _> =
+            claimed.secrets(&key)?.iter().map(|secret| Secret::parse(secret)).collect();
+        let (Ok(secrets), Ok(url)) = (secrets, net::parse(&claimed.url)) else { return Ok(None) };
         let metadata: Map<String, serde_json::Value> =
-            serde_json::from_str(&claimed.metadata).unwrap_or_default();
+            claimed.metadata.as_deref().and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
         Ok(Some(Letter::write(Parts {
             url: &url,
             delivery: claimed.delivery,
             session: claimed.session,
             metadata: &metadata,
             event_id: claimed.event,
-            event_type: &entry.kind,
+            event_type: &event_type,
             event: &event,
-            secrets: &[secret],
+            secrets: &secrets,
             at: self.origin.now(),
         })))
+    }
+
+    /// The event with its type: from the log, or the notice itself. None when its
+    /// session was deleted since.
+    async fn content(&self, claimed: &Claimed) -> store::Result<Option<(String, Box<RawValue>)>> {
+        if let (Some(kind), Some(notice)) = (&claimed.kind, &claimed.notice) {
+            return Ok(RawValue::from_string(notice.clone()).ok().map(|event| (kind.clone(), event)));
+        }
+        let (Some(session), Some(seq)) = (claimed.session, claimed.event_seq) else { return Ok(None) };
+        let entry = match self.store.event_at(claimed.tenant, session, seq).await {
+            Ok(entry) => entry,
+            Err(store::Error::NotFound) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(event(&entry, claimed.include_raw).map(|event| (entry.kind.clone(), event)))
+    }
+}
+
+/// The letters under way, with their places.
+#[derive(Default)]
+struct Letters {
+    places: Places,
+    under_way: JoinSet<Done>,
+    by_task: HashMap<task::Id, Place>,
+}
+
+/// How a receiver was.
+struct Done {
+    took: Duration,
+    has_answered: bool,
+}
+
+impl Letters {
+    /// Gives back the place of a letter, whatever became of it.
+    fn settle(&mut self, done: Result<(task::Id, Done), task::JoinError>) {
+        let (id, Done { took, has_answered }) =
+            done.unwrap_or_else(|panic| (panic.id(), Done { took: Duration::ZERO, has_answered: false }));
+        if let Some(place) = self.by_task.remove(&id) {
+            self.places.give_back(place, took, has_answered, Instant::now());
+        }
     }
 }
 
@@ -155,9 +213,9 @@ fn settled(claimed: &Claimed, outcome: Outcome, origin: &Origin) -> Settled {
         Next::Dead => Status::DeadLetter,
         Next::DisableDestination => Status::Gone,
     };
-    Settled { status, response_code: outcome.status, error: outcome.error }
+    Settled { status, response_code: outcome.status, error: outcome.error, duration: Some(outcome.duration) }
 }
 
 fn dead(error: &str) -> Settled {
-    Settled { status: Status::DeadLetter, response_code: None, error: Some(error.to_owned()) }
+    Settled { status: Status::DeadLetter, response_code: None, error: Some(error.to_owned()), duration: None }
 }

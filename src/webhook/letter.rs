@@ -29,7 +29,8 @@ pub struct Parts<'a> {
     pub url: &'a Url,
     /// One per destination and event; the same over all tries.
     pub delivery: DeliveryId,
-    pub session: SessionId,
+    /// None for a notice about the organization.
+    pub session: Option<SessionId>,
     /// The session's, verbatim.
     pub metadata: &'a Map<String, Value>,
     pub event_id: EventId,
@@ -57,7 +58,7 @@ pub struct Letter {
 #[serde(rename_all = "camelCase")]
 struct Envelope<'a> {
     r#type: &'a str,
-    session_id: SessionId,
+    session_id: Option<SessionId>,
     event_id: EventId,
     metadata: &'a Map<String, Value>,
     event: &'a RawValue,

@@ -6,6 +6,7 @@
 
 mod courier;
 mod letter;
+mod places;
 mod schedule;
 mod send;
 mod sign;

@@ -9,7 +9,7 @@ use super::countable;
 use crate::{
     base::{
         json,
-        limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX},
+        limit::{MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, TEXT_BYTES_MAX},
     },
     domain::{AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits},
 };
@@ -27,7 +27,7 @@ pub struct CreateAgent {
     /// `provider/model`, as in `anthropic/claude-sonnet-4-5` or `scripted/demo`.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub model: String,
-    #[garde(custom(countable))]
+    #[garde(custom(countable), custom(fitting))]
     #[serde(default, deserialize_with = "json::object")]
     pub model_options: ModelOptions,
     /// Recorded as given; every agent runs in the built-in loop.
@@ -55,7 +55,7 @@ pub struct PatchAgent {
     pub prompt: Option<String>,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub model: Option<String>,
-    #[garde(custom(countable))]
+    #[garde(custom(countable), inner(custom(fitting)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub model_options: Option<ModelOptions>,
     #[garde(inner(length(bytes, min = 1, max = 4_096)))]
@@ -72,6 +72,23 @@ pub struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
     pub tools: Option<Option<Vec<String>>>,
+}
+
+/// Refuses options that every call would be refused for.
+fn fitting(options: &ModelOptions, _context: &()) -> garde::Result {
+    let max_tokens = options.max_tokens.unwrap_or(MODEL_MAX_TOKENS_DEFAULT);
+    if max_tokens == 0 {
+        return Err(garde::Error::new("`max_tokens` must be 1 or more"));
+    }
+    match options.thinking {
+        Some(thinking) if !(MODEL_THINKING_TOKENS_MIN..max_tokens).contains(&thinking.budget_tokens) => {
+            let message = format!(
+                "`thinking.budget_tokens` must be {MODEL_THINKING_TOKENS_MIN} or more and below `max_tokens` ({max_tokens})"
+            );
+            Err(garde::Error::new(message))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// An agent with its active revision.

@@ -10,6 +10,8 @@ pub mod environment;
 pub mod error;
 pub mod event;
 pub mod id;
+pub mod key;
+pub mod organization;
 pub mod page;
 pub mod session;
 pub mod turn;

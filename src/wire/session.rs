@@ -367,3 +367,9 @@ fn small_value(value: &Option<Value>, context: &()) -> garde::Result {
         None => Ok(()),
     }
 }
+
+/// The answer to an import.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ImportedSession {
+    pub session: SessionView,
+}

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use crate::domain::{DeliveryId, DestinationId, EventId, Level, SessionId};
+use crate::domain::{DeliveryId, DestinationId, EventId, Level, SessionId, WebhookId};
 
 /// A destination to create.
 #[derive(Clone, Deserialize, Validate, ToSchema)]
@@ -78,10 +78,70 @@ pub struct DestinationView {
     pub secret: Option<String>,
     /// Events beyond this `seq` are sent.
     pub created_after_seq: i64,
+    /// Why the service disabled it: `gone` (the receiver answered 410) or `failing`
+    /// (no letter was taken for five days). Enabling it again clears this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled_reason: Option<String>,
+    /// The first failure since the last success.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub failing_since: Option<OffsetDateTime>,
+    /// Until when letters carry the signature of the replaced secret too.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub secret_before_until: Option<OffsetDateTime>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
     pub updated_at: OffsetDateTime,
+}
+
+/// A webhook of the organization: it hears of every session.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Webhook)]
+pub struct WebhookView {
+    pub id: WebhookId,
+    pub url: String,
+    /// Events of sessions up to this level are sent; `session.created`,
+    /// `session.deleted`, `limit.*` and `webhook.disabled` at any.
+    pub level: Level,
+    #[schema(required)]
+    pub types: Option<Vec<String>>,
+    pub include_raw: bool,
+    pub enabled: bool,
+    pub has_secret: bool,
+    /// The signing secret, in the answer that made it and never again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Why the service disabled it: `gone` (the receiver answered 410) or `failing`
+    /// (no letter was taken for five days). Enabling it again clears this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled_reason: Option<String>,
+    /// The first failure since the last success.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub failing_since: Option<OffsetDateTime>,
+    /// Until when letters carry the signature of the replaced secret too.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub secret_before_until: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339")]
+    pub updated_at: OffsetDateTime,
+}
+
+/// A secret that replaces the one before.
+#[derive(Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RotateSecret {
+    /// The new secret; one is made when absent.
+    #[garde(inner(length(bytes, min = 8, max = 256)))]
+    pub secret: Option<String>,
+    /// How long letters carry both signatures: 0 to 604800 seconds, default a day.
+    #[garde(range(min = 0, max = 604_800))]
+    #[schema(minimum = 0, maximum = 604800)]
+    pub overlap_seconds: Option<i64>,
 }
 
 /// What became of a delivery so far.
@@ -105,10 +165,22 @@ pub enum DeliveryStatus {
 #[schema(as = Delivery)]
 pub struct DeliveryView {
     pub id: DeliveryId,
-    pub session: SessionId,
-    pub destination: DestinationId,
+    /// What it is about; absent for a notice about the organization.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// The session's destination that it goes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<DestinationId>,
+    /// The organization's webhook that it goes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookId>,
     pub event_id: EventId,
-    pub event_seq: i64,
+    /// Where the event is in the session's log; absent for what is in none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event_seq: Option<i64>,
+    /// The event's type.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     pub status: DeliveryStatus,
     pub attempts: i32,
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
@@ -117,8 +189,27 @@ pub struct DeliveryView {
     pub response_code: Option<i16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Every try, oldest first; where one delivery is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<Vec<AttemptView>>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
     pub updated_at: OffsetDateTime,
+}
+
+/// One try of a delivery.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeliveryAttempt)]
+pub struct AttemptView {
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// From 1; from 1 again when the delivery was sent again.
+    pub number: i32,
+    /// Absent when the receiver gave no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_code: Option<i16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub duration_ms: i32,
 }

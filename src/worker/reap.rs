@@ -34,6 +34,17 @@ impl Worker {
         if let Err(error) = self.store.forget_answers(HOUSEKEEPING_BATCH).await {
             tracing::warn!(%error, "old idempotency keys could not be forgotten");
         }
+        if let Err(error) = self.store.roll_months().await {
+            tracing::warn!(%error, "the months to come could not be made");
+        }
+        match self.journal.delete_expired().await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::info!(deleted, "sessions were deleted that nobody keeps any longer"),
+            Err(error) => tracing::warn!(%error, "sessions that nobody keeps could not be deleted"),
+        }
+        if let Err(error) = self.journal.remove_leftovers().await {
+            tracing::warn!(%error, "blobs of deleted sessions could not be removed; trying again");
+        }
         let Ok(sandbox) = &self.sandbox else { return };
         match self.remove_orphans(&**sandbox).await {
             Ok(0) => {}

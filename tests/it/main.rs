@@ -1,9 +1,11 @@
 //! Behaviour through the doors of the house: one binary, so it links once; a
 //! database per test, so they share nothing.
 
+mod admin;
 mod alive;
 mod api;
 mod cli;
+mod drill;
 mod egress;
 mod embedded;
 mod fairness;
@@ -12,7 +14,9 @@ mod history;
 mod metrics;
 mod model;
 mod net;
+mod organization;
 mod sandbox;
+mod siege;
 mod simulation;
 mod startup;
 mod support;

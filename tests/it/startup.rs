@@ -145,8 +145,18 @@ async fn one_role_for_everything_keeps_tenants_apart_too() {
     let (seen,): (i64,) =
         sqlx::query_as("select count(*) from session").fetch_one(&mut connection).await.expect("a count");
     assert_eq!(seen, 0);
-    let change = sqlx::raw_sql(AssertSqlSafe("update event set type = 'x'")).execute(&mut connection).await;
-    assert!(change.expect_err("history cannot be changed").to_string().contains("permission denied"));
+    let refused = async |connection: &mut sqlx::PgConnection| {
+        for change in ["update event set type = 'x'", "delete from event", "delete from audit"] {
+            let changed = sqlx::raw_sql(AssertSqlSafe(change)).execute(&mut *connection).await;
+            let error = changed.expect_err("history cannot be changed").to_string();
+            assert!(error.contains("permission denied"), "{change}: {error}");
+        }
+    };
+    refused(&mut connection).await;
+    // A session goes as a whole all the same, and the right to do that does not stay.
+    assert_eq!(owner.delete(&format!("/sessions/{session}")).await.status, 204);
+    owner.get(&format!("/sessions/{session}")).await.error(404);
+    refused(&mut connection).await;
     service.stop().await;
 }
 

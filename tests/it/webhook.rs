@@ -28,7 +28,7 @@ fn letter(url: &Url, secrets: &[Secret]) -> Letter {
     let parts = Parts {
         url,
         delivery: origin.id(),
-        session: origin.id(),
+        session: Some(origin.id()),
         metadata: &metadata(),
         event_id: origin.id(),
         event_type: "turn.completed",

@@ -3,6 +3,7 @@
 pub mod create;
 pub mod list;
 pub mod steer;
+pub mod whole;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 

@@ -126,3 +126,23 @@ async fn an_agent_that_cannot_run_is_refused() {
     assert!(data(&owner.get("/agents").await.ok()).is_empty());
     world.end().await;
 }
+
+#[tokio::test]
+async fn options_that_no_provider_takes_are_refused_at_once() {
+    let world = World::still().await;
+    let agent = |options: serde_json::Value| json!({ "name": "a", "prompt": "", "model": "scripted/noop", "model_options": options });
+    for options in [
+        json!({ "max_tokens": 0 }),
+        json!({ "thinking": { "budget_tokens": 1_023 } }),
+        json!({ "thinking": { "budget_tokens": 16_384 } }),
+        json!({ "max_tokens": 2_000, "thinking": { "budget_tokens": 2_000 } }),
+    ] {
+        let error = world.owner.post("/agents", agent(options)).await.error(400);
+        assert_eq!(error["param"], "model_options", "{error}");
+    }
+    let fits = json!({ "max_tokens": 2_000, "thinking": { "budget_tokens": 1_999 } });
+    let made = world.owner.post("/agents", agent(fits)).await.ok();
+    let wrong = json!({ "model_options": { "max_tokens": 0 } });
+    world.owner.patch(&format!("/agents/{}", id(&made)), wrong).await.error(400);
+    world.end().await;
+}

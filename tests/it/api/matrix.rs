@@ -29,7 +29,7 @@ struct Row {
 /// The ids of one organization's things, by the name of the path's parameter.
 type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 8] = [
+const SCOPES: [&str; 15] = [
     "sessions:read",
     "sessions:write",
     "agents:read",
@@ -38,6 +38,13 @@ const SCOPES: [&str; 8] = [
     "credentials:write",
     "environments:read",
     "environments:write",
+    "webhooks:read",
+    "webhooks:write",
+    "keys:read",
+    "keys:write",
+    "organization:read",
+    "organization:write",
+    "audit:read",
 ];
 
 /// Operations that need no key.
@@ -95,9 +102,45 @@ fn table() -> BTreeMap<&'static str, Row> {
         ("getDestination", row("sessions:read", 200, nothing)),
         ("updateDestination", row("sessions:write", 200, Some(|| json!({ "enabled": false })))),
         ("deleteDestination", row("sessions:write", 204, nothing)),
+        ("rotateDestinationSecret", row("sessions:write", 200, empty)),
         ("listDeliveries", row("sessions:read", 200, nothing)),
         ("getDelivery", row("sessions:read", 200, nothing)),
         ("redeliver", row("sessions:write", 202, empty)),
+    ])
+    .into_iter()
+    .chain(organization())
+    .collect()
+}
+
+/// What concerns the organization, and sessions as a whole.
+fn organization() -> BTreeMap<&'static str, Row> {
+    let row = |scope, status, body| Row { scope, token: None, status, body };
+    let nothing: Option<fn() -> Value> = None;
+    let empty: Option<fn() -> Value> = Some(|| json!({}));
+    BTreeMap::from([
+        ("listKeys", row("keys:read", 200, nothing)),
+        ("createKey", row("keys:write", 201, Some(|| json!({ "name": "x", "scopes": ["keys:write"] })))),
+        ("getKey", row("keys:read", 200, nothing)),
+        ("rotateKey", row("keys:write", 201, empty)),
+        ("revokeKey", row("keys:write", 204, nothing)),
+        ("getOrganization", row("organization:read", 200, nothing)),
+        ("updateOrganization", row("organization:write", 200, Some(|| json!({ "name": "x" })))),
+        ("listAudit", row("audit:read", 200, nothing)),
+        ("exportAudit", row("audit:read", 200, nothing)),
+        ("deleteSession", row("sessions:write", 204, nothing)),
+        ("exportSession", row("sessions:read", 200, nothing)),
+        // Its body is a file, made where it is sent.
+        ("importSession", row("sessions:write", 201, nothing)),
+        ("listWebhooks", row("webhooks:read", 200, nothing)),
+        ("createWebhook", row("webhooks:write", 201, Some(|| json!({ "url": SINK })))),
+        ("getWebhook", row("webhooks:read", 200, nothing)),
+        ("updateWebhook", row("webhooks:write", 200, Some(|| json!({ "level": "progress" })))),
+        ("deleteWebhook", row("webhooks:write", 204, nothing)),
+        ("rotateWebhookSecret", row("webhooks:write", 200, empty)),
+        ("testWebhook", row("webhooks:write", 202, empty)),
+        ("listWebhookDeliveries", row("webhooks:read", 200, nothing)),
+        ("getWebhookDelivery", row("webhooks:read", 200, nothing)),
+        ("redeliverToWebhook", row("webhooks:write", 202, empty)),
     ])
 }
 
@@ -109,6 +152,19 @@ fn unnamed() -> Value {
 
 /// Refuses every connection; nothing is ever delivered.
 const SINK: &str = "http://127.0.0.1:9/hook";
+
+/// The file of a session in which nothing happened.
+fn file() -> String {
+    let created = json!({
+        "seq": 1, "ts": "2026-11-01T08:00:00Z", "id": never("evt"), "level": "progress", "actor": { "type": "human" },
+        "type": "session.created",
+        "body": { "agent_id": null, "credential_id": null, "agent_snapshot": null, "title": "t", "key": null,
+                  "client_id": null, "metadata": {}, "limits": {}, "source": "api" },
+    });
+    let lines = format!("{}\n{created}\n", json!({ "format": "sojourn.session.v1" }));
+    let hash = sojourn::base::text::hex(&sojourn::base::seal::sha256(lines.as_bytes()));
+    format!("{lines}{}\n", json!({ "events": 1, "sha256": hash }))
+}
 
 /// A well-formed id of a thing that never was.
 fn never(prefix: &str) -> String {
@@ -127,6 +183,14 @@ async fn things(caller: &Caller) -> Things {
     let session = caller.post("/sessions", session).await.ok();
     let path = format!("/sessions/{}", id(&session));
     let first = |page: Answer| id(&data(&page.ok())[0]);
+    // An organization has few webhooks: one is enough, until an operation removes it.
+    let there = data(&caller.get("/webhooks").await.ok()).first().map(id);
+    let webhook = match there {
+        Some(webhook) => webhook,
+        None => id(&caller.post("/webhooks", json!({ "url": SINK })).await.ok()),
+    };
+    let key = caller.post("/keys", json!({ "name": name, "scopes": ["keys:write"] })).await.ok();
+    let told = caller.post(&format!("/webhooks/{webhook}/test"), json!({})).await.ok();
     Things::from([
         ("agent_id", id(&agent)),
         ("revision", id(&agent["active_revision"])),
@@ -137,6 +201,9 @@ async fn things(caller: &Caller) -> Things {
         ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
         ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
         ("delivery_id", first(caller.get(&format!("{path}/deliveries")).await)),
+        ("key_id", id(&key)),
+        ("webhook_id", webhook),
+        ("webhook_delivery_id", id(&told)),
     ])
 }
 
@@ -162,6 +229,9 @@ impl Try<'_> {
         let mut request = caller.request(method, &path);
         if let Some(body) = self.row.body {
             request = request.json(&body());
+        }
+        if self.operation.id == "importSession" {
+            request = request.header("content-type", "application/x-ndjson").body(file());
         }
         if self.operation.id == "streamEvents" {
             // A stream that begins never ends: its head is enough.
@@ -200,6 +270,8 @@ async fn every_operation_is_its_owners_alone() {
     let theirs = things(&world.stranger).await;
     for operation in operations().iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
         let row = &table[operation.id.as_str()];
+        let needs = json!([{ "bearer": [row.scope] }, { "api_key": [row.scope] }]);
+        assert_eq!(operation.description["security"], needs, "{} as it is documented", operation.id);
         let a_try = Try { operation, row };
         let mine = things(&world.owner).await;
         for (who, caller) in [("nobody", &world.anonymous), ("expired", &expired), ("revoked", &revoked)] {

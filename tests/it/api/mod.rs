@@ -11,6 +11,7 @@ mod environments;
 mod errors;
 mod events;
 mod idempotency;
+mod keys;
 mod live;
 mod matrix;
 mod paging;
@@ -19,6 +20,7 @@ mod sessions;
 mod stream;
 mod tokens;
 mod webhooks;
+mod whole;
 
 use serde_json::{Value, json};
 use sojourn::{

@@ -43,9 +43,19 @@ async fn every_table_of_a_tenant_is_keyed_by_it_and_protected() {
         assert!(table.get::<bool, _>("has_policy"), "{name} has no policy");
         names.push(name);
     }
-    for known in
-        ["agent", "api_key", "credential", "delivery", "event", "event_00", "event_15", "session", "tenant"]
-    {
+    for known in [
+        "agent",
+        "api_key",
+        "audit",
+        "credential",
+        "delivery",
+        "delivery_attempt",
+        "event",
+        "event_00",
+        "event_15",
+        "session",
+        "tenant",
+    ] {
         assert!(names.iter().any(|name| name == known), "{known} is not among {names:?}");
     }
     // What belongs to no tenant is named here, so that a new table is thought about.

@@ -44,7 +44,7 @@ impl World {
             system: database.system_url.clone(),
         };
         let master = MasterKey::generate(&origin);
-        migrate::migrate(&urls, &master).await.expect("a schema");
+        migrate::migrate(&urls, master.clone()).await.expect("a schema");
         let store = Store::open(&urls, PoolSizes { app: 4, system: 4 }, master).expect("two pools");
         let blobs = tempfile::tempdir().expect("a directory");
         let hints = Hints::new(Uuid::from_u128(1));

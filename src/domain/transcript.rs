@@ -1,0 +1,209 @@
+//! A session as lines of text: written by an export, read back by an import.
+//!
+//! Called by `journal`. The first line says whose log it is, then comes an event a
+//! line, and the last one holds the hash of all before it. What is read back gets new
+//! ids and is believed only as far as the fold of its own log goes: a file is the word
+//! of whoever made it.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{Session, Status, Turn, apply, event::Body, event::Event, ids::*};
+use crate::base::{Origin, seal::sha256, text::hex};
+
+/// What the first line says that the file is.
+const FORMAT: &str = "sojourn.session.v1";
+
+/// Why a file is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct Unreadable {
+    /// From 1; 0 is the file as a whole.
+    pub line: usize,
+    pub reason: String,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tail {
+    events: usize,
+    sha256: String,
+}
+
+/// A session that was read from a file, with new ids.
+#[derive(Debug)]
+pub struct Transcript {
+    pub session: Session,
+    pub turns: Vec<Turn>,
+    pub log: Vec<Event>,
+}
+
+/// The first line of an export.
+pub fn head(session: &Session) -> String {
+    let head = json!({ "format": FORMAT, "session": session.id, "events": session.head });
+    format!("{head}\n")
+}
+
+/// One event's line.
+pub fn line(event: &Event) -> String {
+    let mut line = serde_json::to_string(event).expect("our own types serialise");
+    line.push('\n');
+    line
+}
+
+/// The last line, for all that was written before it.
+pub fn tail(events: usize, sha256: &[u8; 32]) -> String {
+    let tail = Tail { events, sha256: hex(sha256) };
+    format!("{}\n", serde_json::to_string(&tail).expect("our own types serialise"))
+}
+
+/// Reads a file as a new session. `knows` says whether this organization still has the
+/// revision that the session was pinned to; without it the session has no agent.
+///
+/// # Errors
+/// The line that is wrong. Among others, a turn must not be open at the end: nobody
+/// would ever end it.
+pub fn read(
+    text: &str,
+    id: SessionId,
+    knows: impl Fn(&str) -> bool,
+    origin: &Origin,
+) -> Result<Transcript, Unreadable> {
+    let whole = |reason: &str| Unreadable { line: 0, reason: reason.to_owned() };
+    let body = text.strip_suffix('\n').ok_or_else(|| whole("the last line does not end"))?;
+    let (before, last) = body.rsplit_once('\n').ok_or_else(|| whole("it has fewer than two lines"))?;
+    let hashed = &text[..before.len() + 1];
+    let mut lines = before.lines();
+    let first: Head = parse(1, lines.next().unwrap_or_default())?;
+    if first.format != FORMAT {
+        return Err(Unreadable { line: 1, reason: format!("`format` must be {FORMAT}") });
+    }
+    let last: Tail = parse(before.lines().count() + 1, last)?;
+    if last.sha256 != hex(&sha256(hashed.as_bytes())) {
+        return Err(whole("the hash is not that of the lines: the file was cut or changed"));
+    }
+    let mut ids = HashMap::new();
+    let mut log = Vec::new();
+    for (line, text) in (2..).zip(lines) {
+        let mut event: Map<String, Value> = parse(line, text)?;
+        adopt(&mut event, &mut ids, &knows, origin);
+        let event: Event = serde_json::from_value(Value::Object(event))
+            .map_err(|error| Unreadable { line, reason: error.to_string() })?;
+        if event.seq != log.len() as i64 + 1 {
+            return Err(Unreadable { line, reason: format!("`seq` must be {}", log.len() + 1) });
+        }
+        if matches!(event.draft.body, Body::SessionCreated(_)) != log.is_empty() {
+            return Err(Unreadable { line, reason: "a log begins with its only session.created".to_owned() });
+        }
+        log.push(event);
+    }
+    if log.len() != last.events {
+        return Err(whole("the last line counts other events"));
+    }
+    let (session, turns) = apply::fold(id, &log).ok_or_else(|| whole("it has no events"))?;
+    check(&session, &turns, &log)?;
+    Ok(Transcript { session, turns, log })
+}
+
+/// What the fold takes as it is and a session of ours never does.
+fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), Unreadable> {
+    let whole = |reason: &str| Err(Unreadable { line: 0, reason: reason.to_owned() });
+    if session.running.is_some() || session.queued.is_some() || session.is_pending() {
+        return whole("a turn is not over; export the session again when it is at rest");
+    }
+    if matches!(session.status, Status::Queued | Status::Running) {
+        return whole("its status is not that of a session at rest");
+    }
+    let mut ended = HashSet::new();
+    let mut open = HashSet::new();
+    for event in log {
+        let is_sound = if let Body::TurnCompleted(end) = &event.draft.body {
+            ended.insert(end.turn_id)
+        } else if let Body::ToolCall { call_id, .. } = &event.draft.body {
+            open.insert((event.draft.turn_id, call_id))
+        } else if let Body::ToolResult { call_id, .. } = &event.draft.body {
+            open.remove(&(event.draft.turn_id, call_id))
+        } else {
+            true
+        };
+        if !is_sound {
+            let reason = "a turn ends once, and a call has exactly one result".to_owned();
+            return Err(Unreadable { line: event.seq as usize + 1, reason });
+        }
+    }
+    if !open.is_empty() || ended.len() != turns.len() {
+        return whole("a call has no result, or a turn ends that never began");
+    }
+    Ok(())
+}
+
+/// Gives an event new ids and takes from it what is another's: the credential, the
+/// caller's keys, and what was used, which somebody else has paid.
+fn adopt(
+    event: &mut Map<String, Value>,
+    ids: &mut HashMap<String, String>,
+    knows: &impl Fn(&str) -> bool,
+    origin: &Origin,
+) {
+    let is_created = event.get("type").is_some_and(|kind| kind == "session.created");
+    rename(event, ids, origin);
+    let Some(body) = event.get_mut("body").and_then(Value::as_object_mut) else { return };
+    rename(body, ids, origin);
+    for used in ["usage", "cost"] {
+        if let Some(used) = body.get_mut(used) {
+            forget_numbers(used);
+        }
+    }
+    if is_created {
+        let revision = body.get("agent_snapshot").and_then(|pinned| pinned["revision_id"].as_str());
+        if !revision.is_some_and(knows) {
+            for pinned in ["agent_id", "credential_id", "agent_snapshot"] {
+                body.insert(pinned.to_owned(), Value::Null);
+            }
+        }
+        for own in ["key", "client_id"] {
+            body.insert(own.to_owned(), Value::Null);
+        }
+        body.insert("source".to_owned(), json!("import"));
+    }
+}
+
+fn rename(fields: &mut Map<String, Value>, ids: &mut HashMap<String, String>, origin: &Origin) {
+    for name in ["id", "turn_id", "step_id", "result_event_id"] {
+        let Some(Value::String(id)) = fields.get_mut(name) else { continue };
+        if let Some(new) = ids.get(id.as_str()) {
+            id.clone_from(new);
+            continue;
+        }
+        let new = if id.parse::<EventId>().is_ok() {
+            (origin.id() as EventId).to_string()
+        } else if id.parse::<TurnId>().is_ok() {
+            (origin.id() as TurnId).to_string()
+        } else if id.parse::<StepId>().is_ok() {
+            (origin.id() as StepId).to_string()
+        } else {
+            continue;
+        };
+        ids.insert(std::mem::replace(id, new.clone()), new);
+    }
+}
+
+fn forget_numbers(value: &mut Value) {
+    match value {
+        Value::Number(_) => *value = json!(0),
+        Value::Object(fields) => fields.values_mut().for_each(forget_numbers),
+        Value::Array(items) => items.iter_mut().for_each(forget_numbers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T, Unreadable> {
+    serde_json::from_str(text).map_err(|error| Unreadable { line, reason: error.to_string() })
+}

@@ -1,0 +1,185 @@
+//! API keys: made with scopes and an end, rotated with an overlap, revoked.
+//!
+//! A key is shown once. It can give away only what it has: whoever holds a key for
+//! reading cannot make one for writing.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde_json::json;
+
+use super::{
+    App,
+    agents::PageQuery,
+    auth::{Caller, ReadKeys, SCOPES, WriteKeys, grants},
+    body::{Body, OptionalBody},
+    error::ApiError,
+    openapi::Errors,
+    page::{List, Query, rows},
+    path::{self, Path},
+    write::{Answer, Once, json as answer, no_content},
+};
+use crate::{
+    base::{Id, Timestamp, key, limit::KEY_OVERLAP_SECONDS},
+    domain::KeyId,
+    journal::Unit,
+    store::key::{Key, NewKey},
+    wire::{
+        ErrorType, Page,
+        key::{CreateKey, KeyView, RotateKey},
+    },
+};
+
+/// Create an API key with scopes that the caller's own key has.
+#[utoipa::path(post, path = "/keys", tag = "keys", operation_id = "createKey",
+    request_body = CreateKey, responses((status = 201, body = KeyView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteKeys>,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateKey>,
+) -> Result<Answer, ApiError> {
+    check_scopes(&caller, &wanted.scopes)?;
+    let now = app.0.journal.origin().now();
+    if wanted.expires_at.is_some_and(|at| at <= now) {
+        return Err(ApiError::invalid("expires_at", "`expires_at` must be in the future"));
+    }
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let view = make(&app, unit, &wanted.name, &wanted.scopes, wanted.expires_at).await?;
+        let details = json!({ "name": view.name, "scopes": view.scopes });
+        unit.tx().remember(&caller.act(app.0.journal.origin(), "key.created", view.id, details)).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view))
+    })
+    .await
+}
+
+/// List API keys, newest first, without their secrets.
+#[utoipa::path(get, path = "/keys", tag = "keys", operation_id = "listKeys", params(PageQuery),
+    responses((status = 200, body = Page<KeyView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadKeys>,
+    Query(query): Query<PageQuery>,
+) -> Result<Response, ApiError> {
+    let rows = rows(query.limit)?;
+    let list = List::new(&app, caller.tenant, "keys", &());
+    let below = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let keys = tx.keys(below, rows as i64 + 1).await?;
+    Ok(answer(&list.page(keys, rows, |key| key.id, view)))
+}
+
+/// Get an API key, without its secret.
+#[utoipa::path(get, path = "/keys/{key_id}", tag = "keys", operation_id = "getKey",
+    params(("key_id" = KeyId, Path)), responses((status = 200, body = KeyView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadKeys>,
+    Path(key): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(answer(&view(tx.key(path::id(&key)?).await?)))
+}
+
+/// Replace an API key by one with the same name, scopes and end; the old one goes on
+/// for a while.
+#[utoipa::path(post, path = "/keys/{key_id}/rotate", tag = "keys", operation_id = "rotateKey",
+    params(("key_id" = KeyId, Path)), request_body = RotateKey,
+    responses((status = 201, body = KeyView), Errors))]
+pub async fn rotate(
+    State(app): State<App>,
+    caller: Caller<WriteKeys>,
+    Path(key): Path<String>,
+    once: Once,
+    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateKey>,
+) -> Result<Answer, ApiError> {
+    let id: KeyId = path::id(&key)?;
+    let overlap = wanted.overlap_seconds.unwrap_or(KEY_OVERLAP_SECONDS.0);
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let old = unit.tx().lock_key(id).await?;
+        if !old.is_live {
+            return Err(ApiError::conflict(
+                "key_ended",
+                "the key has expired or was revoked; make a new one",
+            ));
+        }
+        check_scopes(&caller, &old.scopes)?;
+        let view = make(&app, unit, &old.name, &old.scopes, old.expires_at).await?;
+        unit.tx().expire_key(id, overlap).await?;
+        let details = json!({ "replaced_by": view.id, "overlap_seconds": overlap });
+        unit.tx().remember(&caller.act(app.0.journal.origin(), "key.rotated", id, details)).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view))
+    })
+    .await
+}
+
+/// Revoke an API key; within five seconds it opens nothing any more.
+#[utoipa::path(delete, path = "/keys/{key_id}", tag = "keys", operation_id = "revokeKey",
+    params(("key_id" = KeyId, Path)), responses((status = 204), Errors))]
+pub async fn revoke(
+    State(app): State<App>,
+    caller: Caller<WriteKeys>,
+    Path(key): Path<String>,
+) -> Result<Response, ApiError> {
+    let id: KeyId = path::id(&key)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let key = tx.lock_key(id).await?;
+    if key.revoked_at.is_none() {
+        tx.revoke_key(id).await?;
+        tx.remember(&caller.act(app.0.journal.origin(), "key.revoked", id, json!({ "name": key.name })))
+            .await?;
+    }
+    tx.commit().await?;
+    app.0.keys.forget(id);
+    Ok(no_content())
+}
+
+async fn make(
+    app: &App,
+    unit: &mut Unit,
+    name: &str,
+    scopes: &[String],
+    expires_at: Option<Timestamp>,
+) -> Result<KeyView, ApiError> {
+    let origin = app.0.journal.origin();
+    let (id, secret, tenant): (KeyId, _, _) = (origin.id(), key::generate(origin), unit.tx().tenant());
+    let new = NewKey { tenant, key: id, secret: &secret, name, scopes, expires_at };
+    unit.tx().insert_key(app.0.store.master(), &new).await?;
+    let view = view(unit.tx().key(id).await?);
+    Ok(KeyView { key: Some(secret), ..view })
+}
+
+/// Refuses words that are no scopes, and scopes that the caller lacks.
+fn check_scopes(caller: &Caller<WriteKeys>, wanted: &[String]) -> Result<(), ApiError> {
+    for scope in wanted {
+        let is_known = scope == "*"
+            || SCOPES.contains(&scope.as_str())
+            || scope.strip_suffix('*').is_some_and(|group| {
+                group.ends_with(':') && SCOPES.iter().any(|known| known.starts_with(group))
+            });
+        if !is_known {
+            let message = format!(
+                "`{scope}` is no scope; there are *, {} and each group as in sessions:*",
+                SCOPES.join(", ")
+            );
+            return Err(ApiError::invalid("scopes", message));
+        }
+        if !grants(&caller.scopes, scope) {
+            let message = format!("this key lacks the scope `{scope}`, so it cannot give it to another");
+            return Err(ApiError::new(ErrorType::Forbidden, message));
+        }
+    }
+    Ok(())
+}
+
+fn view(key: Key) -> KeyView {
+    KeyView {
+        id: Id::from_uuid(key.id.uuid()),
+        name: key.name,
+        hint: key.hint,
+        scopes: key.scopes,
+        key: None,
+        expires_at: key.expires_at,
+        revoked_at: key.revoked_at,
+        last_used_at: key.last_used_at,
+        created_at: key.created_at,
+    }
+}

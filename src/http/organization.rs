@@ -1,0 +1,210 @@
+//! The organization of the key, and what was done to it.
+
+use axum::{
+    body::{Body as HttpBody, Bytes},
+    extract::State,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use futures::StreamExt;
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use utoipa::IntoParams;
+
+use super::{
+    App,
+    auth::{Caller, ReadAudit, ReadOrganization, WriteOrganization},
+    body::Body,
+    error::ApiError,
+    openapi::Errors,
+    page::{List, Query, rows},
+    write::json as answer,
+};
+use crate::{
+    base::{Id, Timestamp, limit::PAGE_ROWS_MAX},
+    domain::TenantId,
+    store::{
+        self,
+        audit::{AuditRow, Filter},
+        tenant::Organization,
+    },
+    wire::{
+        Page,
+        organization::{AuditView, OrganizationView, PatchOrganization},
+    },
+};
+
+/// Which records are listed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AuditQuery {
+    /// An exact action, or `prefix.*`.
+    pub action: Option<String>,
+    /// The id of the thing that it was done to.
+    pub target: Option<String>,
+    /// Done after this time (RFC 3339).
+    pub after: Option<String>,
+    /// Done before this time (RFC 3339).
+    pub before: Option<String>,
+    /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Which records are exported.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ExportQuery {
+    /// Done after this time (RFC 3339).
+    pub after: Option<String>,
+    /// Done before this time (RFC 3339).
+    pub before: Option<String>,
+}
+
+/// Get the organization that the key belongs to.
+#[utoipa::path(get, path = "/organization", tag = "organization", operation_id = "getOrganization",
+    responses((status = 200, body = OrganizationView), Errors))]
+pub async fn get(State(app): State<App>, caller: Caller<ReadOrganization>) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(answer(&view(tx.organization().await?)))
+}
+
+/// Change the organization's name or how long it keeps archived sessions.
+#[utoipa::path(patch, path = "/organization", tag = "organization", operation_id = "updateOrganization",
+    request_body = PatchOrganization, responses((status = 200, body = OrganizationView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteOrganization>,
+    Body { value: change, .. }: Body<PatchOrganization>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut organization = tx.lock_organization().await?;
+    organization.name = change.name.unwrap_or(organization.name);
+    organization.retention_days = change.retention_days.unwrap_or(organization.retention_days);
+    tx.update_organization(&organization).await?;
+    let details = json!({ "name": organization.name, "retention_days": organization.retention_days });
+    let act = caller.act(app.0.journal.origin(), "organization.updated", caller.tenant, details);
+    tx.remember(&act).await?;
+    tx.commit().await?;
+    Ok(answer(&view(organization)))
+}
+
+/// List what was done to the organization, newest first.
+#[utoipa::path(get, path = "/audit", tag = "organization", operation_id = "listAudit", params(AuditQuery),
+    responses((status = 200, body = Page<AuditView>), Errors))]
+pub async fn audit(
+    State(app): State<App>,
+    caller: Caller<ReadAudit>,
+    Query(query): Query<AuditQuery>,
+) -> Result<Response, ApiError> {
+    let rows = rows(query.limit)?;
+    let of = (&query.action, &query.target, &query.after, &query.before);
+    let list = List::new(&app, caller.tenant, "audit", &of);
+    let filter = Filter {
+        below: list.position(query.cursor.as_deref())?,
+        after: time("after", query.after.as_deref())?,
+        before: time("before", query.before.as_deref())?,
+        action: query.action.clone(),
+        target: query.target.clone(),
+    };
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let found = tx.audit(&filter, rows as i64 + 1).await?;
+    let page = list.page(found, rows, |row| Id::from_uuid(row.audit_id) as crate::domain::AuditId, record);
+    let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(answer(&Page { data, next_cursor: page.next_cursor }))
+}
+
+/// Export what was done to the organization, newest first, a record a line.
+#[utoipa::path(get, path = "/audit/export", tag = "organization", operation_id = "exportAudit",
+    params(ExportQuery), responses((status = 200, content((String = "application/x-ndjson"))), Errors))]
+pub async fn export(
+    State(app): State<App>,
+    caller: Caller<ReadAudit>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, ApiError> {
+    let filter = Filter {
+        after: time("after", query.after.as_deref())?,
+        before: time("before", query.before.as_deref())?,
+        ..Filter::default()
+    };
+    let first = lines(&app, caller.tenant, filter).await?;
+    let rest = futures::stream::unfold((app, caller.tenant, Some(first)), async |(app, tenant, page)| {
+        let (text, next) = page?;
+        let following = match next {
+            // A reader sees a cut connection, never a log that only looks whole.
+            Some(filter) => match lines(&app, tenant, filter).await {
+                Ok(page) => Ok(Some(page)),
+                Err(error) => Err(error),
+            },
+            None => Ok(None),
+        };
+        Some(match following {
+            Ok(page) => (Ok(Bytes::from(text)), (app, tenant, page)),
+            Err(error) => (Err(std::io::Error::other(error.message.into_owned())), (app, tenant, None)),
+        })
+    });
+    Ok(ndjson(HttpBody::from_stream(rest.boxed()), "audit.ndjson"))
+}
+
+/// Lines of JSON as a file that no browser runs.
+pub(super) fn ndjson(body: HttpBody, name: &str) -> Response {
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    let place = format!("attachment; filename=\"{name}\"");
+    if let Ok(place) = HeaderValue::from_str(&place) {
+        headers.insert(header::CONTENT_DISPOSITION, place);
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    response
+}
+
+/// A page of the log as text, and where the next one begins.
+async fn lines(app: &App, tenant: TenantId, filter: Filter) -> Result<(String, Option<Filter>), ApiError> {
+    let rows = app.0.store.begin(tenant).await?.audit(&filter, i64::from(PAGE_ROWS_MAX)).await?;
+    let next = rows
+        .last()
+        .filter(|_| rows.len() == PAGE_ROWS_MAX as usize)
+        .map(|row| Filter { below: Some(Id::from_uuid(row.audit_id)), ..filter });
+    let mut text = String::new();
+    for row in rows {
+        let line = serde_json::to_string(&record(row)?);
+        text.push_str(&line.map_err(|error| store::Error::Corrupt(error.to_string()))?);
+        text.push('\n');
+    }
+    Ok((text, next))
+}
+
+fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
+    let parse = |text| OffsetDateTime::parse(text, &Rfc3339);
+    let refused = |_| ApiError::invalid(name, format!("`{name}` must be a time as in 2026-11-01T08:00:00Z"));
+    text.map(parse).transpose().map_err(refused)
+}
+
+fn record(row: AuditRow) -> Result<AuditView, ApiError> {
+    let json = |text| RawValue::from_string(text).map_err(|error| store::Error::Corrupt(error.to_string()));
+    Ok(AuditView {
+        id: Id::from_uuid(row.audit_id),
+        at: row.at,
+        actor: json(row.actor)?,
+        action: row.action,
+        target: row.target,
+        details: json(row.details)?,
+    })
+}
+
+fn view(organization: Organization) -> OrganizationView {
+    OrganizationView {
+        id: organization.id,
+        name: organization.name,
+        retention_days: organization.retention_days,
+        created_at: organization.created_at,
+    }
+}

@@ -1,0 +1,246 @@
+//! Webhooks of the organization: they hear of every session.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde_json::json;
+
+use super::{
+    App,
+    agents::PageQuery,
+    auth::{Caller, ReadWebhooks, WriteWebhooks},
+    body::{Body, Nothing, OptionalBody},
+    deliveries::{self, again, of_webhook, told},
+    destinations::{insert, replace_secret, update},
+    error::ApiError,
+    openapi::Errors,
+    page::{List, Query, rows},
+    path::{self, Path},
+    write::{Answer, Once, json as answer, no_content},
+};
+use crate::{
+    base::{Id, limit::WEBHOOKS_MAX},
+    domain::{DeliveryId, DestinationId, Notice, WebhookId},
+    journal::Unit,
+    store::{
+        delivery::{DeliveryRow, Filter, Of},
+        destination::Destination,
+        hint::Hint,
+    },
+    wire::{
+        Page,
+        webhook::{CreateDestination, DeliveryView, PatchDestination, RotateSecret, WebhookView},
+    },
+};
+
+/// Add a webhook; events of all sessions from now on are sent to it.
+#[utoipa::path(post, path = "/webhooks", tag = "webhooks", operation_id = "createWebhook",
+    request_body = CreateDestination, responses((status = 201, body = WebhookView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteWebhooks>,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateDestination>,
+) -> Result<Answer, ApiError> {
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        unit.tx().lock_webhooks().await?;
+        if unit.tx().destinations(None).await?.len() >= WEBHOOKS_MAX {
+            let message = format!("an organization has at most {WEBHOOKS_MAX} webhooks");
+            return Err(ApiError::conflict("too_many_webhooks", message));
+        }
+        let (webhook, secret) = insert(&app, unit, None, 0, wanted).await?;
+        let view = WebhookView { secret, ..view(webhook) };
+        let act = caller.act(app.0.journal.origin(), "webhook.created", view.id, json!({ "url": view.url }));
+        unit.tx().remember(&act).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view))
+    })
+    .await
+}
+
+/// List the organization's webhooks, oldest first.
+#[utoipa::path(get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
+    responses((status = 200, body = Page<WebhookView>), Errors))]
+pub async fn list(State(app): State<App>, caller: Caller<ReadWebhooks>) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let data = tx.destinations(None).await?.into_iter().map(view).collect();
+    Ok(answer(&Page { data, next_cursor: None }))
+}
+
+/// Get a webhook.
+#[utoipa::path(get, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "getWebhook",
+    params(("webhook_id" = WebhookId, Path)), responses((status = 200, body = WebhookView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadWebhooks>,
+    Path(webhook): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(answer(&view(tx.destination(None, id(&webhook)?).await?)))
+}
+
+/// Change a webhook; enabling it again forgets why it was disabled.
+#[utoipa::path(patch, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "updateWebhook",
+    params(("webhook_id" = WebhookId, Path)), request_body = PatchDestination,
+    responses((status = 200, body = WebhookView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteWebhooks>,
+    Path(webhook): Path<String>,
+    Body { value: change, .. }: Body<PatchDestination>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let view = view(update(&app, &mut tx, None, id(&webhook)?, change).await?);
+    let details = json!({ "url": view.url, "enabled": view.enabled });
+    tx.remember(&caller.act(app.0.journal.origin(), "webhook.updated", view.id, details)).await?;
+    tx.commit().await?;
+    Ok(answer(&view))
+}
+
+/// Remove a webhook; what was still to be sent to it is dead.
+#[utoipa::path(delete, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "deleteWebhook",
+    params(("webhook_id" = WebhookId, Path)), responses((status = 204), Errors))]
+pub async fn delete(
+    State(app): State<App>,
+    caller: Caller<WriteWebhooks>,
+    Path(webhook): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.delete_destination(None, id(&webhook)?).await?;
+    tx.remember(&caller.act(app.0.journal.origin(), "webhook.deleted", webhook, json!({}))).await?;
+    tx.commit().await?;
+    Ok(no_content())
+}
+
+/// Replace the signing secret; for a while letters carry the signatures of both.
+#[utoipa::path(post, path = "/webhooks/{webhook_id}/rotate-secret", tag = "webhooks",
+    operation_id = "rotateWebhookSecret", params(("webhook_id" = WebhookId, Path)), request_body = RotateSecret,
+    responses((status = 200, body = WebhookView), Errors))]
+pub async fn rotate(
+    State(app): State<App>,
+    caller: Caller<WriteWebhooks>,
+    Path(webhook): Path<String>,
+    once: Once,
+    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
+) -> Result<Answer, ApiError> {
+    let webhook = id(&webhook)?;
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let (webhook, secret) = replace_secret(&app, unit, None, webhook, wanted).await?;
+        let view = WebhookView { secret, ..view(webhook) };
+        let act = caller.act(app.0.journal.origin(), "webhook.secret_rotated", view.id, json!({}));
+        unit.tx().remember(&act).await?;
+        Ok(Answer::new(StatusCode::OK, &view))
+    })
+    .await
+}
+
+/// Send a `webhook.test` event to a webhook, whatever it filters.
+#[utoipa::path(post, path = "/webhooks/{webhook_id}/test", tag = "webhooks", operation_id = "testWebhook",
+    params(("webhook_id" = WebhookId, Path)), responses((status = 202, body = DeliveryView), Errors))]
+pub async fn test(
+    State(app): State<App>,
+    caller: Caller<WriteWebhooks>,
+    Path(webhook): Path<String>,
+    once: Once,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let webhook = id(&webhook)?;
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        if !unit.tx().destination(None, webhook).await?.enabled {
+            return Err(ApiError::conflict("webhook_disabled", "the webhook is disabled; enable it first"));
+        }
+        let origin = app.0.journal.origin();
+        let notice = Notice::test(Id::from_uuid(webhook.uuid()), caller.actor.clone(), origin);
+        let delivery = unit.tx().tell_one(webhook, &notice).await?;
+        unit.hint(Hint::Delivery);
+        let row = unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
+        Ok(Answer::new(StatusCode::ACCEPTED, &of_webhook(deliveries::view(row)?)))
+    })
+    .await
+}
+
+/// List what was sent to a webhook, newest first.
+#[utoipa::path(get, path = "/webhooks/{webhook_id}/deliveries", tag = "webhooks",
+    operation_id = "listWebhookDeliveries", params(("webhook_id" = WebhookId, Path), PageQuery),
+    responses((status = 200, body = Page<DeliveryView>), Errors))]
+pub async fn deliveries(
+    State(app): State<App>,
+    caller: Caller<ReadWebhooks>,
+    Path(webhook): Path<String>,
+    Query(query): Query<PageQuery>,
+) -> Result<Response, ApiError> {
+    let (rows, webhook) = (rows(query.limit)?, id(&webhook)?);
+    let list = List::new(&app, caller.tenant, "webhook deliveries", &webhook);
+    let below = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.destination(None, webhook).await?;
+    let filter = Filter { below, ..Filter::default() };
+    let found = tx.deliveries_of_webhook(webhook, &filter, rows as i64 + 1).await?;
+    let position = |row: &DeliveryRow| {
+        let micros = row.created_at.unix_timestamp_nanos() / 1_000;
+        // Microseconds since 1970 fit for another 290,000 years.
+        (i64::try_from(micros).unwrap_or(i64::MAX), Id::from_uuid(row.delivery_id) as DeliveryId)
+    };
+    let page = list.page(found, rows, position, |row| deliveries::view(row).map(of_webhook));
+    let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(answer(&Page { data, next_cursor: page.next_cursor }))
+}
+
+/// Get a delivery of a webhook, with its tries.
+#[utoipa::path(get, path = "/webhooks/{webhook_id}/deliveries/{webhook_delivery_id}", tag = "webhooks",
+    operation_id = "getWebhookDelivery",
+    params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
+    responses((status = 200, body = DeliveryView), Errors))]
+pub async fn delivery(
+    State(app): State<App>,
+    caller: Caller<ReadWebhooks>,
+    Path((webhook, delivery)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let webhook = id(&webhook)?;
+    tx.destination(None, webhook).await?;
+    Ok(answer(&told(&mut tx, Of::Webhook(webhook), path::id(&delivery)?).await?))
+}
+
+/// Send a delivery again, whatever became of it, under the same `webhook-id`.
+#[utoipa::path(post, path = "/webhooks/{webhook_id}/deliveries/{webhook_delivery_id}/redeliver", tag = "webhooks",
+    operation_id = "redeliverToWebhook",
+    params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
+    responses((status = 202, body = DeliveryView), Errors))]
+pub async fn redeliver(
+    State(app): State<App>,
+    caller: Caller<WriteWebhooks>,
+    Path((webhook, delivery)): Path<(String, String)>,
+    once: Once,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let (webhook, delivery) = (id(&webhook)?, path::id(&delivery)?);
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        unit.tx().destination(None, webhook).await?;
+        unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
+        let view = again(unit, Of::Webhook(webhook), delivery).await?;
+        Ok(Answer::new(StatusCode::ACCEPTED, &of_webhook(view)))
+    })
+    .await
+}
+
+/// The row behind a webhook's id: a destination that no session owns.
+fn id(segment: &str) -> Result<DestinationId, ApiError> {
+    let webhook: WebhookId = path::id(segment)?;
+    Ok(Id::from_uuid(webhook.uuid()))
+}
+
+fn view(webhook: Destination) -> WebhookView {
+    WebhookView {
+        id: Id::from_uuid(webhook.id.uuid()),
+        disabled_reason: webhook.disabled_reason,
+        failing_since: webhook.failing_since,
+        secret_before_until: webhook.secret_before_until,
+        url: webhook.url,
+        level: webhook.level,
+        types: webhook.types,
+        include_raw: webhook.include_raw,
+        enabled: webhook.enabled,
+        has_secret: true,
+        secret: None,
+        created_at: webhook.created_at,
+        updated_at: webhook.updated_at,
+    }
+}

@@ -1,0 +1,109 @@
+//! What was done to an organization and by whom: appended to, never changed.
+
+use serde_json::Value;
+use sqlx::{FromRow, PgConnection};
+use uuid::Uuid;
+
+use super::{Result, Store, Tx, column::json};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{Actor, AuditId, TenantId},
+};
+
+/// Something that is to be remembered.
+#[derive(Clone, Debug)]
+pub struct Act<'a> {
+    pub id: AuditId,
+    pub actor: &'a Actor,
+    /// As in `key.created`.
+    pub action: &'static str,
+    /// The id of the thing that it was done to.
+    pub target: Option<String>,
+    /// Never a secret.
+    pub details: Value,
+}
+
+/// A row as it was written.
+#[derive(Clone, Debug, FromRow)]
+pub struct AuditRow {
+    pub audit_id: Uuid,
+    pub at: Timestamp,
+    /// JSON, verbatim.
+    pub actor: String,
+    pub action: String,
+    pub target: Option<String>,
+    /// JSON, verbatim.
+    pub details: String,
+}
+
+/// Which rows are listed; every absent field matches all.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// An exact action, or `prefix.*`.
+    pub action: Option<String>,
+    pub target: Option<String>,
+    pub after: Option<Timestamp>,
+    pub before: Option<Timestamp>,
+    /// Rows older than this one: the page's position.
+    pub below: Option<AuditId>,
+}
+
+pub(super) async fn remember(connection: &mut PgConnection, tenant: TenantId, act: &Act<'_>) -> Result<()> {
+    sqlx::query(
+        "insert into audit (tenant_id, audit_id, actor, action, target, details)
+         values ($1, $2, $3::json, $4, $5, $6::json)",
+    )
+    .bind(tenant.uuid())
+    .bind(act.id.uuid())
+    .bind(json(act.actor))
+    .bind(act.action)
+    .bind(&act.target)
+    .bind(act.details.to_string())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+impl Tx {
+    /// Remembers an act, in the transaction that does it.
+    pub async fn remember(&mut self, act: &Act<'_>) -> Result<()> {
+        let tenant = self.tenant;
+        remember(self.connection(), tenant, act).await
+    }
+
+    /// A page of the audit log, newest first, by its primary key.
+    pub async fn audit(&mut self, filter: &Filter, limit: i64) -> Result<Vec<AuditRow>> {
+        let tenant = self.tenant.uuid();
+        let rows = sqlx::query_as(
+            "select audit_id, at, actor::text, action, target, details::text
+             from audit
+             where tenant_id = $1
+               and ($2::uuid is null or audit_id < $2)
+               and ($3::text is null or action = $3
+                    or (right($3, 2) = '.*' and starts_with(action, left($3, -1))))
+               and ($4::text is null or target = $4)
+               and ($5::timestamptz is null or at > $5)
+               and ($6::timestamptz is null or at < $6)
+             order by audit_id desc
+             limit $7",
+        )
+        .bind(tenant)
+        .bind(filter.below.map(Id::uuid))
+        .bind(&filter.action)
+        .bind(&filter.target)
+        .bind(filter.after)
+        .bind(filter.before)
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows)
+    }
+}
+
+impl Store {
+    /// Remembers what the operator did.
+    pub async fn remember(&self, tenant: TenantId, act: &Act<'_>) -> Result<()> {
+        let mut connection = self.system.acquire().await?;
+        remember(&mut connection, tenant, act).await
+    }
+}

@@ -1,0 +1,323 @@
+//! From the outbox to the courier: what is due is claimed, what became of it written.
+//!
+//! Rows are inserted by the statement that appends the event. A claim moves
+//! `ready_at` beyond the longest try, so a courier that dies loses nothing.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{
+    Error, Result, Store,
+    audit::{self, Act},
+    notice,
+};
+use crate::{
+    base::{Id, Origin, Timestamp, limit, seal::DataKey},
+    domain::{Actor, DeliveryId, DestinationId, EventId, Notice, SessionId, TenantId, WebhookId},
+};
+
+/// A delivery that was taken to be sent.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    pub tenant: TenantId,
+    pub delivery: DeliveryId,
+    /// What it is about; none for a notice about the organization.
+    pub session: Option<SessionId>,
+    pub destination: DestinationId,
+    pub event: EventId,
+    /// Where the event is in the session's log; else it is the notice.
+    pub event_seq: Option<i64>,
+    pub kind: Option<String>,
+    pub notice: Option<String>,
+    /// Which try this is, from 1.
+    pub attempt: i32,
+    pub url: String,
+    pub include_raw: bool,
+    /// Whether the destination still wants letters.
+    pub is_wanted: bool,
+    /// The session's, as JSON.
+    pub metadata: Option<String>,
+    created_at: Timestamp,
+    sealed_secret: Vec<u8>,
+    sealed_secret_before: Option<Vec<u8>>,
+}
+
+/// How much more may be claimed, so that no receiver holds up another's letters.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    /// Letters that may be claimed.
+    pub free: i64,
+    /// Letters under way, by destination and by organization.
+    pub destinations: (Vec<Uuid>, Vec<i32>),
+    pub tenants: (Vec<Uuid>, Vec<i32>),
+    /// Destinations and organizations that may have no more for now.
+    pub full_destinations: Vec<Uuid>,
+    pub full_tenants: Vec<Uuid>,
+}
+
+/// What became of a try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub status: Status,
+    pub response_code: Option<u16>,
+    pub error: Option<String>,
+    /// How long the try took; none when it was not tried.
+    pub duration: Option<Duration>,
+}
+
+/// Where a delivery goes from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Delivered,
+    /// Tried again at this time.
+    Failed {
+        retry_at: Timestamp,
+    },
+    DeadLetter,
+    /// The receiver said 410: the destination is disabled with it.
+    Gone,
+}
+
+#[derive(FromRow)]
+struct ClaimRow {
+    tenant_id: Uuid,
+    delivery_id: Uuid,
+    created_at: Timestamp,
+    session_id: Option<Uuid>,
+    destination_id: Uuid,
+    event_id: Uuid,
+    event_seq: Option<i64>,
+    r#type: Option<String>,
+    notice: Option<String>,
+    attempts: i32,
+    url: String,
+    include_raw: bool,
+    is_wanted: bool,
+    metadata: Option<String>,
+    sealed_secret: Vec<u8>,
+    sealed_secret_before: Option<Vec<u8>>,
+}
+
+impl Claimed {
+    /// The destination's secrets: one, or two while the first replaces the second.
+    pub fn secrets(&self, key: &DataKey) -> Result<Vec<String>> {
+        let context = super::destination::context(self.tenant, self.destination);
+        let open = |sealed: &Vec<u8>| {
+            let plain = key.open(sealed, &context).map_err(|error| Error::Corrupt(error.to_string()))?;
+            String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))
+        };
+        [Some(&self.sealed_secret), self.sealed_secret_before.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(open)
+            .collect()
+    }
+}
+
+impl From<ClaimRow> for Claimed {
+    fn from(row: ClaimRow) -> Self {
+        Self {
+            tenant: Id::from_uuid(row.tenant_id),
+            delivery: Id::from_uuid(row.delivery_id),
+            session: row.session_id.map(Id::from_uuid),
+            destination: Id::from_uuid(row.destination_id),
+            event: Id::from_uuid(row.event_id),
+            event_seq: row.event_seq,
+            kind: row.r#type,
+            notice: row.notice,
+            attempt: row.attempts,
+            url: row.url,
+            include_raw: row.include_raw,
+            is_wanted: row.is_wanted,
+            metadata: row.metadata,
+            created_at: row.created_at,
+            sealed_secret: row.sealed_secret,
+            sealed_secret_before: row.sealed_secret_before,
+        }
+    }
+}
+
+/// $1 rows, $2 hold, $3 and $4 who is full, $5-$8 who holds how many, $9 and $10 how
+/// many one may hold, $11 the window. Looks at more rows than it takes, because the
+/// oldest may all be of one destination.
+const CLAIM: &str = "
+with due as (
+    select tenant_id, delivery_id, created_at, destination_id, ready_at
+    from delivery
+    where ready_at <= now()
+      and destination_id <> all ($3::uuid[])
+      and tenant_id <> all ($4::uuid[])
+    order by ready_at
+    limit $11
+), ranked as (
+    select due.*,
+           row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as at_destination,
+           row_number() over (partition by due.tenant_id order by due.ready_at) + coalesce(t.held, 0) as at_tenant
+    from due
+    left join unnest($5::uuid[], $6::integer[]) as d (destination_id, held) using (destination_id)
+    left join unnest($7::uuid[], $8::integer[]) as t (tenant_id, held) using (tenant_id)
+), taken as (
+    -- Only these are locked; one that another courier took meanwhile is due no more.
+    select v.tenant_id, v.delivery_id, v.created_at
+    from ranked r
+    join delivery v
+        on v.tenant_id = r.tenant_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
+    where r.at_destination <= $9
+      and r.at_tenant <= $10
+      and v.ready_at <= now()
+    order by r.ready_at
+    limit $1
+    for update of v skip locked
+), held as (
+    update delivery v
+    set status = 'delivering', attempts = v.attempts + 1, ready_at = now() + $2 * interval '1 second',
+        last_attempt_at = now(), updated_at = now()
+    from taken
+    where v.tenant_id = taken.tenant_id
+      and v.delivery_id = taken.delivery_id
+      and v.created_at = taken.created_at
+    returning v.*
+)
+select h.tenant_id, h.delivery_id, h.created_at, h.session_id, h.destination_id, h.event_id, h.event_seq, h.type,
+       h.notice::text, h.attempts, d.url, d.include_raw, d.enabled and d.deleted_at is null as is_wanted,
+       s.metadata::text, d.sealed_secret,
+       case when d.secret_before_until > now() then d.sealed_secret_before end as sealed_secret_before
+from held h
+join destination d using (tenant_id, destination_id)
+left join session s on s.tenant_id = h.tenant_id and s.session_id = h.session_id";
+
+impl Store {
+    /// Takes deliveries that are due, the longest waiting first, by `delivery_ready`.
+    ///
+    /// Letters to a destination that was disabled meanwhile are taken too, to be killed.
+    pub async fn claim_deliveries(&self, room: &Room) -> Result<Vec<Claimed>> {
+        let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
+            .bind(room.free)
+            .bind(limit::WEBHOOK_HOLD.as_secs_f64())
+            .bind(&room.full_destinations)
+            .bind(&room.full_tenants)
+            .bind(&room.destinations.0)
+            .bind(&room.destinations.1)
+            .bind(&room.tenants.0)
+            .bind(&room.tenants.1)
+            .bind(limit::WEBHOOKS_PER_DESTINATION_MAX)
+            .bind(limit::WEBHOOKS_PER_TENANT_MAX)
+            .bind(limit::WEBHOOK_CLAIM_ROWS)
+            .fetch_all(&self.system)
+            .await?;
+        Ok(rows.into_iter().map(Claimed::from).collect())
+    }
+
+    /// Writes what became of a try, and what follows for its destination: one that
+    /// failed for `WEBHOOK_DISABLE_AFTER` is disabled, and its organization is told.
+    pub async fn settle_delivery(&self, claimed: &Claimed, settled: &Settled, origin: &Origin) -> Result<()> {
+        let mut tx = self.system.begin().await?;
+        if !write(&mut tx, claimed, settled).await? {
+            return Ok(tx.commit().await?);
+        }
+        if settled.duration.is_some()
+            && let Some((session, reason)) = judge(&mut tx, claimed, settled).await?
+        {
+            let id = match session {
+                Some(_) => claimed.destination.to_string(),
+                None => WebhookId::from_uuid(claimed.destination.uuid()).to_string(),
+            };
+            let session = session.map(Id::from_uuid);
+            let act = Act {
+                id: origin.id(),
+                actor: &Actor::system(),
+                action: "webhook.disabled",
+                target: Some(id.clone()),
+                details: json!({ "reason": reason }),
+            };
+            audit::remember(&mut tx, claimed.tenant, &act).await?;
+            let notice = Notice::disabled(id, session, &reason, origin);
+            notice::tell(&mut tx, claimed.tenant, &notice, Some(claimed.destination)).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+}
+
+/// Writes the outcome into the delivery and its log; false when another has done it.
+async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled) -> Result<bool> {
+    let (status, retry_at) = match settled.status {
+        Status::Delivered => ("delivered", None),
+        Status::Failed { retry_at } => ("failed", Some(retry_at)),
+        Status::DeadLetter | Status::Gone => ("dead_letter", None),
+    };
+    let millis = settled.duration.map(|took| i32::try_from(took.as_millis()).unwrap_or(i32::MAX));
+    let done = sqlx::query(
+        "with settled as (
+            update delivery
+            set status = $4, ready_at = $5, response_code = $6, error = $7, updated_at = now()
+            where tenant_id = $1 and delivery_id = $2 and created_at = $3 and status = 'delivering' and attempts = $8
+            returning tenant_id, delivery_id, session_id, attempts
+         ), logged as (
+            insert into delivery_attempt (
+                tenant_id, delivery_id, session_id, number, response_code, error, duration_ms
+            )
+            select tenant_id, delivery_id, session_id, attempts, $6, $7, $9
+            from settled
+            where $9 is not null
+         )
+         select 1 from settled",
+    )
+    .bind(claimed.tenant.uuid())
+    .bind(claimed.delivery.uuid())
+    .bind(claimed.created_at)
+    .bind(status)
+    .bind(retry_at)
+    .bind(settled.response_code.map(|code| i16::try_from(code).unwrap_or(i16::MAX)))
+    .bind(&settled.error)
+    .bind(claimed.attempt)
+    .bind(millis)
+    .fetch_optional(tx)
+    .await?;
+    Ok(done.is_some())
+}
+
+/// Changes the destination where this try changes what is known of it; returns its
+/// session and the reason when it was disabled now. Most tries change nothing, so a
+/// busy receiver's row is not written with every letter.
+async fn judge(
+    tx: &mut sqlx::PgConnection,
+    claimed: &Claimed,
+    settled: &Settled,
+) -> Result<Option<(Option<Uuid>, String)>> {
+    let is_success = settled.status == Status::Delivered;
+    let row: Option<(Option<Uuid>, Option<String>)> = sqlx::query_as(
+        "with verdict as (
+            select tenant_id, destination_id,
+                   case
+                       when not enabled or $3 then null
+                       when $4 then 'gone'
+                       when failing_since <= now() - $5 * interval '1 second' then 'failing'
+                   end as reason
+            from destination
+            where tenant_id = $1
+              and destination_id = $2
+              and (case when $3 then failing_since is not null else failing_since is null end
+                   or (enabled and not $3 and ($4 or failing_since <= now() - $5 * interval '1 second')))
+            for no key update
+         )
+         update destination d
+         set failing_since = case when $3 then null else coalesce(d.failing_since, now()) end,
+             enabled = d.enabled and v.reason is null,
+             disabled_reason = coalesce(v.reason, d.disabled_reason),
+             updated_at = now()
+         from verdict v
+         where d.tenant_id = v.tenant_id and d.destination_id = v.destination_id
+         returning d.session_id, v.reason",
+    )
+    .bind(claimed.tenant.uuid())
+    .bind(claimed.destination.uuid())
+    .bind(is_success)
+    .bind(settled.status == Status::Gone)
+    .bind(limit::WEBHOOK_DISABLE_AFTER.as_secs_f64())
+    .fetch_optional(tx)
+    .await?;
+    Ok(row.and_then(|(session, reason)| reason.map(|reason| (session, reason))))
+}

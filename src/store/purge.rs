@@ -1,0 +1,95 @@
+//! The hard delete of a session, and what it leaves outside the database.
+
+use uuid::Uuid;
+
+use super::{Result, Store, Tx};
+use crate::{
+    base::{
+        Id,
+        limit::{HOUSEKEEPING_BATCH, LEFTOVER_AFTER},
+    },
+    domain::{Session, SessionId, TenantId},
+};
+
+impl Tx {
+    /// Deletes a locked session from every table. Its blobs are left to the caller and,
+    /// should that one die, to the workers.
+    pub async fn purge_session(&mut self, session: &Session) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("insert into leftover (tenant_id, session_id) values ($1, $2) on conflict do nothing")
+            .bind(tenant)
+            .bind(session.id.uuid())
+            .execute(self.connection())
+            .await?;
+        // Its own key may name another session now, and so may those of its messages.
+        sqlx::query(
+            "delete from idempotency
+             where tenant_id = $1
+               and (scope = $2 or (scope = 'session' and key = $3))",
+        )
+        .bind(tenant)
+        .bind(format!("steer/{}", session.id))
+        .bind(&session.created.key)
+        .execute(self.connection())
+        .await?;
+        sqlx::query("select sojourn_purge($1, $2)")
+            .bind(tenant)
+            .bind(session.id.uuid())
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Sessions that were deleted a while ago and whose blobs may still be there: a
+    /// worker that did not know yet may have written one after the first removal.
+    pub async fn leftovers(&self) -> Result<Vec<(TenantId, SessionId)>> {
+        let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
+            "select tenant_id, session_id
+             from leftover
+             where created_at < now() - $1 * interval '1 second'
+             limit $2",
+        )
+        .bind(LEFTOVER_AFTER.as_secs_f64())
+        .bind(HOUSEKEEPING_BATCH)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(pairs(rows))
+    }
+
+    /// Nothing is left of a session.
+    pub async fn nothing_left(&self, tenant: TenantId, session: SessionId) -> Result<()> {
+        sqlx::query("delete from leftover where tenant_id = $1 and session_id = $2")
+            .bind(tenant.uuid())
+            .bind(session.uuid())
+            .execute(&self.system)
+            .await?;
+        Ok(())
+    }
+
+    /// Archived sessions whose organization does not keep them any longer.
+    ///
+    /// Reads the archived sessions of organizations that set a retention, once a
+    /// minute: an index on a session's status would make every append dearer.
+    pub async fn expired_sessions(&self, limit: i64) -> Result<Vec<(TenantId, SessionId)>> {
+        let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
+            "select s.tenant_id, s.session_id
+             from tenant t
+             join session s using (tenant_id)
+             where t.retention_days is not null
+               and t.deleted_at is null
+               and s.status = 'archived'
+               and s.updated_at < now() - make_interval(days => t.retention_days)
+             limit $1",
+        )
+        .bind(limit)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(pairs(rows))
+    }
+}
+
+fn pairs(rows: Vec<(Uuid, Uuid)>) -> Vec<(TenantId, SessionId)> {
+    rows.into_iter().map(|(tenant, session)| (Id::from_uuid(tenant), Id::from_uuid(session))).collect()
+}

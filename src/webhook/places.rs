@@ -1,0 +1,165 @@
+//! Who may have how many letters under way: a slow receiver delays nobody else's.
+//!
+//! Kept by the courier of one process. A destination has a few places, an organization
+//! some, and receivers that were slow lately at most half of all: so the letters of a
+//! receiver that answers always find one.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use uuid::Uuid;
+
+use crate::{
+    base::limit::{
+        WEBHOOK_SLOW_AFTER, WEBHOOK_SLOW_MEMORY, WEBHOOKS_IN_FLIGHT_MAX, WEBHOOKS_PER_DESTINATION_MAX,
+        WEBHOOKS_PER_TENANT_MAX, WEBHOOKS_SLOW_MAX,
+    },
+    store::outbox::{Claimed, Room},
+};
+
+/// One letter's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    destination: Uuid,
+    tenant: Uuid,
+    /// Taken by a receiver that was known to be slow.
+    was_slow: bool,
+}
+
+/// The places of a process.
+#[derive(Debug, Default)]
+pub struct Places {
+    destinations: HashMap<Uuid, i32>,
+    tenants: HashMap<Uuid, i32>,
+    /// When a receiver was last slow.
+    slow: HashMap<Uuid, Instant>,
+    taken: usize,
+    taken_by_slow: usize,
+}
+
+impl Place {
+    /// A place for this letter.
+    pub fn of(claimed: &Claimed) -> Self {
+        Self::new(claimed.destination.uuid(), claimed.tenant.uuid())
+    }
+
+    fn new(destination: Uuid, tenant: Uuid) -> Self {
+        Self { destination, tenant, was_slow: false }
+    }
+}
+
+impl Places {
+    /// What may be claimed now.
+    pub fn room(&mut self, now: Instant) -> Room {
+        self.slow.retain(|_, at| now.duration_since(*at) < WEBHOOK_SLOW_MEMORY.0);
+        let full = |held: &HashMap<Uuid, i32>, most: i32| -> Vec<Uuid> {
+            held.iter().filter(|(_, held)| **held >= most).map(|(id, _)| *id).collect()
+        };
+        let mut full_destinations = full(&self.destinations, WEBHOOKS_PER_DESTINATION_MAX);
+        if self.taken_by_slow >= WEBHOOKS_SLOW_MAX {
+            full_destinations.extend(self.slow.keys());
+        }
+        Room {
+            free: WEBHOOKS_IN_FLIGHT_MAX.saturating_sub(self.taken) as i64,
+            destinations: self.destinations.iter().map(|(id, held)| (*id, *held)).unzip(),
+            tenants: self.tenants.iter().map(|(id, held)| (*id, *held)).unzip(),
+            full_tenants: full(&self.tenants, WEBHOOKS_PER_TENANT_MAX),
+            full_destinations,
+        }
+    }
+
+    /// Whether the end of a letter may let another one go.
+    pub fn is_crowded(&self) -> bool {
+        self.taken >= WEBHOOKS_IN_FLIGHT_MAX
+            || self.taken_by_slow >= WEBHOOKS_SLOW_MAX
+            || self.destinations.values().any(|held| *held >= WEBHOOKS_PER_DESTINATION_MAX)
+            || self.tenants.values().any(|held| *held >= WEBHOOKS_PER_TENANT_MAX)
+    }
+
+    /// Takes a place for a letter that was claimed.
+    pub fn take(&mut self, mut place: Place) -> Place {
+        place.was_slow = self.slow.contains_key(&place.destination);
+        *self.destinations.entry(place.destination).or_default() += 1;
+        *self.tenants.entry(place.tenant).or_default() += 1;
+        self.taken += 1;
+        self.taken_by_slow += usize::from(place.was_slow);
+        place
+    }
+
+    /// Gives the place back; `took` and `has_answered` say how the receiver was.
+    pub fn give_back(&mut self, place: Place, took: Duration, has_answered: bool, now: Instant) {
+        for (held, id) in [(&mut self.destinations, place.destination), (&mut self.tenants, place.tenant)] {
+            if let Some(count) = held.get_mut(&id) {
+                *count -= 1;
+                if *count == 0 {
+                    held.remove(&id);
+                }
+            }
+        }
+        self.taken -= 1;
+        self.taken_by_slow -= usize::from(place.was_slow);
+        if took < WEBHOOK_SLOW_AFTER && has_answered {
+            self.slow.remove(&place.destination);
+        } else if self.slow.len() < WEBHOOK_SLOW_MEMORY.1 {
+            self.slow.insert(place.destination, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    #[test]
+    fn one_destination_and_one_organization_have_their_share_and_no_more() {
+        let mut places = Places::default();
+        let now = Instant::now();
+        let mut held = Vec::new();
+        for _ in 0..WEBHOOKS_PER_DESTINATION_MAX {
+            held.push(places.take(Place::new(id(1), id(100))));
+        }
+        assert_eq!(places.room(now).full_destinations, [id(1)]);
+        assert!(places.is_crowded());
+        for number in 2..=(WEBHOOKS_PER_TENANT_MAX - WEBHOOKS_PER_DESTINATION_MAX + 1) {
+            held.push(places.take(Place::new(id(number as u128), id(100))));
+        }
+        let room = places.room(now);
+        assert_eq!(room.full_tenants, [id(100)]);
+        assert_eq!(room.free as usize, WEBHOOKS_IN_FLIGHT_MAX - WEBHOOKS_PER_TENANT_MAX as usize);
+        for place in held {
+            places.give_back(place, Duration::ZERO, true, now);
+        }
+        let room = places.room(now);
+        assert!(room.full_tenants.is_empty() && room.tenants.0.is_empty() && !places.is_crowded());
+        assert_eq!(room.free as usize, WEBHOOKS_IN_FLIGHT_MAX);
+    }
+
+    #[test]
+    fn slow_receivers_have_half_of_the_places_until_they_answer_again() {
+        let mut places = Places::default();
+        let now = Instant::now();
+        let (count, tenant) = (WEBHOOKS_SLOW_MAX as u128, |number: u128| id(1_000 + number / 60));
+        for number in 0..count {
+            let place = places.take(Place::new(id(number), tenant(number)));
+            let (took, has_answered) =
+                if number % 2 == 0 { (WEBHOOK_SLOW_AFTER, true) } else { (Duration::ZERO, false) };
+            places.give_back(place, took, has_answered, now);
+        }
+        let held: Vec<_> =
+            (0..count).map(|number| places.take(Place::new(id(number), tenant(number)))).collect();
+        let room = places.room(now);
+        assert_eq!(room.full_destinations.len(), WEBHOOKS_SLOW_MAX, "no more for those that are slow");
+        assert_eq!(room.free as usize, WEBHOOKS_IN_FLIGHT_MAX - WEBHOOKS_SLOW_MAX, "the rest is for others");
+        places.give_back(held[0], Duration::ZERO, true, now);
+        assert!(!places.slow.contains_key(&id(0)), "it answers again");
+        assert!(places.room(now).full_destinations.is_empty());
+        places.room(now + WEBHOOK_SLOW_MEMORY.0);
+        assert!(places.slow.is_empty(), "what was slow long ago is forgotten");
+    }
+}

@@ -1,0 +1,62 @@
+//! API keys on the wire.
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use crate::{base::limit::NAME_BYTES_MAX, domain::KeyId};
+
+/// An API key to create.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateKey {
+    /// What people call it.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub name: String,
+    /// What it may do, as in `sessions:read`, `agents:*` or `*`; no more than the
+    /// caller's own key.
+    #[garde(length(min = 1, max = 32), inner(length(bytes, min = 1, max = 64)))]
+    pub scopes: Vec<String>,
+    /// When it ends; never when absent.
+    #[garde(skip)]
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<OffsetDateTime>,
+}
+
+/// How a key is replaced.
+#[derive(Debug, Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RotateKey {
+    /// How long the old key goes on: 0 to 604800 seconds, default a day.
+    #[garde(range(min = 0, max = 604_800))]
+    #[schema(minimum = 0, maximum = 604800)]
+    pub overlap_seconds: Option<i64>,
+}
+
+/// An API key, without its secret.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Key)]
+pub struct KeyView {
+    pub id: KeyId,
+    pub name: String,
+    /// Its last characters, to tell keys apart.
+    pub hint: String,
+    pub scopes: Vec<String>,
+    /// The key itself, in the answer that made it and never again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub revoked_at: Option<OffsetDateTime>,
+    /// To the minute.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_used_at: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}

@@ -1,0 +1,56 @@
+//! The organization and its audit log on the wire.
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use crate::{
+    base::limit::NAME_BYTES_MAX,
+    domain::{Actor, AuditId, TenantId},
+};
+
+/// The organization that the key belongs to.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Organization)]
+pub struct OrganizationView {
+    pub id: TenantId,
+    pub name: String,
+    /// Days after which an archived session is deleted; null keeps it.
+    #[schema(required)]
+    pub retention_days: Option<i32>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+/// What may change of an organization; absent fields stay.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchOrganization {
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub name: Option<String>,
+    /// 1 to 36500 days; null keeps archived sessions for good.
+    #[garde(inner(inner(range(min = 1, max = 36_500))))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 36500)]
+    pub retention_days: Option<Option<i32>>,
+}
+
+/// Something that was done to the organization.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AuditRecord)]
+pub struct AuditView {
+    pub id: AuditId,
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    #[schema(value_type = Actor)]
+    pub actor: Box<RawValue>,
+    /// As in `key.created`.
+    pub action: String,
+    /// The id of the thing that it was done to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    #[schema(value_type = Object)]
+    pub details: Box<RawValue>,
+}

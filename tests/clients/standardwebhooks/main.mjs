@@ -1,0 +1,73 @@
+// Collects letters of every kind, verifies them with the library of npm, and leaves
+// them in a file for that of PyPI.
+
+import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+
+import { Webhook, WebhookVerificationError } from "standardwebhooks";
+
+const letters = [];
+const waiting = [];
+const server = createServer((request, response) => {
+  const chunks = [];
+  request.on("data", (chunk) => chunks.push(chunk));
+  request.on("end", () => {
+    letters.push({ headers: request.headers, body: Buffer.concat(chunks).toString("utf8") });
+    response.writeHead(200).end();
+    waiting.splice(0).forEach((wake) => wake());
+  });
+});
+await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+const url = `http://127.0.0.1:${server.address().port}/hook`;
+
+/** Waits until so many letters are there; the run as a whole is bounded by its caller. */
+async function arrived(count) {
+  const late = setTimeout(() => assert.fail(`only ${letters.length} of ${count} letters came`), 30_000);
+  while (letters.length < count) await new Promise((wake) => waiting.push(wake));
+  clearTimeout(late);
+  return letters[count - 1];
+}
+
+async function call(method, path, body) {
+  const headers = { authorization: `Bearer ${process.env.SOJOURN_API_KEY}`, "content-type": "application/json" };
+  const answer = await fetch(process.env.SOJOURN_URL + path, { method, headers, body: JSON.stringify(body ?? {}) });
+  const text = await answer.text();
+  assert.ok(answer.ok, `${method} ${path}: ${answer.status} ${text}`);
+  return JSON.parse(text);
+}
+
+const checked = [];
+/** Each of these secrets verifies the letter, and another does not. */
+function verify(letter, secrets) {
+  for (const secret of secrets) {
+    const body = new Webhook(secret).verify(letter.body, letter.headers);
+    assert.deepEqual(body, JSON.parse(letter.body));
+  }
+  const other = new Webhook("whsec_c29tZW9uZSBlbHNl");
+  assert.throws(() => other.verify(letter.body, letter.headers), WebhookVerificationError);
+  const forged = letter.body.replace('"type"', '"tyqe"');
+  assert.throws(() => new Webhook(secrets[0]).verify(forged, letter.headers), WebhookVerificationError);
+  checked.push({ ...letter, secrets });
+}
+
+const made = await call("POST", "/webhooks", { url });
+const path = `/webhooks/${made.id}`;
+await call("POST", `${path}/test`);
+verify(await arrived(1), [made.secret]);
+
+const rotated = await call("POST", `${path}/rotate-secret`);
+await call("POST", `${path}/test`);
+verify(await arrived(2), [rotated.secret, made.secret]);
+
+const brought = "whsec_c29qb3Vybi13ZWJob29rLXNlY3JldC1vZi0zMi1ieXQ=";
+await call("POST", `${path}/rotate-secret`, { secret: brought, overlap_seconds: 0 });
+await call("POST", "/sessions", { title: "Zürich → 東京" });
+const created = await arrived(3);
+verify(created, [brought]);
+assert.equal(JSON.parse(created.body).type, "session.created");
+
+await writeFile(process.argv[2], JSON.stringify(checked));
+server.close();
+server.closeAllConnections();
+console.log(`${checked.length} letters verified by standardwebhooks of npm`);

@@ -1,0 +1,28 @@
+"""Verifies the letters that main.mjs collected with the library of PyPI."""
+
+import json
+import sys
+
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+OTHER = "whsec_c29tZW9uZSBlbHNl"
+
+
+def refuses(secret, body, headers):
+    try:
+        Webhook(secret).verify(body, headers)
+    except WebhookVerificationError:
+        return True
+    return False
+
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    letters = json.load(file)
+assert len(letters) == 3, "main.mjs collects three letters"
+for letter in letters:
+    body, headers = letter["body"], letter["headers"]
+    for secret in letter["secrets"]:
+        assert Webhook(secret).verify(body, headers) == json.loads(body)
+        assert refuses(secret, body + " ", headers), "another body"
+    assert refuses(OTHER, body, headers), "another secret"
+print(f"{len(letters)} letters verified by standardwebhooks of PyPI")

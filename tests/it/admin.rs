@@ -1,0 +1,153 @@
+//! `sojourn admin`: organizations suspended and destroyed, the master key replaced.
+
+use std::{
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+use sojourn::domain::TenantId;
+
+use crate::support::service::{Caller, Ground};
+
+const OLD: &str = "a passphrase that is long enough for tests";
+const NEW: &str = "another passphrase that is long enough for tests";
+
+fn admin(ground: &Ground, words: &[&str], keys: &[(&str, &str)]) -> Output {
+    let urls = ground.urls();
+    Command::new(env!("CARGO_BIN_EXE_sojourn"))
+        .arg("admin")
+        .args(words)
+        .args([format!("--data-dir={}", ground.data_dir.path().display())])
+        .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])
+        .args([format!("--system-database-url={}", urls.system)])
+        .envs(keys.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs")
+}
+
+fn run(ground: &Ground, words: &[&str]) -> String {
+    let output = admin(ground, words, &[("SOJOURN_MASTER_KEY", OLD)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+async fn until(caller: &Caller, status: u16) -> serde_json::Value {
+    let begun = Instant::now();
+    loop {
+        let answer = caller.get("/sessions").await;
+        if answer.status == status {
+            return answer.body;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "still {}", answer.status);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_suspended_organization_waits_and_goes_on() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let owner = service.owner();
+    let organization = owner.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
+    let session = owner.play(json!([{ "text": "Later." }])).await;
+    run(&ground, &["suspend-org", &organization]);
+    assert_eq!(until(&owner, 403).await["error"]["code"], "organization_suspended");
+    assert!(run(&ground, &["list-orgs"]).contains(&format!("{organization} suspended")));
+    let worker = ground.serve(&["--role=worker"]).await;
+    // Long enough for a worker to have taken it.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    run(&ground, &["resume-org", &organization]);
+    until(&owner, 200).await;
+    let log = owner.settled(&session, 1).await;
+    let resumed = owner.get("/audit?action=organization.resumed").await.ok()["data"][0]["at"].clone();
+    let started = log.iter().find(|event| event["type"] == "turn.started").expect("it ran");
+    assert!(started["ts"].as_str() >= resumed.as_str(), "no turn starts while it is suspended");
+    worker.stop().await;
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let stranger = service.caller(&ground.organization("strangers").await);
+    let id = stranger.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
+    let body = json!({ "input": { "script": [{ "text": "Gone." }] }, "agent": stranger.inline_agent().await,
+        "webhook": "http://127.0.0.1:9/hook" });
+    stranger.post("/sessions", body).await.ok();
+    stranger.post("/credentials", json!({ "key": "sk-1" })).await.ok();
+    stranger.post("/webhooks", json!({ "url": "http://127.0.0.1:9/hook" })).await.ok();
+    let keep = service.owner().play(json!([{ "text": "Kept." }])).await;
+    let wrong = admin(
+        &ground,
+        &["delete-org", &id, "--confirm", "org_01jd0000000000000000000000"],
+        &[("SOJOURN_MASTER_KEY", OLD)],
+    );
+    assert!(!wrong.status.success(), "the id has to be named twice");
+    stranger.get("/sessions").await.ok();
+    run(&ground, &["delete-org", &id, "--confirm", &id]);
+    until(&stranger, 401).await;
+    let mut superuser = ground.database.superuser().await;
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.relname::text from pg_class c
+         join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
+         where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+         order by 1",
+    )
+    .fetch_all(&mut superuser)
+    .await
+    .expect("tables");
+    let tenant = id.parse::<TenantId>().expect("an id").uuid();
+    let mut left = Vec::new();
+    for table in tables {
+        let sql = format!("select count(*) from {table} where tenant_id = $1");
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+            .bind(tenant)
+            .fetch_one(&mut superuser)
+            .await
+            .expect("a count");
+        if count > 0 {
+            left.push(table);
+        }
+    }
+    assert_eq!(left, ["audit", "leftover", "tenant"]);
+    let key: Vec<u8> = sqlx::query_scalar("select data_key from tenant where tenant_id = $1")
+        .bind(tenant)
+        .fetch_one(&mut superuser)
+        .await
+        .expect("the row");
+    assert!(key.is_empty(), "the key is shredded");
+    service.owner().get(&format!("/sessions/{keep}")).await.ok();
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn the_master_key_is_replaced_while_the_service_runs() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let owner = service.owner();
+    let hook = json!({ "url": "http://127.0.0.1:9/hook" });
+    owner.post("/webhooks", hook.clone()).await.ok();
+    service.stop().await;
+    let (new, before) = (format!("--master-key={NEW}"), format!("--master-key-before={OLD}"));
+    let both = ground.serve(&["--role=api", &new, &before]).await;
+    both.owner().post("/webhooks", hook.clone()).await.ok();
+    let output = admin(
+        &ground,
+        &["rotate-master-key"],
+        &[("SOJOURN_MASTER_KEY", NEW), ("SOJOURN_MASTER_KEY_BEFORE", OLD)],
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("1 organizations were sealed anew"));
+    both.owner().post("/webhooks", hook.clone()).await.ok();
+    both.stop().await;
+    // The old one opens nothing any more, the new one everything: keys too.
+    let output = admin(&ground, &["list-orgs"], &[("SOJOURN_MASTER_KEY", OLD)]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another SOJOURN_MASTER_KEY"));
+    let alone = ground.serve(&["--role=api", &new]).await;
+    assert_eq!(alone.owner().get("/webhooks").await.ok()["data"].as_array().map(Vec::len), Some(3));
+    alone.owner().post("/webhooks", hook).await.ok();
+    alone.stop().await;
+}

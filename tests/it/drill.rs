@@ -1,0 +1,149 @@
+//! The fault table of webhooks: whatever receivers do and whenever the service dies,
+//! every event arrives, under one id.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+
+use crate::{
+    fake::receiver::{Receiver, Reply},
+    support::service::{Ground, KEY},
+};
+
+/// The real program as a process of its own, which can be killed.
+struct Program {
+    child: Child,
+    base: String,
+}
+
+impl Program {
+    fn start(ground: &Ground) -> Self {
+        let urls = ground.urls();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sojourn"))
+            .args(["serve", "--role=api", "--listen=127.0.0.1:0", "--allow-private-webhooks=on"])
+            .args([format!("--data-dir={}", ground.data_dir.path().display())])
+            .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])
+            .args([format!("--system-database-url={}", urls.system), format!("--bootstrap-api-key={KEY}")])
+            .args(["--first-session=off", "--master-key=a passphrase that is long enough for tests"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let base = lines
+            .find_map(|line| {
+                line.ok()?.strip_prefix("sojourn serves ").map(|address| format!("{address}/v3"))
+            })
+            .expect("it says where it serves");
+        // Read on, or a full pipe would stop it.
+        std::thread::spawn(move || lines.count());
+        Self { child, base }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+}
+
+/// What a receiver may do, over and over.
+fn faults(count: usize) -> Vec<Reply> {
+    let table = [
+        Reply::Status(500),
+        Reply::Status(200),
+        Reply::Drop,
+        Reply::Status(200),
+        Reply::RetryAfter(429, "1"),
+        Reply::Cut,
+        Reply::Status(404),
+        Reply::Redirect("http://127.0.0.1:9/elsewhere".parse().expect("a URL")),
+        Reply::Status(204),
+        Reply::RetryAfter(503, "3600"),
+    ];
+    table.into_iter().cycle().take(count).collect()
+}
+
+async fn send_all(program: &Program, session: &str, messages: usize) {
+    let http = reqwest::Client::new();
+    for _ in 0..messages {
+        let request = http.post(format!("{}/sessions/{session}/messages", program.base)).bearer_auth(KEY);
+        let answer = request.json(&json!({ "text": "Tell them." })).send().await.expect("an answer");
+        assert_eq!(answer.status(), 202);
+    }
+}
+
+/// Counts what is not delivered, and makes it due: the hours of the schedule and the
+/// minute of a dead courier's claim pass at once.
+async fn left(superuser: &mut PgConnection) -> i64 {
+    // The faults come at random: no letter is to run out of tries by bad luck.
+    let sql = "with hurried as (
+                   update delivery set ready_at = now(), attempts = least(attempts, 5)
+                   where status = 'failed' or (status = 'delivering' and last_attempt_at < now() - interval '3 seconds')
+               )
+               select count(*) from delivery where status <> 'delivered'";
+    sqlx::query_scalar(sql).fetch_one(superuser).await.expect("a count")
+}
+
+#[tokio::test]
+async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies() {
+    let is_full = std::env::var_os("SOJOURN_TEST_FULL").is_some();
+    let (messages, kills) = if is_full { (10_000, 50) } else { (200, 3) };
+    let ground = Ground::new().await;
+    // No more faults than tries: nobody is tried ten times before it answers.
+    let mut receiver = Receiver::start(faults(messages)).await;
+    let mut program = Program::start(&ground);
+    sojourn::net::install_tls();
+    let http = reqwest::Client::new();
+    let post = async |base: &str, path: &str, body: Value| -> Value {
+        let request = http.post(format!("{base}{path}")).bearer_auth(KEY).json(&body);
+        request.send().await.expect("an answer").json().await.expect("JSON")
+    };
+    let agent = json!({ "name": "noop", "prompt": "", "model": "scripted/noop" });
+    post(&program.base, "/agents", agent).await;
+    let wanted = json!({ "agent": "noop", "webhook": receiver.url().as_str() });
+    let created = post(&program.base, "/sessions", wanted).await;
+    let session = created["session"]["id"].as_str().expect("an id").to_owned();
+    let collected = tokio::spawn(async move {
+        let mut ids: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
+        while let Ok(received) = tokio::time::timeout(Duration::from_secs(20), receiver.next()).await {
+            let body: Value = serde_json::from_slice(&received.body).expect("JSON");
+            let seq = body["event"]["seq"].as_i64().expect("a seq");
+            ids.entry(seq).or_default().insert(received.header("webhook-id").to_owned());
+        }
+        ids
+    });
+    let mut superuser = ground.database.superuser().await;
+    for _ in 0..kills {
+        send_all(&program, &session, messages / kills).await;
+        left(&mut superuser).await;
+        program.kill();
+        program = Program::start(&ground);
+    }
+    let drained = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(200));
+        while left(&mut superuser).await > 0 {
+            looks.tick().await;
+        }
+    };
+    let patience = Duration::from_secs(if is_full { 1_800 } else { 90 });
+    tokio::time::timeout(patience, drained).await.expect("everything is delivered in the end");
+    superuser.close().await.expect("a clean end");
+    program.kill();
+    let ids = collected.await.expect("the collector ends");
+    let sent = messages / kills * kills;
+    assert_eq!(
+        ids.keys().copied().collect::<Vec<_>>(),
+        (2..=sent as i64 + 1).collect::<Vec<_>>(),
+        "none is missing"
+    );
+    assert!(ids.values().all(|ids| ids.len() == 1), "one id over all tries");
+    assert_eq!(ids.values().flatten().collect::<BTreeSet<_>>().len(), sent, "and of each event its own");
+    println!("{sent} events arrived over {kills} kills");
+}

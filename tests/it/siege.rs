@@ -1,0 +1,95 @@
+//! Hostile connections: slow, silent, endless. Others are served meanwhile.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, header};
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::service::{Ground, KEY, Service, send};
+
+fn address(service: &Service) -> String {
+    service.base.trim_start_matches("http://").trim_end_matches("/v3").to_owned()
+}
+
+/// Reads until the other side has closed.
+async fn is_closed(mut stream: TcpStream) -> String {
+    let mut said = Vec::new();
+    // A reset is an end too.
+    let _ = stream.read_to_end(&mut said).await;
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[tokio::test]
+async fn whoever_says_nothing_or_little_is_disconnected_and_delays_nobody() {
+    let count = if std::env::var_os("SOJOURN_TEST_FULL").is_some() { 5_000 } else { 300 };
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let place = address(&service);
+    let begun = Instant::now();
+    let mut idle = Vec::new();
+    for number in 0..count {
+        let mut stream = TcpStream::connect(&place).await.expect("a connection");
+        let start: &[u8] = match number % 4 {
+            0 => b"",
+            1 => b"POST /v3/sessions HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+            2 => b"PRI * HT",
+            _ => b"G",
+        };
+        stream.write_all(start).await.expect("it takes some bytes");
+        idle.push(stream);
+    }
+    let owner = service.owner();
+    for _ in 0..20 {
+        let asked = Instant::now();
+        owner.post("/sessions", json!({})).await.ok();
+        assert!(asked.elapsed() < Duration::from_secs(5), "others are served: {:?}", asked.elapsed());
+    }
+    let ended = tokio::time::timeout(
+        Duration::from_secs(60),
+        futures::future::join_all(idle.into_iter().map(is_closed)),
+    );
+    ended.await.expect("every idle connection is ended");
+    assert!(begun.elapsed() >= Duration::from_secs(10), "but not at once");
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_anywhere_is_refused() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let owner = service.owner();
+    let long = "x".repeat(80 << 10);
+    let request = owner.request(Method::GET, "/sessions").header("x-long", &long);
+    assert_eq!(request.send().await.expect("an answer").status(), 431);
+    // A length that is only claimed is refused before a byte of it is read.
+    let mut stream = TcpStream::connect(address(&service)).await.expect("a connection");
+    let head = format!(
+        "POST /v3/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n\
+         Content-Length: 1099511627776\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("it is taken");
+    let mut said = [0; 12];
+    stream.read_exact(&mut said).await.expect("an answer");
+    assert_eq!(&said, b"HTTP/1.1 413");
+    let deep = format!("{{\"metadata\":{}1{}}}", "{\"a\":".repeat(5_000), "}".repeat(5_000));
+    let request = owner.request(Method::POST, "/sessions").header(header::CONTENT_TYPE, "application/json");
+    send(request.body(deep)).await.error(400);
+    owner.get("/sessions?limit=501").await.error(400);
+    owner.get("/sessions").await.ok();
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn http2_without_asking_is_spoken_too() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let client = reqwest::Client::builder().http2_prior_knowledge().build().expect("a client");
+    let answer =
+        client.get(format!("{}/sessions", service.base)).bearer_auth(KEY).send().await.expect("an answer");
+    assert_eq!((answer.status().as_u16(), answer.version()), (200, reqwest::Version::HTTP_2));
+    service.stop().await;
+}
