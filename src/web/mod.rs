@@ -45,7 +45,8 @@ async fn page(asked: HeaderMap) -> Response {
 /// Assets carry the hash of what they hold in their names.
 async fn asset(Path(name): Path<String>, asked: HeaderMap) -> Response {
     let path = format!("assets/{name}");
-    match Built::get(&path) {
+    let is_plain = !name.starts_with('.') && !name.contains(['/', '\\']);
+    match is_plain.then(|| Built::get(&path)).flatten() {
         Some(file) => answer(&asked, &path, file, "public, max-age=31536000, immutable"),
         None => StatusCode::NOT_FOUND.into_response(),
     }
