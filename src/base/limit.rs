@@ -161,6 +161,9 @@ pub const MODEL_REASON_BYTES_MAX: usize = 600;
 /// Tokens of one kind that one answer is believed to have used: a count is the
 /// word of whoever listens at a tenant's address, and sums must not overflow.
 pub const MODEL_TOKENS_MAX: u64 = 1 << 40;
+/// Micro-USD that one price, or the cost of one call, is believed to be: sums of
+/// these must not overflow either.
+pub const COST_MICROS_MAX: u64 = 1 << 40;
 /// Breakpoints of the prompt cache in one request (Anthropic's rule).
 pub const MODEL_CACHE_POINTS_MAX: usize = 4;
 /// Smallest budget for thinking, in tokens (Anthropic's rule).

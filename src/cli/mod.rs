@@ -3,6 +3,7 @@
 //! `serve` and `admin` are the process itself; everything that concerns a session
 //! talks HTTP, like any other client.
 
+mod account;
 mod client;
 mod first_session;
 mod print;
@@ -58,6 +59,8 @@ enum Admin {
         #[command(flatten)]
         database: Database,
     },
+    #[command(flatten)]
+    Account(account::Account),
 }
 
 /// Does what the command line says; the exit code is the command's.
@@ -66,6 +69,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Serve(settings) => serve::run(*settings).await?,
         Command::Session { connection, command } => return session::run(command, &connection).await,
         Command::Admin(Admin::CreateOrg { name, database }) => create_org(&name, &database).await?,
+        Command::Admin(Admin::Account(command)) => account::run(command).await?,
         Command::Openapi => print!("{}", http::document()),
     }
     Ok(0)

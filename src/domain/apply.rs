@@ -56,14 +56,12 @@ impl Session {
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
-            Body::StepCompleted(step) => self.add_usage(event.draft.turn_id, step.usage),
-            Body::ToolCall { .. } => {
-                self.add_usage(event.draft.turn_id, Usage { tool_calls: 1, ..Usage::default() });
-            }
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
             Body::SessionCreated(_)
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
+            | Body::StepCompleted(_)
+            | Body::ToolCall { .. }
             | Body::ExecCompleted { .. }
             | Body::ToolResult { .. }
             | Body::ErrorModel(_)
@@ -75,6 +73,7 @@ impl Session {
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }
+        self.add_usage(event.draft.turn_id, Usage::of(&event.draft));
         effects
     }
 

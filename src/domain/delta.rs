@@ -13,6 +13,8 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
     pub usage: Usage,
+    /// The model that answered, as `provider/model`.
+    pub model: Option<String>,
     pub start: Option<Start>,
     pub end: Option<TurnCompleted>,
 }
@@ -30,9 +32,9 @@ impl Delta {
     pub fn of<'a>(drafts: impl IntoIterator<Item = &'a Draft>) -> Self {
         let mut delta = Self::default();
         for draft in drafts {
+            delta.usage += Usage::of(draft);
             match &draft.body {
-                Body::StepCompleted(step) => delta.usage += step.usage,
-                Body::ToolCall { .. } => delta.usage.tool_calls += 1,
+                Body::StepCompleted(step) => delta.model = Some(format!("{}/{}", step.provider, step.model)),
                 Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                     delta.start =
                         Some(Start { turn_id: *turn_id, input_to_seq: *input_to_seq, attempt: *attempt });
@@ -45,6 +47,7 @@ impl Delta {
                 | Body::TurnCancelRequested { .. }
                 | Body::AgentMessage { .. }
                 | Body::AgentThinking { .. }
+                | Body::ToolCall { .. }
                 | Body::ExecCompleted { .. }
                 | Body::ToolResult { .. }
                 | Body::ErrorModel(_)

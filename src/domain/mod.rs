@@ -6,17 +6,20 @@
 
 pub mod apply;
 pub mod conversation;
+pub mod cost;
 pub mod decide;
 pub mod delta;
 pub mod entry;
 pub mod event;
 pub mod ids;
+pub mod price;
 pub mod session;
 pub mod tool;
 pub mod turn;
 pub mod usage;
 
 pub use conversation::{Answer, Block, Message, StopReason};
+pub use cost::Cost;
 pub use entry::Entry;
 pub use event::{Actor, ActorKind, Body, Event, Level};
 pub use ids::*;

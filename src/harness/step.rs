@@ -6,7 +6,7 @@ use super::{Halt, history, limits, tools::not_run, turn::Run};
 use crate::{
     base::{Timestamp, backoff::Backoff, limit},
     domain::{
-        Actor, Level, StepId, Usage,
+        Actor, Cost, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
         event::{Body, Draft, Failure, StepCompleted},
         tool::ToolCall,
@@ -84,7 +84,9 @@ impl Run<'_> {
         let step: StepId = self.ports.origin.id();
         let is_final = answer.tool_calls().next().is_none();
         let views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
-        let usage = Usage { steps: 1, tool_calls: 0, ..answer.usage };
+        let cost_micros = self.turn.tariff.step_micros(&answer.usage);
+        let cost = Cost::of_step(cost_micros);
+        let usage = Usage { steps: 1, tool_calls: 0, cost, ..answer.usage };
         let completed = Body::StepCompleted(Box::new(StepCompleted {
             index,
             provider: self.turn.model.provider().to_owned(),
@@ -92,6 +94,8 @@ impl Run<'_> {
             raw: answer.raw,
             blocks: answer.blocks,
             stop: answer.stop,
+            cost_micros,
+            price_version: self.turn.tariff.model.as_ref().map(|(_, version)| version.clone()),
             usage,
             attempt: self.turn.attempt,
             duration_ms: millis(self.ports.origin.now() - started),

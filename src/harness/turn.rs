@@ -16,6 +16,7 @@ use crate::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
         conversation::ModelOptions,
         event::{Body, Draft, Outcome, TurnCompleted},
+        price::{BoxSize, Tariff},
         turn::{TurnError, YieldReason},
     },
 };
@@ -32,6 +33,10 @@ pub struct Turn {
     pub options: ModelOptions,
     /// The model reads input objects as JSON.
     pub objects: bool,
+    /// What all of it costs.
+    pub tariff: Tariff,
+    /// What the sandbox may use, as it is priced.
+    pub size: BoxSize,
 }
 
 /// What the turn reaches the world through.
@@ -102,6 +107,8 @@ impl Run<'_> {
             input_from_seq: window.input_from_seq,
             input_to_seq: window.input_to_seq,
             attempt: self.turn.attempt,
+            // A turn that is taken over was paid for when it began.
+            fee_micros: if resumed.is_none() { self.turn.tariff.fee.turn } else { 0 },
         };
         let started = self.draft(body, Actor::system());
         self.record(vec![started]).await?;

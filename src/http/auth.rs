@@ -58,6 +58,8 @@ scopes! {
     ReadAgents "agents:read" None;
     /// Create and change agents.
     WriteAgents "agents:write" None;
+    /// Read what was used and what it costs.
+    ReadUsage "usage:read" None;
     /// Read credentials, never their keys.
     ReadCredentials "credentials:read" None;
     /// Create and change credentials.

@@ -21,6 +21,7 @@ mod rate;
 mod sessions;
 mod tokens;
 mod turns;
+mod usage;
 mod write;
 
 use std::sync::Arc;
@@ -130,7 +131,8 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(destinations::get, destinations::patch, destinations::delete))
         .routes(routes!(deliveries::list))
         .routes(routes!(deliveries::get))
-        .routes(routes!(deliveries::redeliver));
+        .routes(routes!(deliveries::redeliver))
+        .routes(routes!(usage::prices));
     OpenApiRouter::with_openapi(openapi::header())
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))

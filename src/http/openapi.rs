@@ -42,6 +42,7 @@ pub enum Errors {
         (name = "agents", description = "What a session runs: prompt, model, tools, in immutable revisions."),
         (name = "credentials", description = "Provider keys, sealed at rest."),
         (name = "webhooks", description = "Where events are sent, and what became of each."),
+        (name = "usage", description = "What was used, what it costs, and what may be spent."),
         (name = "service", description = "Whether the service is alive and ready."),
     ),
     components(schemas(ErrorBody, ErrorDetail, ErrorType, StreamMode)),

@@ -8,12 +8,13 @@ use uuid::Uuid;
 use super::{
     Error, Result, Store, Tx,
     alive::{self, overdue},
-    column::{from_json, from_word, json, uncount, word},
+    column::{from_json, from_word, json, word},
     turn,
+    usage::Counters,
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{AgentId, Session, SessionId, Status, TenantId, Turn, Usage, session::Created, turn::LastTurn},
+    domain::{AgentId, Session, SessionId, Status, TenantId, Turn, session::Created, turn::LastTurn},
 };
 
 #[derive(FromRow)]
@@ -37,12 +38,8 @@ struct Row {
     cancel_turn_id: Option<Uuid>,
     ended_turn_id: Option<Uuid>,
     turns: i64,
-    input_tokens: i64,
-    output_tokens: i64,
-    cache_write_tokens: i64,
-    cache_read_tokens: i64,
-    steps: i64,
-    tool_calls: i64,
+    #[sqlx(flatten)]
+    counters: Counters,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
@@ -54,7 +51,8 @@ macro_rules! columns {
             "select session_id, agent_id, credential_id, agent_snapshot::text, title, key, client_id, metadata::text,
                     limits::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
                     cancel_turn_id, ended_turn_id, turns, input_tokens, output_tokens, cache_write_tokens,
-                    cache_read_tokens, steps, tool_calls, created_at, updated_at
+                    cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros,
+                    fee_micros, unpriced_steps, created_at, updated_at
              from session ",
             $rest
         )
@@ -115,14 +113,7 @@ impl Row {
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
             ended,
             turns: self.turns,
-            usage: Usage {
-                input_tokens: uncount(self.input_tokens),
-                output_tokens: uncount(self.output_tokens),
-                cache_write_tokens: uncount(self.cache_write_tokens),
-                cache_read_tokens: uncount(self.cache_read_tokens),
-                steps: uncount(self.steps),
-                tool_calls: uncount(self.tool_calls),
-            },
+            usage: self.counters.into(),
             created_at: self.created_at,
             updated_at: self.updated_at,
         })

@@ -184,6 +184,9 @@ pub struct SessionView {
     #[schema(required)]
     pub last_turn: Option<LastTurn>,
     pub usage: Usage,
+    /// The same for each model; only when the session is read by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_by_model: Option<Vec<ModelUsage>>,
     pub limits: Limits,
     pub metadata: Map<String, Value>,
     #[schema(required)]
@@ -217,6 +220,7 @@ impl From<Session> for SessionView {
             agent_snapshot: created.agent_snapshot,
             last_turn,
             usage: session.usage,
+            usage_by_model: None,
             limits: created.limits,
             metadata: created.metadata,
             key: created.key,
@@ -235,6 +239,14 @@ impl SessionView {
         let phase = until.map(|_| "retrying").or(self.phase);
         Self { phase, next_attempt_at: until, ..self }
     }
+}
+
+/// What was used of one model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ModelUsage {
+    /// `provider/model`.
+    pub model: String,
+    pub usage: Usage,
 }
 
 /// A new session and the browser's key to it.

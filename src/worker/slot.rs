@@ -16,11 +16,15 @@ use crate::{
         backoff::Backoff,
         limit::{self, RECORD_ATTEMPTS_MAX, TURN_ATTEMPTS_MAX},
     },
-    domain::{Session, Status, TenantId, TurnId},
+    domain::{
+        Session, Status, TenantId, TurnId,
+        price::{BoxSize, Tariff},
+    },
     harness::{self, Halt, Model, Signals},
     journal::TurnWriter,
     model::{Connection, ModelName, NoModel},
     queue::{Lease, State},
+    sandbox::BoxLimits,
     store::{
         self,
         agent::Revision,
@@ -283,6 +287,9 @@ async fn prepare(
             return Ok(Err(("no_credential", error.to_string())));
         }
     };
+    let own = worker.store.prices_of(tenant).await.map_err(unavailable)?;
+    // The only box that there is.
+    let size = BoxLimits::default();
     let turn = harness::Turn {
         id: turn,
         attempt,
@@ -291,6 +298,8 @@ async fn prepare(
         model_name: name.model,
         prompt: revision.prompt,
         options: snapshot.model_options.clone(),
+        tariff: Tariff::of(&snapshot.model, own.as_ref()),
+        size: BoxSize { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes },
     };
     Ok(Ok((turn, snapshot.tools.clone())))
 }

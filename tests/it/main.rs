@@ -3,6 +3,7 @@
 
 mod alive;
 mod api;
+mod budgets;
 mod cli;
 mod embedded;
 mod fairness;

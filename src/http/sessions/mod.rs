@@ -18,7 +18,7 @@ use super::{
 use crate::{
     domain::{SessionId, Status, decide::Command},
     journal::Unit,
-    wire::session::{PatchSession, SessionView},
+    wire::session::{ModelUsage, PatchSession, SessionView},
 };
 
 /// Get a session.
@@ -34,6 +34,8 @@ pub async fn get(
     let session = tx.session(id).await?;
     let waits = tx.waits(std::slice::from_ref(&session)).await?.remove(&id);
     let mut view = SessionView::from(session).waiting(waits);
+    let by_model = tx.usage_by_model(id).await?.into_iter();
+    view.usage_by_model = Some(by_model.map(|(model, usage)| ModelUsage { model, usage }).collect());
     if view.status == Status::Queued {
         view.queue_position = tx.queue_position(id).await?;
     }

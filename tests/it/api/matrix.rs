@@ -29,7 +29,8 @@ struct Row {
 /// The ids of one organization's things, by the name of the path's parameter.
 type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 6] = [
+const SCOPES: [&str; 7] = [
+    "usage:read",
     "sessions:read",
     "sessions:write",
     "agents:read",
@@ -88,6 +89,7 @@ fn table() -> BTreeMap<&'static str, Row> {
         ("deleteDestination", row("sessions:write", 204, nothing)),
         ("listDeliveries", row("sessions:read", 200, nothing)),
         ("getDelivery", row("sessions:read", 200, nothing)),
+        ("getPrices", row("usage:read", 200, nothing)),
         ("redeliver", row("sessions:write", 202, empty)),
     ])
 }

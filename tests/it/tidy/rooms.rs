@@ -33,7 +33,7 @@ const MAY_IMPORT: [(&str, &str); 17] = [
     ("http", "base domain wire store journal stream blob net model tool webhook"),
     // `serve`, `admin` and `openapi` are the program itself, not a client of it: they
     // name the root, the settings and what the first session plays on.
-    ("cli", "base wire app config http model net shutdown store telemetry"),
+    ("cli", "base domain wire app config http model net shutdown store telemetry"),
 ];
 /// Rooms of the table that are not built yet.
 const TO_COME: [&str; 2] = ["egress", "web"];
