@@ -26,6 +26,7 @@ impl Session {
             cancel_turn_id: None,
             ended: None,
             turns: 0,
+            active_seconds: 0,
             usage: Usage::default(),
             created_at: event.ts,
             updated_at: event.ts,
@@ -128,6 +129,7 @@ impl Session {
         turn.result_event_id = completed.result_event_id;
         turn.error.clone_from(&completed.error);
         turn.active_seconds = completed.active_seconds;
+        self.active_seconds += completed.active_seconds;
         self.cancel_turn_id.take_if(|canceled| *canceled == id);
         self.ended = Some(LastTurn {
             id,

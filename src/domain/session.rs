@@ -58,6 +58,15 @@ pub struct Limits {
     /// Model calls within one turn (default 200).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
+    /// Cost of the whole session, in micro-USD.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<u64>,
+    /// Seconds in which turns are worked on, in the whole session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<u64>,
+    /// Tool calls of the whole session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<u64>,
 }
 
 impl Limits {
@@ -68,6 +77,9 @@ impl Limits {
             turn_seconds: over.turn_seconds.or(self.turn_seconds),
             turns: over.turns.or(self.turns),
             steps: over.steps.or(self.steps),
+            cost_micros: over.cost_micros.or(self.cost_micros),
+            duration_seconds: over.duration_seconds.or(self.duration_seconds),
+            tool_calls: over.tool_calls.or(self.tool_calls),
         }
     }
 }
@@ -129,6 +141,8 @@ pub struct Session {
     pub ended: Option<LastTurn>,
     /// Turns that have started.
     pub turns: i64,
+    /// Seconds in which turns that ended were worked on.
+    pub active_seconds: u64,
     pub usage: Usage,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,

@@ -14,6 +14,9 @@ use crate::{
     model::Fault,
 };
 
+/// The error of a turn whose cost is limited and whose model has no price.
+const PRICE_UNKNOWN: &str = "price_unknown";
+
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
 impl Run<'_> {
@@ -28,8 +31,12 @@ impl Run<'_> {
             // Limits may have changed since the last call: each asks the row.
             self.session = self.ports.journal.session().await?;
         }
-        if let Some(trip) = limits::forbids_step(self.session.created.limits, self.session_usage(), steps) {
+        let limits = self.session.created.limits;
+        if let Some(trip) = limits::forbids_step(limits, &self.tally) {
             return self.end_by(trip, Vec::new()).await;
+        }
+        if limits.cost_micros.is_some() && self.turn.tariff.model.is_none() {
+            return self.fail(PRICE_UNKNOWN, self.no_price("`cost_micros`"), Vec::new()).await;
         }
         let request = self.request();
         let started = self.ports.origin.now();
@@ -51,30 +58,41 @@ impl Run<'_> {
         }
     }
 
-    /// Ends the turn when its last answer used up the tokens: what that asked for is
+    /// Why a call without a price is not made where something limits what it may cost.
+    fn no_price(&self, limit: &str) -> String {
+        let model = &self.turn.model_name;
+        format!("no price list knows {model}, so {limit} cannot be kept; see docs/budgets.md")
+    }
+
+    /// Ends the turn when its last answer used up a limit of the session: what that asked for is
     /// not run. An answer that asked for nothing is the turn's end anyway.
     async fn stop_over_budget(&mut self, asked_for: Vec<ToolCall>) -> Result<bool, Halt> {
-        let trips = |run: &Self| limits::tokens(run.session.created.limits, run.session_usage());
+        let trips = |run: &Self| limits::used_up(run.session.created.limits, run.session_usage());
         if asked_for.is_empty() || trips(self).is_none() {
             return Ok(false);
         }
         self.session = self.ports.journal.session().await?;
         let Some(trip) = trips(self) else { return Ok(false) };
-        let words = "This tool did not run: the session's `tokens` were used up.";
-        let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.to_owned())));
+        let words = format!("This tool did not run: the session's `{}` were used up.", trip.limit);
+        let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.clone())));
         let results = results.collect();
         self.end_by(trip, results).await
     }
 
     fn request(&self) -> ModelRequest {
         let wanted = self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT);
-        let left = limits::tokens_left(self.session.created.limits, self.session_usage());
+        let (limits, used) = (self.session.created.limits, self.session_usage());
+        let tokens = limits::tokens_left(limits, used);
+        let affordable = limits::micros_left(limits, used);
+        let affordable = affordable.and_then(|micros| self.turn.tariff.output_tokens_for(micros));
+        let left = tokens.into_iter().chain(affordable).min();
         ModelRequest {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),
             tools: self.ports.tools.specs().to_vec(),
             history: history::build(&self.log, self.turn.objects),
-            max_tokens: left.map_or(wanted, |left| wanted.min(left)),
+            // At least one: what is left was looked at before.
+            max_tokens: left.map_or(wanted, |left| wanted.min(left.max(1))),
             options: self.turn.options.clone(),
         }
     }

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::{
     Halt, Journal, Model, Signals, Tools,
-    limits::{self, Trip},
+    limits::{self, Tally, Trip},
     next::{Finish, Next, next},
 };
 use crate::{
@@ -55,6 +55,7 @@ pub(super) struct Run<'a> {
     pub ports: Ports<'a>,
     pub session: Session,
     pub log: Vec<Event>,
+    pub tally: Tally,
     /// Calls that this run announced itself; all others may have run before.
     pub fresh: HashSet<String>,
 }
@@ -69,7 +70,8 @@ pub(super) struct Run<'a> {
 pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
     let session = ports.journal.session().await?;
     let log = ports.journal.log().await?;
-    let mut run = Run { turn, ports, session, log, fresh: HashSet::new() };
+    let tally = Tally::of(turn.id, log.iter().map(|event| &event.draft));
+    let mut run = Run { turn, ports, session, log, tally, fresh: HashSet::new() };
     loop {
         let ended = match run.checkpoint().await? {
             Some(interrupt) => run.give_up(interrupt).await?,
@@ -183,11 +185,27 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// Appends events and remembers them as part of the log.
-    pub(super) async fn record(&mut self, drafts: Vec<Draft>) -> Result<(), Halt> {
+    /// Appends events, with the warnings that are due with them, and remembers them as
+    /// part of the log.
+    pub(super) async fn record(&mut self, mut drafts: Vec<Draft>) -> Result<(), Halt> {
+        self.warn(&mut drafts);
         let events = self.ports.journal.record(drafts).await?;
+        events.iter().for_each(|event| self.tally.add(&event.draft));
         self.log.extend(events);
         Ok(())
+    }
+
+    fn warn(&self, drafts: &mut Vec<Draft>) {
+        let mut tally = self.tally.clone();
+        drafts.iter().for_each(|draft| tally.add(draft));
+        // Nothing follows the end of a turn.
+        let ends = drafts.last().is_some_and(|last| matches!(last.body, Body::TurnCompleted(_)));
+        if ends {
+            tally.ended_seconds = self.tally.ended_seconds;
+        }
+        let due = tally.warnings(self.session.created.limits, self.active_seconds());
+        let place = drafts.len() - usize::from(ends);
+        drafts.splice(place..place, due.into_iter().map(|body| self.draft(body, Actor::system())));
     }
 
     pub(super) fn draft(&self, body: Body, actor: Actor) -> Draft {
@@ -204,13 +222,12 @@ impl Run<'_> {
 
     /// What the turn has used so far.
     pub(super) fn usage(&self) -> Usage {
-        crate::domain::delta::Delta::of(self.own_events().map(|event| &event.draft)).usage
+        self.tally.own
     }
 
     /// What the session has used so far, this turn included.
     pub(super) fn session_usage(&self) -> Usage {
-        let before = crate::domain::delta::Delta::of(self.log.iter().map(|event| &event.draft));
-        before.usage
+        self.tally.session
     }
 
     pub(super) fn own_events(&self) -> impl DoubleEndedIterator<Item = &Event> {

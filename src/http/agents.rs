@@ -82,7 +82,7 @@ pub async fn create(
             id,
             name: wanted.name,
             credential,
-            limits: wanted.limits,
+            limits: wanted.limits.into(),
             revision,
             created_at: now,
             updated_at: now,
@@ -148,7 +148,7 @@ pub async fn patch(
         unit.tx().insert_revision(&agent.revision).await?;
     }
     if let Some(limits) = change.limits {
-        agent.limits = agent.limits.overridden_by(limits);
+        agent.limits = agent.limits.overridden_by(limits.into());
     }
     agent.updated_at = app.0.journal.origin().now();
     unit.tx().update_agent(&agent).await?;
@@ -274,7 +274,7 @@ async fn same_or_conflict(
         && revision.model_options == wanted.model_options
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools
-        && existing.limits == wanted.limits
+        && existing.limits == wanted.limits.into()
         && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
         && credentials::is_same_key(app, unit, existing.credential, wanted.key.as_deref()).await?;
     if is_same { Ok(Answer::new(StatusCode::OK, &view(existing))) } else { Err(name_taken()) }

@@ -115,6 +115,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(credentials::set_default))
         .routes(routes!(sessions::create::create, sessions::list::list))
         .routes(routes!(sessions::get, sessions::patch))
+        .routes(routes!(sessions::usage))
         .routes(routes!(sessions::steer::steer, events::messages))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))

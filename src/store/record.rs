@@ -154,7 +154,8 @@ with s as (
         sandbox_cpu_micros = sandbox_cpu_micros + $33,
         sandbox_memory_micros = sandbox_memory_micros + $34,
         fee_micros = fee_micros + $35,
-        unpriced_steps = unpriced_steps + $36
+        unpriced_steps = unpriced_steps + $36,
+        active_seconds = active_seconds + coalesce($25, 0)
     where tenant_id = $1
       and session_id = $2
       and epoch = $3

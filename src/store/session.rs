@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{
     Error, Result, Store, Tx,
     alive::{self, overdue},
-    column::{from_json, from_word, json, word},
+    column::{count, from_json, from_word, json, uncount, word},
     turn,
     usage::Counters,
 };
@@ -38,6 +38,7 @@ struct Row {
     cancel_turn_id: Option<Uuid>,
     ended_turn_id: Option<Uuid>,
     turns: i64,
+    active_seconds: i64,
     #[sqlx(flatten)]
     counters: Counters,
     created_at: Timestamp,
@@ -50,7 +51,7 @@ macro_rules! columns {
         concat!(
             "select session_id, agent_id, credential_id, agent_snapshot::text, title, key, client_id, metadata::text,
                     limits::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
-                    cancel_turn_id, ended_turn_id, turns, input_tokens, output_tokens, cache_write_tokens,
+                    cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens, cache_write_tokens,
                     cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros,
                     fee_micros, unpriced_steps, created_at, updated_at
              from session ",
@@ -113,6 +114,7 @@ impl Row {
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
             ended,
             turns: self.turns,
+            active_seconds: uncount(self.active_seconds),
             usage: self.counters.into(),
             created_at: self.created_at,
             updated_at: self.updated_at,
@@ -247,7 +249,7 @@ impl Tx {
             "update session
              set title = $3, metadata = $4::json, limits = $5::json, status = $6, head = $7, input_head = $8,
                  input_cursor = $9, running_turn_id = $10, queued_turn_id = $11, cancel_turn_id = $12,
-                 ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15,
+                 ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
                  epoch = epoch + case when $6 = 'archived' then 1 else 0 end
              where tenant_id = $1 and session_id = $2",
         )
@@ -266,6 +268,7 @@ impl Tx {
         .bind(session.ended.as_ref().map(|turn| turn.id.uuid()))
         .bind(session.turns)
         .bind(session.updated_at)
+        .bind(count(session.active_seconds))
         .execute(self.connection())
         .await?;
         for turn in ended.iter().chain(&session.queued) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::countable;
+use super::{countable, limits::LimitsInput};
 use crate::{
     base::{
         json,
@@ -39,9 +39,9 @@ pub struct CreateAgent {
     /// A stored credential. Not with `key`.
     #[garde(skip)]
     pub credential: Option<CredentialId>,
-    #[garde(custom(countable))]
+    #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
-    pub limits: Limits,
+    pub limits: LimitsInput,
     /// Names of the tools it may use; absent for all.
     #[garde(inner(length(max = 64), inner(length(bytes, min = 1, max = 64))))]
     pub tools: Option<Vec<String>>,
@@ -65,9 +65,9 @@ pub struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<CredentialId>)]
     pub credential: Option<Option<CredentialId>>,
-    #[garde(custom(countable))]
+    #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
-    pub limits: Option<Limits>,
+    pub limits: Option<LimitsInput>,
     #[garde(inner(inner(length(max = 64), inner(length(bytes, min = 1, max = 64)))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]

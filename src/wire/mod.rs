@@ -8,6 +8,7 @@ pub mod credential;
 pub mod error;
 pub mod event;
 pub mod id;
+pub mod limits;
 pub mod page;
 pub mod price;
 pub mod session;

@@ -7,7 +7,8 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    countable, small_object,
+    limits::LimitsInput,
+    small_object,
     webhook::{CreateDestination, DestinationView},
 };
 use crate::{
@@ -43,9 +44,9 @@ pub struct CreateSession {
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
     /// In front of the agent's own.
-    #[garde(custom(countable))]
+    #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
-    pub limits: Limits,
+    pub limits: LimitsInput,
     /// For routing; returned verbatim, in webhooks too.
     #[garde(custom(searchable))]
     #[serde(default)]
@@ -94,9 +95,9 @@ pub struct PatchSession {
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
     /// Only the limits that are named change; they may be raised while a turn runs.
-    #[garde(custom(countable))]
+    #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
-    pub limits: Option<Limits>,
+    pub limits: Option<LimitsInput>,
 }
 
 /// A message to the agent: `text`, or an `envelope` that carries it.
@@ -184,10 +185,9 @@ pub struct SessionView {
     #[schema(required)]
     pub last_turn: Option<LastTurn>,
     pub usage: Usage,
-    /// The same for each model; only when the session is read by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage_by_model: Option<Vec<ModelUsage>>,
     pub limits: Limits,
+    /// What counts against them so far.
+    pub budget_consumed: BudgetConsumed,
     pub metadata: Map<String, Value>,
     #[schema(required)]
     pub key: Option<String>,
@@ -206,6 +206,7 @@ impl From<Session> for SessionView {
     fn from(session: Session) -> Self {
         let never_ran = session.status == Status::Idle && session.input_head == 0;
         let last_turn = session.last_turn();
+        let budget_consumed = BudgetConsumed::of(&session);
         let created = session.created;
         Self {
             id: session.id,
@@ -220,8 +221,8 @@ impl From<Session> for SessionView {
             agent_snapshot: created.agent_snapshot,
             last_turn,
             usage: session.usage,
-            usage_by_model: None,
             limits: created.limits,
+            budget_consumed,
             metadata: created.metadata,
             key: created.key,
             title: created.title,
@@ -239,6 +240,37 @@ impl SessionView {
         let phase = until.map(|_| "retrying").or(self.phase);
         Self { phase, next_attempt_at: until, ..self }
     }
+}
+
+/// What counts against the limits of the whole session, by their names.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BudgetConsumed {
+    pub tokens: u64,
+    pub turns: u64,
+    /// Everything that has a price.
+    pub cost_micros: u64,
+    /// Of turns that ended.
+    pub duration_seconds: u64,
+    pub tool_calls: u64,
+}
+
+impl BudgetConsumed {
+    fn of(session: &Session) -> Self {
+        Self {
+            tokens: session.usage.tokens(),
+            turns: u64::try_from(session.turns).unwrap_or_default(),
+            cost_micros: session.usage.cost.known_micros(),
+            duration_seconds: session.active_seconds,
+            tool_calls: session.usage.tool_calls,
+        }
+    }
+}
+
+/// What a session used: in all, and of each model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SessionUsage {
+    pub usage: Usage,
+    pub models: Vec<ModelUsage>,
 }
 
 /// What was used of one model.

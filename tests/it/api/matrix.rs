@@ -89,6 +89,7 @@ fn table() -> BTreeMap<&'static str, Row> {
         ("deleteDestination", row("sessions:write", 204, nothing)),
         ("listDeliveries", row("sessions:read", 200, nothing)),
         ("getDelivery", row("sessions:read", 200, nothing)),
+        ("getSessionUsage", row("sessions:read", 200, nothing)),
         ("getPrices", row("usage:read", 200, nothing)),
         ("redeliver", row("sessions:write", 202, empty)),
     ])

@@ -70,7 +70,8 @@ async fn steps_turns_and_sessions_cost_what_the_provider_bills() {
     let all = &session["usage"];
     assert_eq!(micros(all, "model_micros"), USED.map(billed).iter().sum::<u64>());
     assert_eq!(micros(all, "total_micros"), micros(all, "model_micros") + 80);
-    assert_eq!(session["usage_by_model"], json!([{ "model": "anthropic/m-1", "usage": all }]));
+    let told = owner.get(&format!("/sessions/{id}/usage")).await.ok();
+    assert_eq!(told, json!({ "usage": all, "models": [{ "model": "anthropic/m-1", "usage": all }] }));
     scene.close().await;
 }
 

@@ -1,6 +1,7 @@
 //! Money: what a session costs, and what stops it from costing more.
 
 mod cost;
+mod limits;
 
 use serde_json::{Value, json};
 use sojourn::{
