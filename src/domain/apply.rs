@@ -4,9 +4,9 @@
 //! for a leased turn; a property test holds the two together.
 
 use super::{
-    event::{Body, Event, TurnCompleted},
+    event::{ActorKind, Body, CancelMode, Event, TurnCompleted},
     ids::*,
-    session::{Created, Session, Status},
+    session::{Created, Session, Status, Stopped},
     turn::{LastTurn, Turn, TurnState, YieldReason},
     usage::Usage,
 };
@@ -25,6 +25,8 @@ impl Session {
             queued: None,
             cancel_turn_id: None,
             ended: None,
+            actor: event.draft.actor.clone(),
+            stopped: None,
             turns: 0,
             active_seconds: 0,
             usage: Usage::default(),
@@ -51,14 +53,23 @@ impl Session {
                     self.created.limits = *limits;
                 }
             }
-            Body::SessionStatusChanged { to, .. } => self.status = *to,
+            Body::SessionStatusChanged { to, .. } => {
+                self.status = *to;
+                self.stopped = Some(Stopped::by(event));
+            }
             Body::UserMessage { .. } => self.take_input(event),
-            Body::TurnCancelRequested { turn_id, .. } => self.cancel_turn_id = Some(*turn_id),
+            Body::TurnCancelRequested { turn_id, mode } => {
+                self.cancel_turn_id = Some(*turn_id);
+                if *mode == CancelMode::Cancel {
+                    self.stopped = Some(Stopped::by(event));
+                }
+            }
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
             Body::SessionCreated(_)
+            | Body::SessionRejected { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
             | Body::StepCompleted(_)
@@ -131,11 +142,16 @@ impl Session {
         turn.active_seconds = completed.active_seconds;
         self.active_seconds += completed.active_seconds;
         self.cancel_turn_id.take_if(|canceled| *canceled == id);
+        // Ended by a caller: what a worker ends was asked for before.
+        if matches!(event.draft.actor.kind, ActorKind::Human | ActorKind::Trigger) {
+            self.stopped = Some(Stopped::by(event));
+        }
         self.ended = Some(LastTurn {
             id,
             state: turn.state,
             yield_reason: turn.yield_reason,
             result_event_id: turn.result_event_id,
+            error_code: turn.error.as_ref().map(|error| error.code.clone()),
         });
         if self.running.is_none() {
             self.status = match &self.queued {

@@ -43,6 +43,7 @@ impl Delta {
                 Body::SessionCreated(_)
                 | Body::SessionUpdated { .. }
                 | Body::SessionStatusChanged { .. }
+                | Body::SessionRejected { .. }
                 | Body::UserMessage { .. }
                 | Body::TurnCancelRequested { .. }
                 | Body::AgentMessage { .. }

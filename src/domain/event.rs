@@ -124,6 +124,9 @@ pub enum Body {
     /// The status changed by a caller's hand (archive); turns say theirs themselves.
     #[serde(rename = "session.status_changed")]
     SessionStatusChanged { from: Status, to: Status },
+    /// A check before a turn failed: the turn ends, and nothing was made for it.
+    #[serde(rename = "session.rejected")]
+    SessionRejected { reason: String, message: String },
     /// Input. Makes a queued turn, or joins the queued one that `turn_id` names;
     /// a session at rest becomes `queued`.
     #[serde(rename = "user.message")]
@@ -312,6 +315,7 @@ impl Body {
             Self::SessionCreated(_) => "session.created",
             Self::SessionUpdated { .. } => "session.updated",
             Self::SessionStatusChanged { .. } => "session.status_changed",
+            Self::SessionRejected { .. } => "session.rejected",
             Self::UserMessage { .. } => "user.message",
             Self::TurnCancelRequested { .. } => "turn.cancel_requested",
             Self::TurnStarted { .. } => "turn.started",
@@ -344,6 +348,7 @@ impl Body {
             | Self::SessionCreated(_)
             | Self::SessionUpdated { .. }
             | Self::SessionStatusChanged { .. }
+            | Self::SessionRejected { .. }
             | Self::TurnCancelRequested { .. }
             | Self::TurnStarted { .. }
             | Self::AgentThinking { .. }

@@ -11,6 +11,7 @@ pub mod decide;
 pub mod delta;
 pub mod entry;
 pub mod event;
+pub mod exit;
 pub mod ids;
 pub mod price;
 pub mod session;

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::{
     conversation::ModelOptions,
+    event::{Actor, Event},
     ids::*,
     turn::{LastTurn, Turn},
     usage::Usage,
@@ -139,6 +140,10 @@ pub struct Session {
     pub cancel_turn_id: Option<TurnId>,
     /// The newest turn that has ended.
     pub ended: Option<LastTurn>,
+    /// Who made it.
+    pub actor: Actor,
+    /// The last time that a caller canceled or closed it.
+    pub stopped: Option<Stopped>,
     /// Turns that have started.
     pub turns: i64,
     /// Seconds in which turns that ended were worked on.
@@ -146,6 +151,21 @@ pub struct Session {
     pub usage: Usage,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+}
+
+/// Who stopped a session, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Stopped {
+    pub by: Actor,
+    #[serde(with = "time::serde::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+impl Stopped {
+    pub(super) fn by(event: &Event) -> Self {
+        Self { by: event.draft.actor.clone(), at: event.ts }
+    }
 }
 
 impl Session {
@@ -162,6 +182,7 @@ impl Session {
             state: turn.state,
             yield_reason: None,
             result_event_id: None,
+            error_code: None,
         })
         .or_else(|| self.ended.clone())
     }

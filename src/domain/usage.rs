@@ -60,6 +60,7 @@ impl Usage {
             Body::SessionCreated(_)
             | Body::SessionUpdated { .. }
             | Body::SessionStatusChanged { .. }
+            | Body::SessionRejected { .. }
             | Body::UserMessage { .. }
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }

@@ -116,6 +116,7 @@ impl Builder {
             Body::SessionCreated(_)
             | Body::SessionUpdated { .. }
             | Body::SessionStatusChanged { .. }
+            | Body::SessionRejected { .. }
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }

@@ -17,8 +17,9 @@ use crate::{
         limit::{DESTINATIONS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
     },
     domain::{
-        AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
-        session::{AgentSnapshot, Limits, Source},
+        Actor, AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
+        exit::ExitStatus,
+        session::{AgentSnapshot, Limits, Source, Stopped},
         turn::LastTurn,
     },
 };
@@ -194,6 +195,14 @@ pub struct SessionView {
     #[schema(required)]
     pub title: Option<String>,
     pub source: Source,
+    /// Who made it.
+    pub actor: Actor,
+    /// What became of it, in one word; null while it goes on.
+    #[schema(required)]
+    pub exit_status: Option<ExitStatus>,
+    /// The last time that a caller canceled or closed it.
+    #[schema(required)]
+    pub stopped: Option<Stopped>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
@@ -207,6 +216,7 @@ impl From<Session> for SessionView {
         let never_ran = session.status == Status::Idle && session.input_head == 0;
         let last_turn = session.last_turn();
         let budget_consumed = BudgetConsumed::of(&session);
+        let exit_status = session.exit_status();
         let created = session.created;
         Self {
             id: session.id,
@@ -227,6 +237,9 @@ impl From<Session> for SessionView {
             key: created.key,
             title: created.title,
             source: created.source,
+            actor: session.actor,
+            exit_status,
+            stopped: session.stopped,
             client_id: created.client_id,
             created_at: session.created_at,
             updated_at: session.updated_at,

@@ -206,6 +206,7 @@ impl Database {
             state: turn.state,
             yield_reason: turn.yield_reason,
             result_event_id: turn.result_event_id,
+            error_code: turn.error.as_ref().map(|error| error.code.clone()),
         });
         self.ended.push(turn);
     }
