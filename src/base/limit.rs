@@ -19,6 +19,9 @@ pub const NAME_BYTES_MAX: usize = 200;
 pub const PAGE_ROWS_DEFAULT: u32 = 50;
 /// Rows of a page at most; a page is built in memory.
 pub const PAGE_ROWS_MAX: u32 = 500;
+/// Days of usage that are summed when the caller names none, and at most.
+pub const USAGE_DAYS_DEFAULT: i64 = 28;
+pub const USAGE_DAYS_MAX: i64 = 400;
 /// How long a request may take before it is answered 503.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an equal request in flight is waited for before 409.
@@ -130,6 +133,8 @@ pub const MODEL_CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 pub const MODEL_ANSWER_BYTES_MAX: usize = 16 << 20;
 /// `max_tokens` of a model call when the agent names none.
 pub const MODEL_MAX_TOKENS_DEFAULT: u64 = 16_384;
+/// How long a call waits before it asks again for money that is promised to others.
+pub const SPEND_WAIT: Duration = Duration::from_secs(1);
 /// Tool calls of one step that run at the same time (read-only ones).
 pub const PARALLEL_TOOLS_MAX: usize = 8;
 /// Tool calls that one answer may ask for.

@@ -15,6 +15,8 @@ pub struct Delta {
     pub usage: Usage,
     /// The model that answered, as `provider/model`.
     pub model: Option<String>,
+    /// A model call is over, so what was promised for it is free again.
+    pub settles: bool,
     pub start: Option<Start>,
     pub end: Option<TurnCompleted>,
 }
@@ -33,6 +35,8 @@ impl Delta {
         let mut delta = Self::default();
         for draft in drafts {
             delta.usage += Usage::of(draft);
+            delta.settles |=
+                matches!(draft.body, Body::StepCompleted(_) | Body::ErrorModel(_) | Body::TurnCompleted(_));
             match &draft.body {
                 Body::StepCompleted(step) => delta.model = Some(format!("{}/{}", step.provider, step.model)),
                 Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {

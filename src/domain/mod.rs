@@ -15,6 +15,7 @@ pub mod exit;
 pub mod ids;
 pub mod price;
 pub mod session;
+pub mod spend;
 pub mod tool;
 pub mod turn;
 pub mod usage;

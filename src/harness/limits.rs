@@ -67,6 +67,11 @@ impl Tally {
         }
     }
 
+    /// Whether the limit, as it is, was warned of.
+    pub(super) fn has_warned(&self, limit: &str, allowed: u64) -> bool {
+        self.warned.contains(&(limit.to_owned(), allowed))
+    }
+
     /// Warnings that are due, each once for a limit as it is: 80 % of it are used.
     pub(super) fn warnings(&self, limits: Limits, active_seconds: u64) -> Vec<Body> {
         let used = [
@@ -82,8 +87,11 @@ impl Tally {
             let allowed = allowed?;
             // As u128: a limit may be as large as a counter can be.
             let is_close = u128::from(used) * 5 >= u128::from(allowed) * 4 && allowed > 0;
-            let is_new = !self.warned.contains(&(name.to_owned(), allowed));
-            (is_close && is_new).then(|| Body::LimitWarning { limit: name.to_owned(), used, allowed })
+            (is_close && !self.has_warned(name, allowed)).then(|| Body::LimitWarning {
+                limit: name.to_owned(),
+                used,
+                allowed,
+            })
         });
         due.collect()
     }

@@ -20,6 +20,7 @@ use async_trait::async_trait;
 use crate::domain::{
     Event, Session,
     event::Draft,
+    spend::Verdict,
     tool::{Replay, ToolCall, ToolSpec},
 };
 
@@ -35,6 +36,10 @@ pub trait Journal: Send + Sync {
     async fn log(&self) -> Result<Vec<Event>, Halt>;
     /// The session as it is now: its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
+    /// Asks for the next model call, which may cost as much as `most` says, and keeps
+    /// that for it until the append that tells of its end. `most` is asked only where
+    /// something binds; it knows nothing of a model without a price.
+    async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt>;
 }
 
 /// The tools of the session, with its sandbox behind them.

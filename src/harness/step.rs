@@ -9,6 +9,7 @@ use crate::{
         Actor, Cost, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
         event::{Body, Draft, Failure, StepCompleted},
+        spend::{Spend, Verdict},
         tool::ToolCall,
     },
     model::Fault,
@@ -39,6 +40,9 @@ impl Run<'_> {
             return self.fail(PRICE_UNKNOWN, self.no_price("`cost_micros`"), Vec::new()).await;
         }
         let request = self.request();
+        if let Some(ended) = self.reserve(&request).await? {
+            return Ok(ended);
+        }
         let started = self.ports.origin.now();
         let mut ignore = |_| {};
         let answered = tokio::select! {
@@ -56,6 +60,43 @@ impl Run<'_> {
             }
             Err(fault) => self.model_failed(fault, failures + 1).await,
         }
+    }
+
+    /// Asks whether the call may be paid for. Returns whether the turn is over, when it
+    /// may not.
+    async fn reserve(&mut self, request: &ModelRequest) -> Result<Option<bool>, Halt> {
+        let tariff = &self.turn.tariff;
+        // As JSON it is a little longer than in any provider's words.
+        let most = || tariff.step_micros_max(serde_json::to_vec(request).ok()?.len(), request.max_tokens);
+        let ended = match self.ports.journal.reserve(&most).await? {
+            Verdict::Granted { close } => {
+                self.warn_of_spend(close).await?;
+                return Ok(None);
+            }
+            Verdict::Wait => return Err(Halt::Wait(limit::SPEND_WAIT)),
+            Verdict::Exceeded(Spend { limit, used, allowed }) => {
+                self.end_by(limits::budget(limit, used, allowed), Vec::new()).await?
+            }
+            Verdict::Unpaid => {
+                let words = "the organization's balance is used up; top it up and steer the session";
+                self.fail("payment_required", words.to_owned(), Vec::new()).await?
+            }
+            Verdict::Unpriced => {
+                self.fail(PRICE_UNKNOWN, self.no_price("what may be spent"), Vec::new()).await?
+            }
+        };
+        Ok(Some(ended))
+    }
+
+    /// Says that caps are close, each once in a session.
+    async fn warn_of_spend(&mut self, close: Vec<Spend>) -> Result<(), Halt> {
+        let new = close.into_iter().filter(|spend| !self.tally.has_warned(spend.limit, spend.allowed));
+        let warning = |spend: Spend| {
+            let Spend { limit, used, allowed } = spend;
+            self.draft(Body::LimitWarning { limit: limit.to_owned(), used, allowed }, Actor::system())
+        };
+        let warnings: Vec<_> = new.map(warning).collect();
+        if warnings.is_empty() { Ok(()) } else { self.record(warnings).await }
     }
 
     /// Why a call without a price is not made where something limits what it may cost.

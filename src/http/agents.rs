@@ -83,6 +83,8 @@ pub async fn create(
             name: wanted.name,
             credential,
             limits: wanted.limits.into(),
+            enabled: wanted.enabled,
+            spend_caps: wanted.spend_caps,
             revision,
             created_at: now,
             updated_at: now,
@@ -150,6 +152,8 @@ pub async fn patch(
     if let Some(limits) = change.limits {
         agent.limits = agent.limits.overridden_by(limits.into());
     }
+    agent.enabled = change.enabled.unwrap_or(agent.enabled);
+    agent.spend_caps = change.spend_caps.unwrap_or(agent.spend_caps);
     agent.updated_at = app.0.journal.origin().now();
     unit.tx().update_agent(&agent).await?;
     unit.commit().await?;
@@ -275,6 +279,8 @@ async fn same_or_conflict(
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools
         && existing.limits == wanted.limits.into()
+        && existing.enabled == wanted.enabled
+        && existing.spend_caps == wanted.spend_caps
         && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
         && credentials::is_same_key(app, unit, existing.credential, wanted.key.as_deref()).await?;
     if is_same { Ok(Answer::new(StatusCode::OK, &view(existing))) } else { Err(name_taken()) }
@@ -315,6 +321,8 @@ fn view(agent: Agent) -> AgentView {
         active_revision: RevisionRef { id: revision.id, number: revision.number, digest: revision.digest },
         credential_id: agent.credential,
         limits: agent.limits,
+        enabled: agent.enabled,
+        spend_caps: agent.spend_caps,
         tools: revision.tools,
         created_at: agent.created_at,
         updated_at: agent.updated_at,

@@ -60,6 +60,8 @@ scopes! {
     WriteAgents "agents:write" None;
     /// Read what was used and what it costs.
     ReadUsage "usage:read" None;
+    /// Change what may be spent.
+    WriteBudget "usage:write" None;
     /// Read credentials, never their keys.
     ReadCredentials "credentials:read" None;
     /// Create and change credentials.

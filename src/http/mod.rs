@@ -133,6 +133,8 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(deliveries::list))
         .routes(routes!(deliveries::get))
         .routes(routes!(deliveries::redeliver))
+        .routes(routes!(usage::usage))
+        .routes(routes!(usage::budget, usage::patch_budget))
         .routes(routes!(usage::prices));
     OpenApiRouter::with_openapi(openapi::header())
         .routes(routes!(health::healthz))

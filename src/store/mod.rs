@@ -25,6 +25,7 @@ pub mod pool;
 pub mod record;
 pub mod sandbox;
 pub mod session;
+pub mod spend;
 pub mod tenant;
 pub mod token;
 pub mod turn;

@@ -101,6 +101,7 @@ impl Store {
             .bind(count(delta.usage.cost.unpriced_steps))
             .bind(!delta.usage.is_none())
             .bind(delta.model)
+            .bind(delta.settles)
             .fetch_one(&self.system)
             .await
             .map_err(Error::from)?;
@@ -114,7 +115,7 @@ impl Store {
 
 /// $1 tenant, $2 session, $3 epoch, $4 worker, $5 turn, $6 time, $7-$16 events,
 /// $17 attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether
-/// there is any, $38 the model that answered.
+/// there is any, $38 the model that answered, $39 whether a call is over.
 const RECORD: &str = concat!(
     "
 with s as (

@@ -4,6 +4,7 @@
 //! refused; `metadata`, `input` objects, `refs` and `raw` travel verbatim.
 
 pub mod agent;
+pub mod budget;
 pub mod credential;
 pub mod error;
 pub mod event;
@@ -25,6 +26,11 @@ where
     D: serde::Deserializer<'de>,
 {
     T::deserialize(deserializer).map(Some)
+}
+
+/// For a field that is true unless the caller says otherwise.
+fn yes() -> bool {
+    true
 }
 
 /// Refuses a number in a small structure that a signed counter cannot hold: JSON

@@ -7,6 +7,7 @@
 mod early;
 mod hands;
 mod ports;
+mod preflight;
 mod reap;
 mod slot;
 mod sweep;

@@ -1,6 +1,9 @@
 //! The harness's ports, joined to the rooms behind them.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 
@@ -11,36 +14,71 @@ use crate::{
         limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
-        Event, Session,
+        AgentId, Event, Session,
         event::{Draft, Outcome},
+        spend::Verdict,
         tool::{Replay, ToolCall, ToolSpec},
     },
     harness::{self, Done, Executed, Halt, ToolFault},
-    journal::{Halted, TurnWriter},
+    journal::{self, Halted, TurnWriter},
     tool::{self, Catalogue, Recovered},
 };
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
 /// The log, under a lease.
-pub(super) struct LeasedJournal(pub TurnWriter);
+pub(super) struct LeasedJournal {
+    writer: TurnWriter,
+    /// Whose caps bind; none where no model is asked.
+    agent: Option<AgentId>,
+    /// Nothing bound when the turn was prepared, and no call was made since.
+    is_free: AtomicBool,
+}
+
+impl LeasedJournal {
+    /// The pen of a turn that asks no model.
+    pub(super) fn of(writer: TurnWriter) -> Self {
+        Self { writer, agent: None, is_free: AtomicBool::new(true) }
+    }
+
+    /// The pen of an agent's turn, of which nothing is known to bind if it `is_free`.
+    pub(super) fn paying(writer: TurnWriter, agent: Option<AgentId>, is_free: bool) -> Self {
+        Self { writer, agent, is_free: AtomicBool::new(is_free) }
+    }
+}
+
+fn halt(halted: Halted) -> Halt {
+    match halted {
+        Halted::Stale => Halt::Stale,
+        Halted::Moved => Halt::Moved,
+        Halted::Failed(error) => Halt::Unavailable(error.to_string()),
+    }
+}
 
 #[async_trait]
 impl harness::Journal for LeasedJournal {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
-        self.0.record(drafts).await.map_err(|halted| match halted {
-            Halted::Stale => Halt::Stale,
-            Halted::Moved => Halt::Moved,
-            Halted::Failed(error) => Halt::Unavailable(error.to_string()),
-        })
+        self.writer.record(drafts).await.map_err(halt)
     }
 
     async fn log(&self) -> Result<Vec<Event>, Halt> {
-        self.0.log().await.map_err(|error| Halt::Unavailable(error.to_string()))
+        self.writer.log().await.map_err(|error| Halt::Unavailable(error.to_string()))
     }
 
     async fn session(&self) -> Result<Session, Halt> {
-        self.0.session().await.map_err(|error| Halt::Unavailable(error.to_string()))
+        self.writer.session().await.map_err(|error| Halt::Unavailable(error.to_string()))
+    }
+
+    async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt> {
+        let granted = Verdict::Granted { close: Vec::new() };
+        let Some(agent) = self.agent.filter(|_| !self.is_free.swap(false, Ordering::Relaxed)) else {
+            return Ok(granted);
+        };
+        let away = |error: journal::Error| Halt::Unavailable(error.to_string());
+        if !self.writer.spend_is_bound(agent).await.map_err(away)? {
+            return Ok(granted);
+        }
+        self.writer.reserve(agent, most()).await.map_err(halt)
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     early::{RECOVERY_EXHAUSTED, end_early},
     hands::Hands,
     ports::{LeasedJournal, LeasedTools},
+    preflight::{self, Refusal},
 };
 use crate::{
     base::{
@@ -176,7 +177,7 @@ async fn run_next(
     if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
         let message =
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
-        return end_early(worker, &writer, RECOVERY_EXHAUSTED, message).await.map(Some);
+        return end_early(worker, &writer, Refusal::error(RECOVERY_EXHAUSTED, message)).await.map(Some);
     }
     run_turn(worker, lease, &session, writer, attempt, draining).await.map(Some)
 }
@@ -192,13 +193,13 @@ async fn run_turn(
     let turn = writer.turn();
     let prepared = match prepare(worker, lease.fence().tenant, session, turn, attempt).await? {
         Ok(prepared) => prepared,
-        Err((code, message)) => return end_early(worker, &writer, code, message).await,
+        Err(refusal) => return end_early(worker, &writer, refusal).await,
     };
-    let (turn, tools) = prepared;
+    let Prepared { turn, tools, is_free } = prepared;
     let signals = signals(lease.state(), draining.clone(), writer.turn());
     let hands = Hands::new(worker.clone(), lease.fence(), writer.clone());
     let tools = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
-    let journal = LeasedJournal(writer);
+    let journal = LeasedJournal::paying(writer, session.created.agent_id, is_free);
     let origin = worker.journal.origin();
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
@@ -247,7 +248,12 @@ impl Follow {
     }
 }
 
-type Prepared = (harness::Turn, Option<Vec<String>>);
+/// A turn that may start.
+struct Prepared {
+    turn: harness::Turn,
+    tools: Option<Vec<String>>,
+    is_free: bool,
+}
 
 /// What the turn is run with, or why it cannot start.
 async fn prepare(
@@ -256,38 +262,46 @@ async fn prepare(
     session: &Session,
     turn: TurnId,
     attempt: i32,
-) -> Result<Result<Prepared, (&'static str, String)>, Halt> {
+) -> Result<Result<Prepared, Refusal>, Halt> {
     let Some(snapshot) = &session.created.agent_snapshot else {
-        return Ok(Err(("no_agent", "the session has no agent".to_owned())));
+        return Ok(Err(Refusal::error("no_agent", "the session has no agent")));
+    };
+    let checked = match preflight::check(worker, tenant, session).await? {
+        Ok(checked) => checked,
+        Err(refusal) => return Ok(Err(refusal)),
     };
     let revision: Revision =
         worker.store.load_revision(tenant, snapshot.revision_id).await.map_err(unavailable)?;
     let name: ModelName = match snapshot.model.parse() {
         Ok(name) => name,
         Err(NoModel::BadName(reason) | NoModel::BadCredential(reason)) => {
-            return Ok(Err(("model_unknown", reason)));
+            return Ok(Err(Refusal::error("model_unknown", reason)));
         }
-        Err(NoModel::NoCredential { provider }) => return Ok(Err(("no_credential", provider))),
+        Err(NoModel::NoCredential { provider }) => {
+            return Ok(Err(Refusal::rejected("no_credential", provider)));
+        }
     };
     let credential = match session.created.credential_id {
         None => None,
         Some(credential) => match worker.store.open_credential(tenant, credential).await {
             Ok(open) => Some(connection(open)),
             Err(store::Error::NotFound) => {
-                let message = "the credential that the session pinned was deleted".to_owned();
-                return Ok(Err(("no_credential", message)));
+                let message = "the credential that the session pinned was deleted";
+                return Ok(Err(Refusal {
+                    rejects: session.running.is_none(),
+                    ..Refusal::error("no_credential", message)
+                }));
             }
             Err(error) => return Err(unavailable(error)),
         },
     };
     let model: Arc<dyn Model> = match worker.providers.model(&name, credential.as_ref()) {
         Ok(model) => model,
-        Err(NoModel::BadName(reason)) => return Ok(Err(("model_unknown", reason))),
+        Err(NoModel::BadName(reason)) => return Ok(Err(Refusal::error("model_unknown", reason))),
         Err(error @ (NoModel::NoCredential { .. } | NoModel::BadCredential(_))) => {
-            return Ok(Err(("no_credential", error.to_string())));
+            return Ok(Err(Refusal::error("no_credential", error.to_string())));
         }
     };
-    let own = worker.store.prices_of(tenant).await.map_err(unavailable)?;
     // The only box that there is.
     let size = BoxLimits::default();
     let turn = harness::Turn {
@@ -298,10 +312,10 @@ async fn prepare(
         model_name: name.model,
         prompt: revision.prompt,
         options: snapshot.model_options.clone(),
-        tariff: Tariff::of(&snapshot.model, own.as_ref()),
+        tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
         size: BoxSize { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes },
     };
-    Ok(Ok((turn, snapshot.tools.clone())))
+    Ok(Ok(Prepared { turn, tools: snapshot.tools.clone(), is_free: checked.is_free }))
 }
 
 fn connection(open: store::credential::OpenCredential) -> Connection {

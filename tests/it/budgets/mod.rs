@@ -1,7 +1,10 @@
 //! Money: what a session costs, and what stops it from costing more.
 
 mod cost;
+mod exit;
 mod limits;
+mod operator;
+mod spend;
 
 use serde_json::{Value, json};
 use sojourn::{

@@ -26,6 +26,7 @@ use sojourn::{
         delta::Delta,
         event::{Draft, Outcome, TurnCompleted},
         price::{BoxSize, Fee, Price, SandboxPrice, Tariff},
+        spend::Verdict,
         turn::{TurnError, YieldReason},
     },
     harness::{self, Halt, Journal, Ports, Signals, history},
@@ -432,6 +433,11 @@ impl Journal for LeasedJournal {
 
     async fn session(&self) -> Result<Session, Halt> {
         self.world.ask(|database, _| database.session.clone()).await.map_err(away)
+    }
+
+    async fn reserve(&self, _: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt> {
+        // Nothing binds in this world.
+        Ok(Verdict::Granted { close: Vec::new() })
     }
 }
 
