@@ -131,9 +131,13 @@ fn view(now: &Standings) -> BudgetView {
 
 fn day(param: &'static str, text: Option<&str>) -> Result<Option<Date>, ApiError> {
     let form = format_description!("[year]-[month]-[day]");
-    text.map(|text| Date::parse(text, form))
-        .transpose()
-        .map_err(|_| ApiError::invalid(param, format!("`{param}` must be a day like 2026-01-31")))
+    // Nothing was used before that, and the database has no day in the year -9999.
+    let is_known = |day: &Date| day.year() >= 2000;
+    let read = |text| Date::parse(text, form).ok().filter(is_known);
+    text.map(|text| {
+        read(text).ok_or_else(|| ApiError::invalid(param, format!("`{param}` must be a day like 2026-01-31")))
+    })
+    .transpose()
 }
 
 fn by(text: &str) -> Result<By, ApiError> {

@@ -213,6 +213,7 @@ async fn what_is_bound_needs_a_price() {
     assert_eq!(of(&log, "turn.completed")[0]["body"]["error"]["code"], "price_unknown");
     for (query, param) in [
         ("from=2026-02-30", "from"),
+        ("to=-9999-01-01", "to"),
         ("from=2026-02-02&to=2026-02-01", "from"),
         ("from=2020-01-01&to=2026-01-01", "from"),
         ("by=week", "by"),
