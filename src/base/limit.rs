@@ -38,6 +38,9 @@ pub const HTTP2_PING: Duration = Duration::from_secs(20);
 pub const PAGE_ROWS_DEFAULT: u32 = 50;
 /// Rows of a page at most; a page is built in memory.
 pub const PAGE_ROWS_MAX: u32 = 500;
+/// Days of usage that are summed when the caller names none, and at most.
+pub const USAGE_DAYS_DEFAULT: i64 = 28;
+pub const USAGE_DAYS_MAX: i64 = 400;
 /// How long a request may take before it is answered 503.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an equal request in flight is waited for before 409.
@@ -176,6 +179,8 @@ pub const MODEL_CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 pub const MODEL_ANSWER_BYTES_MAX: usize = 16 << 20;
 /// `max_tokens` of a model call when the agent names none.
 pub const MODEL_MAX_TOKENS_DEFAULT: u64 = 16_384;
+/// How long a call waits before it asks again for money that is promised to others.
+pub const SPEND_WAIT: Duration = Duration::from_secs(1);
 /// Tool calls of one step that run at the same time (read-only ones).
 pub const PARALLEL_TOOLS_MAX: usize = 8;
 /// Tool calls that one answer may ask for.
@@ -207,6 +212,9 @@ pub const MODEL_REASON_BYTES_MAX: usize = 600;
 /// Tokens of one kind that one answer is believed to have used: a count is the
 /// word of whoever listens at a tenant's address, and sums must not overflow.
 pub const MODEL_TOKENS_MAX: u64 = 1 << 40;
+/// Micro-USD that one price, or the cost of one call, is believed to be: sums of
+/// these must not overflow either.
+pub const COST_MICROS_MAX: u64 = 1 << 40;
 /// Breakpoints of the prompt cache in one request (Anthropic's rule).
 pub const MODEL_CACHE_POINTS_MAX: usize = 4;
 /// Smallest budget for thinking, in tokens (Anthropic's rule).

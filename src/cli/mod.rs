@@ -3,6 +3,7 @@
 //! `serve` and `admin` are the process itself; everything that concerns a session
 //! talks HTTP, like any other client.
 
+mod account;
 mod admin;
 mod agent;
 mod bench;
@@ -75,9 +76,17 @@ enum Command {
     Completions { shell: clap_complete::Shell },
     /// Look after organizations
     #[command(subcommand)]
-    Admin(admin::Admin),
+    Admin(Admin),
     /// Print the description of the API (openapi.yaml)
     Openapi,
+}
+
+#[derive(Debug, Subcommand)]
+enum Admin {
+    #[command(flatten)]
+    Organization(admin::Admin),
+    #[command(flatten)]
+    Account(account::Account),
 }
 
 /// Does what the command line says; the exit code is the command's.
@@ -92,7 +101,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut std::io::stdout());
         }
-        Command::Admin(command) => admin::run(command).await?,
+        Command::Admin(Admin::Organization(command)) => admin::run(command).await?,
+        Command::Admin(Admin::Account(command)) => account::run(command).await?,
         Command::Openapi => print!("{}", http::document()),
     }
     Ok(0)

@@ -4,9 +4,9 @@
 //! for a leased turn; a property test holds the two together.
 
 use super::{
-    event::{Body, Event, TurnCompleted},
+    event::{ActorKind, Body, CancelMode, Event, TurnCompleted},
     ids::*,
-    session::{Created, Session, Status},
+    session::{Created, Session, Status, Stopped},
     turn::{LastTurn, Turn, TurnState, YieldReason},
     usage::Usage,
 };
@@ -25,7 +25,10 @@ impl Session {
             queued: None,
             cancel_turn_id: None,
             ended: None,
+            actor: event.draft.actor.clone(),
+            stopped: None,
             turns: 0,
+            active_seconds: 0,
             usage: Usage::default(),
             created_at: event.ts,
             updated_at: event.ts,
@@ -50,20 +53,27 @@ impl Session {
                     self.created.limits = *limits;
                 }
             }
-            Body::SessionStatusChanged { to, .. } => self.status = *to,
+            Body::SessionStatusChanged { to, .. } => {
+                self.status = *to;
+                self.stopped = Some(Stopped::by(event));
+            }
             Body::UserMessage { .. } => self.take_input(event),
-            Body::TurnCancelRequested { turn_id, .. } => self.cancel_turn_id = Some(*turn_id),
+            Body::TurnCancelRequested { turn_id, mode } => {
+                self.cancel_turn_id = Some(*turn_id);
+                if *mode == CancelMode::Cancel {
+                    self.stopped = Some(Stopped::by(event));
+                }
+            }
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
-            Body::StepCompleted(step) => self.add_usage(event.draft.turn_id, step.usage),
-            Body::ToolCall { .. } => {
-                self.add_usage(event.draft.turn_id, Usage { tool_calls: 1, ..Usage::default() });
-            }
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
             Body::SessionCreated(_)
+            | Body::SessionRejected { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
+            | Body::StepCompleted(_)
+            | Body::ToolCall { .. }
             | Body::ExecCompleted { .. }
             | Body::ToolResult { .. }
             | Body::ErrorModel(_)
@@ -77,6 +87,7 @@ impl Session {
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }
+        self.add_usage(event.draft.turn_id, Usage::of(&event.draft));
         effects
     }
 
@@ -131,12 +142,18 @@ impl Session {
         turn.result_event_id = completed.result_event_id;
         turn.error.clone_from(&completed.error);
         turn.active_seconds = completed.active_seconds;
+        self.active_seconds += completed.active_seconds;
         self.cancel_turn_id.take_if(|canceled| *canceled == id);
+        // Ended by a caller: what a worker ends was asked for before.
+        if matches!(event.draft.actor.kind, ActorKind::Human | ActorKind::Trigger) {
+            self.stopped = Some(Stopped::by(event));
+        }
         self.ended = Some(LastTurn {
             id,
             state: turn.state,
             yield_reason: turn.yield_reason,
             result_event_id: turn.result_event_id,
+            error_code: turn.error.as_ref().map(|error| error.code.clone()),
         });
         if self.running.is_none() {
             self.status = match &self.queued {

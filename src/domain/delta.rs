@@ -13,6 +13,10 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
     pub usage: Usage,
+    /// The model that answered, as `provider/model`.
+    pub model: Option<String>,
+    /// A model call is over, so what was promised for it is free again.
+    pub settles: bool,
     pub start: Option<Start>,
     pub end: Option<TurnCompleted>,
 }
@@ -30,9 +34,11 @@ impl Delta {
     pub fn of<'a>(drafts: impl IntoIterator<Item = &'a Draft>) -> Self {
         let mut delta = Self::default();
         for draft in drafts {
+            delta.usage += Usage::of(draft);
+            delta.settles |=
+                matches!(draft.body, Body::StepCompleted(_) | Body::ErrorModel(_) | Body::TurnCompleted(_));
             match &draft.body {
-                Body::StepCompleted(step) => delta.usage += step.usage,
-                Body::ToolCall { .. } => delta.usage.tool_calls += 1,
+                Body::StepCompleted(step) => delta.model = Some(format!("{}/{}", step.provider, step.model)),
                 Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                     delta.start =
                         Some(Start { turn_id: *turn_id, input_to_seq: *input_to_seq, attempt: *attempt });
@@ -41,10 +47,12 @@ impl Delta {
                 Body::SessionCreated(_)
                 | Body::SessionUpdated { .. }
                 | Body::SessionStatusChanged { .. }
+                | Body::SessionRejected { .. }
                 | Body::UserMessage { .. }
                 | Body::TurnCancelRequested { .. }
                 | Body::AgentMessage { .. }
                 | Body::AgentThinking { .. }
+                | Body::ToolCall { .. }
                 | Body::ExecCompleted { .. }
                 | Body::ToolResult { .. }
                 | Body::ErrorModel(_)

@@ -124,6 +124,9 @@ pub enum Body {
     /// The status changed by a caller's hand (archive); turns say theirs themselves.
     #[serde(rename = "session.status_changed")]
     SessionStatusChanged { from: Status, to: Status },
+    /// A check before a turn failed: the turn ends, and nothing was made for it.
+    #[serde(rename = "session.rejected")]
+    SessionRejected { reason: String, message: String },
     /// Input. Makes a queued turn, or joins the queued one that `turn_id` names;
     /// a session at rest becomes `queued`.
     #[serde(rename = "user.message")]
@@ -142,7 +145,15 @@ pub enum Body {
     /// The turn runs: its window is fixed, `input_cursor` moves to its end, the
     /// status is `running`. Written again, with the next `attempt`, after a crash.
     #[serde(rename = "turn.started")]
-    TurnStarted { turn_id: TurnId, input_from_seq: i64, input_to_seq: i64, attempt: i32 },
+    TurnStarted {
+        turn_id: TurnId,
+        input_from_seq: i64,
+        input_to_seq: i64,
+        attempt: i32,
+        /// The operator's fee; adds to the cost.
+        #[serde(default)]
+        fee_micros: u64,
+    },
     /// The agent said something.
     #[serde(rename = "agent.message")]
     AgentMessage {
@@ -176,6 +187,11 @@ pub enum Body {
         /// `exited`, `timeout`, `oom` or `killed`.
         cause: String,
         duration_ms: u64,
+        /// What the sandbox's processors and memory cost meanwhile; adds to the cost.
+        #[serde(default)]
+        cpu_micros: u64,
+        #[serde(default)]
+        memory_micros: u64,
     },
     /// What the model is told of a call. Exactly one for each call.
     #[serde(rename = "tool.result")]
@@ -248,6 +264,12 @@ pub struct StepCompleted {
     pub blocks: Vec<Block>,
     pub stop: StopReason,
     pub usage: Usage,
+    /// What the call cost; null when no price list knew the model.
+    #[serde(default)]
+    pub cost_micros: Option<u64>,
+    /// The version of the price list that knew it.
+    #[serde(default)]
+    pub price_version: Option<String>,
     pub attempt: i32,
     pub duration_ms: u64,
 }
@@ -310,6 +332,7 @@ impl Body {
             Self::SessionCreated(_) => "session.created",
             Self::SessionUpdated { .. } => "session.updated",
             Self::SessionStatusChanged { .. } => "session.status_changed",
+            Self::SessionRejected { .. } => "session.rejected",
             Self::UserMessage { .. } => "user.message",
             Self::TurnCancelRequested { .. } => "turn.cancel_requested",
             Self::TurnStarted { .. } => "turn.started",
@@ -344,6 +367,7 @@ impl Body {
             | Self::SessionCreated(_)
             | Self::SessionUpdated { .. }
             | Self::SessionStatusChanged { .. }
+            | Self::SessionRejected { .. }
             | Self::TurnCancelRequested { .. }
             | Self::TurnStarted { .. }
             | Self::AgentThinking { .. }

@@ -6,22 +6,27 @@
 
 pub mod apply;
 pub mod conversation;
+pub mod cost;
 pub mod decide;
 pub mod delta;
 pub mod entry;
 pub mod environment;
 pub mod event;
+pub mod exit;
 pub mod ids;
 pub mod network;
 pub mod notice;
 pub mod piece;
+pub mod price;
 pub mod session;
+pub mod spend;
 pub mod tool;
 pub mod transcript;
 pub mod turn;
 pub mod usage;
 
 pub use conversation::{Answer, Block, Message, StopReason};
+pub use cost::Cost;
 pub use entry::Entry;
 pub use event::{Actor, ActorKind, Body, Event, Level};
 pub use ids::*;

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::{
     conversation::ModelOptions,
     environment::EnvironmentSnapshot,
+    event::{Actor, Event},
     ids::*,
     turn::{LastTurn, Turn},
     usage::Usage,
@@ -61,6 +62,15 @@ pub struct Limits {
     /// Model calls within one turn (default 200).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
+    /// Cost of the whole session, in micro-USD.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<u64>,
+    /// Seconds in which turns are worked on, in the whole session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<u64>,
+    /// Tool calls of the whole session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<u64>,
 }
 
 impl Limits {
@@ -71,6 +81,9 @@ impl Limits {
             turn_seconds: over.turn_seconds.or(self.turn_seconds),
             turns: over.turns.or(self.turns),
             steps: over.steps.or(self.steps),
+            cost_micros: over.cost_micros.or(self.cost_micros),
+            duration_seconds: over.duration_seconds.or(self.duration_seconds),
+            tool_calls: over.tool_calls.or(self.tool_calls),
         }
     }
 }
@@ -133,11 +146,32 @@ pub struct Session {
     pub cancel_turn_id: Option<TurnId>,
     /// The newest turn that has ended.
     pub ended: Option<LastTurn>,
+    /// Who made it.
+    pub actor: Actor,
+    /// The last time that a caller canceled or closed it.
+    pub stopped: Option<Stopped>,
     /// Turns that have started.
     pub turns: i64,
+    /// Seconds in which turns that ended were worked on.
+    pub active_seconds: u64,
     pub usage: Usage,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+}
+
+/// Who stopped a session, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Stopped {
+    pub by: Actor,
+    #[serde(with = "time::serde::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+impl Stopped {
+    pub(super) fn by(event: &Event) -> Self {
+        Self { by: event.draft.actor.clone(), at: event.ts }
+    }
 }
 
 impl Session {
@@ -154,6 +188,7 @@ impl Session {
             state: turn.state,
             yield_reason: None,
             result_event_id: None,
+            error_code: None,
         })
         .or_else(|| self.ended.clone())
     }

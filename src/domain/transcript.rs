@@ -152,7 +152,8 @@ fn adopt(
     knows: &impl Fn(&str) -> bool,
     origin: &Origin,
 ) {
-    let is_created = event.get("type").is_some_and(|kind| kind == "session.created");
+    let is_of = |kind: &str| event.get("type").is_some_and(|of| of == kind);
+    let (is_created, is_step) = (is_of("session.created"), is_of("step.completed"));
     rename(event, ids, origin);
     let Some(body) = event.get_mut("body").and_then(Value::as_object_mut) else { return };
     rename(body, ids, origin);
@@ -160,6 +161,15 @@ fn adopt(
         if let Some(used) = body.get_mut(used) {
             forget_numbers(used);
         }
+    }
+    for cost in ["cost_micros", "fee_micros", "cpu_micros", "memory_micros"] {
+        if let Some(cost) = body.get_mut(cost) {
+            *cost = json!(0);
+        }
+    }
+    if is_step {
+        // Without it the step would count as one whose price nobody knows.
+        body.insert("cost_micros".to_owned(), json!(0));
     }
     if is_created {
         let revision = body.get("agent_snapshot").and_then(|pinned| pinned["revision_id"].as_str());

@@ -117,4 +117,7 @@ pub struct LastTurn {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>)]
     pub result_event_id: Option<EventId>,
+    /// Code of the error that it ended with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error_code: Option<String>,
 }

@@ -5,6 +5,11 @@ use std::ops::{Add, AddAssign};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{
+    cost::{self, Cost},
+    event::{Body, Draft},
+};
+
 /// Tokens and work, summed. All counts start at zero and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -21,12 +26,58 @@ pub struct Usage {
     pub steps: u64,
     /// Tool calls that were asked for.
     pub tool_calls: u64,
+    #[schema(value_type = cost::Shape)]
+    pub cost: Cost,
 }
 
 impl Usage {
     /// What counts against the limit `tokens`: all four kinds.
     pub fn tokens(&self) -> u64 {
         self.input_tokens + self.output_tokens + self.cache_write_tokens + self.cache_read_tokens
+    }
+
+    /// Whether nothing was used.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What an event says that was used: the one rule for the fold and for differences.
+    pub fn of(draft: &Draft) -> Self {
+        let cost = |cost| Self { cost, ..Self::default() };
+        match &draft.body {
+            Body::StepCompleted(step) => {
+                // A step of before there were prices says nothing of them.
+                let says_nothing = step.cost_micros.is_none() && step.usage.cost.unpriced_steps == 0;
+                step.usage + cost(Cost { unpriced_steps: u64::from(says_nothing), ..Cost::default() })
+            }
+            Body::ToolCall { .. } => Self { tool_calls: 1, ..Self::default() },
+            Body::TurnStarted { fee_micros, .. } => cost(Cost { fee_micros: *fee_micros, ..Cost::default() }),
+            Body::ExecCompleted { cpu_micros, memory_micros, .. } => cost(Cost {
+                sandbox_cpu_micros: *cpu_micros,
+                sandbox_memory_micros: *memory_micros,
+                ..Cost::default()
+            }),
+            Body::SessionCreated(_)
+            | Body::SessionUpdated { .. }
+            | Body::SessionStatusChanged { .. }
+            | Body::SessionRejected { .. }
+            | Body::UserMessage { .. }
+            | Body::TurnCancelRequested { .. }
+            | Body::AgentMessage { .. }
+            | Body::AgentThinking { .. }
+            | Body::ToolResult { .. }
+            | Body::ErrorModel(_)
+            | Body::ErrorRuntime(_)
+            | Body::ErrorTask(_)
+            | Body::TurnCompleted(_)
+            | Body::SandboxCreated { .. }
+            | Body::SandboxLost { .. }
+            | Body::SandboxTerminated { .. }
+            | Body::EgressAllowed { .. }
+            | Body::EgressDenied { .. }
+            | Body::LimitWarning { .. }
+            | Body::LimitExceeded { .. } => Self::default(),
+        }
     }
 }
 
@@ -41,6 +92,7 @@ impl Add for Usage {
             cache_read_tokens: self.cache_read_tokens + other.cache_read_tokens,
             steps: self.steps + other.steps,
             tool_calls: self.tool_calls + other.tool_calls,
+            cost: self.cost + other.cost,
         }
     }
 }

@@ -127,6 +127,7 @@ impl Conversation {
             Body::SessionCreated(_)
             | Body::SessionUpdated { .. }
             | Body::SessionStatusChanged { .. }
+            | Body::SessionRejected { .. }
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }

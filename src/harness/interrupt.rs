@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::{Halt, history, limits::Trip, turn::Run};
+use super::{
+    Halt, history,
+    limits::{self, Trip},
+    turn::Run,
+};
 use crate::{
     base::Timestamp,
     domain::{
@@ -120,13 +124,28 @@ impl Run<'_> {
     }
 
     fn deadline_by(&self, limits: Limits) -> Option<Timestamp> {
-        self.started_at()?.checked_add(Duration::from_secs(limits.turn_seconds?).try_into().ok()?)
+        let seconds = limits.turn_seconds.into_iter().chain(self.duration_left(limits)).min()?;
+        self.started_at()?.checked_add(Duration::from_secs(seconds).try_into().ok()?)
     }
 
+    /// Seconds that this turn may be worked on before the session's are used up.
+    fn duration_left(&self, limits: Limits) -> Option<u64> {
+        limits.duration_seconds.map(|allowed| allowed.saturating_sub(self.tally.ended_seconds))
+    }
+
+    /// The limit whose deadline came first.
     fn late_by(&self) -> Trip {
-        let used = self.active_seconds();
-        let allowed = self.session.created.limits.turn_seconds.unwrap_or(used);
-        Trip { limit: "turn_seconds", used, allowed, reason: YieldReason::DeadlineExceeded }
+        let (limits, used) = (self.session.created.limits, self.active_seconds());
+        let left = self.duration_left(limits);
+        match limits.duration_seconds {
+            Some(allowed) if left <= limits.turn_seconds.or(left) => {
+                limits::budget("duration_seconds", used + self.tally.ended_seconds, allowed)
+            }
+            _ => {
+                let allowed = limits.turn_seconds.unwrap_or(used);
+                Trip { limit: "turn_seconds", used, allowed, reason: YieldReason::DeadlineExceeded }
+            }
+        }
     }
 
     fn is_late(&self) -> bool {

@@ -3,13 +3,20 @@
 //! A tripped limit ends the turn, never the session. Limits may be raised while a
 //! turn runs, so a trip is only believed by limits that were read just before.
 
+use std::collections::HashSet;
+
 use crate::{
     base::limit,
-    domain::{Session, Usage, session::Limits, turn::YieldReason},
+    domain::{
+        Session, TurnId, Usage,
+        event::{Body, Draft},
+        session::Limits,
+        turn::YieldReason,
+    },
 };
 
 /// A limit that is used up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trip {
     pub limit: &'static str,
     pub used: u64,
@@ -17,25 +24,105 @@ pub(super) struct Trip {
     pub reason: YieldReason,
 }
 
+/// What counts against the limits, kept up with every append.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    turn: TurnId,
+    /// What the whole session used, this turn included.
+    pub session: Usage,
+    /// What this turn used.
+    pub own: Usage,
+    /// Turns that have started.
+    pub turns: u64,
+    /// Seconds that ended turns were worked on.
+    pub ended_seconds: u64,
+    /// Limits that were warned of: of the session, and of this turn.
+    warned: HashSet<(String, u64)>,
+}
+
+impl Tally {
+    /// What a log has come to, seen from one turn.
+    pub(super) fn of<'a>(turn: TurnId, log: impl IntoIterator<Item = &'a Draft>) -> Self {
+        let (session, own) = (Usage::default(), Usage::default());
+        let mut tally = Self { turn, session, own, turns: 0, ended_seconds: 0, warned: HashSet::new() };
+        log.into_iter().for_each(|draft| tally.add(draft));
+        tally
+    }
+
+    /// Takes one more event in.
+    pub(super) fn add(&mut self, draft: &Draft) {
+        let usage = Usage::of(draft);
+        let is_own = draft.turn_id == Some(self.turn);
+        self.session += usage;
+        if is_own {
+            self.own += usage;
+        }
+        match &draft.body {
+            Body::TurnStarted { attempt: 1, .. } => self.turns += 1,
+            Body::TurnCompleted(completed) => self.ended_seconds += completed.active_seconds,
+            Body::LimitWarning { limit, allowed, .. } if is_own || !is_of_turn(limit) => {
+                self.warned.insert((limit.clone(), *allowed));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the limit, as it is, was warned of.
+    pub(super) fn has_warned(&self, limit: &str, allowed: u64) -> bool {
+        self.warned.contains(&(limit.to_owned(), allowed))
+    }
+
+    /// Warnings that are due, each once for a limit as it is: 80 % of it are used.
+    pub(super) fn warnings(&self, limits: Limits, active_seconds: u64) -> Vec<Body> {
+        let used = [
+            ("tokens", self.session.tokens(), limits.tokens),
+            ("cost_micros", self.session.cost.known_micros(), limits.cost_micros),
+            ("duration_seconds", self.ended_seconds + active_seconds, limits.duration_seconds),
+            ("tool_calls", self.session.tool_calls, limits.tool_calls),
+            ("turns", self.turns, limits.turns),
+            ("turn_seconds", active_seconds, limits.turn_seconds),
+            ("steps", self.own.steps, Some(limits.steps.unwrap_or(limit::STEPS_DEFAULT))),
+        ];
+        let due = used.into_iter().filter_map(|(name, used, allowed)| {
+            let allowed = allowed?;
+            // As u128: a limit may be as large as a counter can be.
+            let is_close = u128::from(used) * 5 >= u128::from(allowed) * 4 && allowed > 0;
+            (is_close && !self.has_warned(name, allowed)).then(|| Body::LimitWarning {
+                limit: name.to_owned(),
+                used,
+                allowed,
+            })
+        });
+        due.collect()
+    }
+}
+
+/// Whether a limit begins anew with each turn.
+fn is_of_turn(limit: &str) -> bool {
+    matches!(limit, "turn_seconds" | "steps")
+}
+
 /// The limit that forbids the session's next turn to start.
 pub(super) fn forbids_start(session: &Session) -> Option<Trip> {
+    let limits = session.created.limits;
     let turns = u64::try_from(session.turns).unwrap_or_default();
-    let allowed = session.created.limits.turns.filter(|allowed| turns >= *allowed);
-    allowed
+    let exceeded = limits.turns.filter(|allowed| turns >= *allowed);
+    exceeded
         .map(|allowed| Trip { limit: "turns", used: turns, allowed, reason: YieldReason::MaxTurns })
-        .or_else(|| tokens(session.created.limits, session.usage))
+        .or_else(|| used_up(limits, session.usage))
+        .or_else(|| {
+            let used = session.active_seconds;
+            let exceeded = limits.duration_seconds.filter(|allowed| used >= *allowed);
+            exceeded.map(|allowed| budget("duration_seconds", used, allowed))
+        })
 }
 
 /// The limit that forbids one more model call.
-pub(super) fn forbids_step(limits: Limits, session: Usage, steps_of_turn: u64) -> Option<Trip> {
-    let allowed = limits.steps.unwrap_or(limit::STEPS_DEFAULT);
-    let steps = (steps_of_turn >= allowed).then_some(Trip {
-        limit: "steps",
-        used: steps_of_turn,
-        allowed,
-        reason: YieldReason::MaxTurns,
-    });
-    tokens(limits, session).or(steps)
+pub(super) fn forbids_step(limits: Limits, tally: &Tally) -> Option<Trip> {
+    let (used, allowed) = (tally.own.steps, limits.steps.unwrap_or(limit::STEPS_DEFAULT));
+    let steps =
+        (used >= allowed).then_some(Trip { limit: "steps", used, allowed, reason: YieldReason::MaxTurns });
+    used_up(limits, tally.session).or(steps)
 }
 
 /// Tokens that the session may still use; `None` without a limit.
@@ -43,8 +130,23 @@ pub(super) fn tokens_left(limits: Limits, used: Usage) -> Option<u64> {
     limits.tokens.map(|allowed| allowed.saturating_sub(used.tokens()))
 }
 
-/// The limit `tokens`, when it is used up.
-pub(super) fn tokens(limits: Limits, usage: Usage) -> Option<Trip> {
-    let (used, allowed) = (usage.tokens(), limits.tokens?);
-    (used >= allowed).then_some(Trip { limit: "tokens", used, allowed, reason: YieldReason::BudgetExceeded })
+/// Micro-USD that the session may still cost; `None` without a limit.
+pub(super) fn micros_left(limits: Limits, used: Usage) -> Option<u64> {
+    limits.cost_micros.map(|allowed| allowed.saturating_sub(used.cost.known_micros()))
+}
+
+/// The limit of the whole session that is used up. Calls of tools may be used to the
+/// last: only asking for one more is too much, so that the model can still answer.
+pub(super) fn used_up(limits: Limits, usage: Usage) -> Option<Trip> {
+    let reached = |limit, used, allowed: Option<u64>| {
+        allowed.filter(|allowed| used >= *allowed).map(|allowed| budget(limit, used, allowed))
+    };
+    let calls = limits.tool_calls.filter(|allowed| usage.tool_calls > *allowed);
+    reached("tokens", usage.tokens(), limits.tokens)
+        .or_else(|| reached("cost_micros", usage.cost.known_micros(), limits.cost_micros))
+        .or_else(|| calls.map(|allowed| budget("tool_calls", usage.tool_calls, allowed)))
+}
+
+pub(super) fn budget(limit: &'static str, used: u64, allowed: u64) -> Trip {
+    Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded }
 }

@@ -21,6 +21,7 @@ use crate::domain::{
     Event, Session,
     event::Draft,
     piece::Piece,
+    spend::Verdict,
     tool::{Replay, ToolCall, ToolSpec},
 };
 
@@ -42,6 +43,10 @@ pub trait Journal: Send + Sync {
     }
     /// Tells a piece of a growing answer. It is never written down.
     fn tell(&self, _piece: Piece) {}
+    /// Asks for the next model call, which may cost as much as `most` says, and keeps
+    /// that for it until the append that tells of its end. `most` is asked only where
+    /// something binds; it knows nothing of a model without a price.
+    async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt>;
 }
 
 /// The tools of the session, with its sandbox behind them.

@@ -6,14 +6,18 @@ use super::{Halt, limits, tools::not_run, turn::Run};
 use crate::{
     base::{Timestamp, backoff::Backoff, limit},
     domain::{
-        Actor, Level, StepId, Usage,
+        Actor, Cost, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
         event::{Body, Draft, Failure, StepCompleted},
         piece::Piece,
+        spend::{Spend, Verdict},
         tool::ToolCall,
     },
     model::{Delta, Fault},
 };
+
+/// The error of a turn whose cost is limited and whose model has no price.
+const PRICE_UNKNOWN: &str = "price_unknown";
 
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
@@ -29,10 +33,17 @@ impl<'a> Run<'a> {
             // Limits may have changed since the last call: each asks the row.
             self.session = self.ports.journal.session().await?;
         }
-        if let Some(trip) = limits::forbids_step(self.session.created.limits, self.used, steps) {
+        let limits = self.session.created.limits;
+        if let Some(trip) = limits::forbids_step(limits, &self.tally) {
             return self.end_by(trip, Vec::new()).await;
         }
+        if limits.cost_micros.is_some() && self.turn.tariff.model.is_none() {
+            return self.fail(PRICE_UNKNOWN, self.no_price("`cost_micros`"), Vec::new()).await;
+        }
         let request = self.request();
+        if let Some(ended) = self.reserve(&request).await? {
+            return Ok(ended);
+        }
         let started = self.ports.origin.now();
         let step: StepId = self.ports.origin.id();
         let mut tell = self.teller(step);
@@ -53,30 +64,78 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends the turn when its last answer used up the tokens: what that asked for is
+    /// Asks whether the call may be paid for. Returns whether the turn is over, when it
+    /// may not.
+    async fn reserve(&mut self, request: &ModelRequest) -> Result<Option<bool>, Halt> {
+        let tariff = &self.turn.tariff;
+        // As JSON it is a little longer than in any provider's words.
+        let most = || tariff.step_micros_max(serde_json::to_vec(request).ok()?.len(), request.max_tokens);
+        let ended = match self.ports.journal.reserve(&most).await? {
+            Verdict::Granted { close } => {
+                self.warn_of_spend(close).await?;
+                return Ok(None);
+            }
+            Verdict::Wait => return Err(Halt::Wait(limit::SPEND_WAIT)),
+            Verdict::Exceeded(Spend { limit, used, allowed }) => {
+                self.end_by(limits::budget(limit, used, allowed), Vec::new()).await?
+            }
+            Verdict::Unpaid => {
+                let words = "the organization's balance is used up; top it up and steer the session";
+                self.fail("payment_required", words.to_owned(), Vec::new()).await?
+            }
+            Verdict::Unpriced => {
+                self.fail(PRICE_UNKNOWN, self.no_price("what may be spent"), Vec::new()).await?
+            }
+        };
+        Ok(Some(ended))
+    }
+
+    /// Says that caps are close, each once in a session.
+    async fn warn_of_spend(&mut self, close: Vec<Spend>) -> Result<(), Halt> {
+        let new = close.into_iter().filter(|spend| !self.tally.has_warned(spend.limit, spend.allowed));
+        let warning = |spend: Spend| {
+            let Spend { limit, used, allowed } = spend;
+            self.draft(Body::LimitWarning { limit: limit.to_owned(), used, allowed }, Actor::system())
+        };
+        let warnings: Vec<_> = new.map(warning).collect();
+        if warnings.is_empty() { Ok(()) } else { self.record(warnings).await }
+    }
+
+    /// Why a call without a price is not made where something limits what it may cost.
+    fn no_price(&self, limit: &str) -> String {
+        let model = &self.turn.model_name;
+        format!("no price list knows {model}, so {limit} cannot be kept; see docs/budgets.md")
+    }
+
+    /// Ends the turn when its last answer used up a limit of the session: what that asked for is
     /// not run. An answer that asked for nothing is the turn's end anyway.
     async fn stop_over_budget(&mut self, asked_for: Vec<ToolCall>) -> Result<bool, Halt> {
-        let trips = |run: &Self| limits::tokens(run.session.created.limits, run.used);
+        let trips = |run: &Self| limits::used_up(run.session.created.limits, run.session_usage());
         if asked_for.is_empty() || trips(self).is_none() {
             return Ok(false);
         }
         self.session = self.ports.journal.session().await?;
         let Some(trip) = trips(self) else { return Ok(false) };
-        let words = "This tool did not run: the session's `tokens` were used up.";
-        let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.to_owned())));
+        let words = format!("This tool did not run: the session's `{}` were used up.", trip.limit);
+        let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.clone())));
         let results = results.collect();
         self.end_by(trip, results).await
     }
 
     fn request(&self) -> ModelRequest {
         let wanted = self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT);
-        let left = limits::tokens_left(self.session.created.limits, self.used);
+        let (limits, used) = (self.session.created.limits, self.session_usage());
+        let tokens = limits::tokens_left(limits, used);
+        let affordable = limits::micros_left(limits, used);
+        let affordable = affordable.and_then(|micros| self.turn.tariff.output_tokens_for(micros));
+        let left = tokens.into_iter().chain(affordable).min();
         ModelRequest {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),
             tools: self.ports.tools.specs().to_vec(),
             history: self.conversation.messages(),
-            max_tokens: left.map_or(wanted, |left| wanted.min(left)),
+            // At least one: what is left was looked at before.
+            max_tokens: left.map_or(wanted, |left| wanted.min(left.max(1))),
             options: self.turn.options.clone(),
         }
     }
@@ -102,7 +161,9 @@ impl<'a> Run<'a> {
     fn answer_events(&mut self, answer: Answer, step: StepId, index: u64, started: Timestamp) -> Vec<Draft> {
         let is_final = answer.tool_calls().next().is_none();
         let views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
-        let usage = Usage { steps: 1, tool_calls: 0, ..answer.usage };
+        let cost_micros = self.turn.tariff.step_micros(&answer.usage);
+        let cost = Cost::of_step(cost_micros);
+        let usage = Usage { steps: 1, tool_calls: 0, cost, ..answer.usage };
         let completed = Body::StepCompleted(Box::new(StepCompleted {
             index,
             provider: self.turn.model.provider().to_owned(),
@@ -110,6 +171,8 @@ impl<'a> Run<'a> {
             raw: answer.raw,
             blocks: answer.blocks,
             stop: answer.stop,
+            cost_micros,
+            price_version: self.turn.tariff.model.as_ref().map(|(_, version)| version.clone()),
             usage,
             attempt: self.turn.attempt,
             duration_ms: millis(self.ports.origin.now() - started),

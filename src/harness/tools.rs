@@ -172,6 +172,7 @@ impl Run<'_> {
     pub(super) fn result_events(&self, call: &ToolCall, done: Done) -> Vec<Draft> {
         let duration_ms = u64::try_from(done.duration.as_millis()).unwrap_or(u64::MAX);
         let exec = done.exec.map(|exec| {
+            let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
             let body = Body::ExecCompleted {
                 call_id: call.call_id.clone(),
                 command: exec.command,
@@ -180,6 +181,8 @@ impl Run<'_> {
                 bytes: exec.bytes,
                 cause: exec.cause,
                 duration_ms,
+                cpu_micros: cost.sandbox_cpu_micros,
+                memory_micros: cost.sandbox_memory_micros,
             };
             self.draft(body, Actor::agent())
         });

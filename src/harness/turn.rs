@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::{
     Halt, Journal, Model, Signals, Tools,
     history::Conversation,
-    limits::{self, Trip},
+    limits::{self, Tally, Trip},
     next::{Finish, Next, next},
 };
 use crate::{
@@ -16,8 +16,8 @@ use crate::{
     domain::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
         conversation::ModelOptions,
-        delta::Delta,
         event::{Body, Draft, Outcome, TurnCompleted},
+        price::{BoxSize, Tariff},
         turn::{TurnError, YieldReason},
     },
 };
@@ -34,6 +34,10 @@ pub struct Turn {
     pub options: ModelOptions,
     /// The model reads input objects as JSON.
     pub objects: bool,
+    /// What all of it costs.
+    pub tariff: Tariff,
+    /// What the sandbox may use, as it is priced.
+    pub size: BoxSize,
 }
 
 /// What the turn reaches the world through.
@@ -57,8 +61,7 @@ pub(super) struct Run<'a> {
     /// Where the turn's own events begin in it.
     first: usize,
     pub conversation: Conversation,
-    /// What the session has used so far, this turn included.
-    pub used: Usage,
+    pub tally: Tally,
     /// Calls that this run announced itself; all others may have run before.
     pub fresh: HashSet<String>,
 }
@@ -90,9 +93,9 @@ impl<'a> Run<'a> {
     fn new(turn: Turn, ports: Ports<'a>, session: Session, log: Vec<Event>) -> Self {
         let mut conversation = Conversation::new(turn.objects);
         log.iter().for_each(|event| conversation.take(event));
-        let used = Delta::of(log.iter().map(|event| &event.draft)).usage;
+        let tally = Tally::of(turn.id, log.iter().map(|event| &event.draft));
         let first = log.iter().position(|event| event.draft.turn_id == Some(turn.id)).unwrap_or(log.len());
-        Self { turn, ports, session, log, first, conversation, used, fresh: HashSet::new() }
+        Self { turn, ports, session, log, first, conversation, tally, fresh: HashSet::new() }
     }
 
     /// Does the next thing. Returns whether the turn is over.
@@ -120,6 +123,8 @@ impl<'a> Run<'a> {
             input_from_seq: window.input_from_seq,
             input_to_seq: window.input_to_seq,
             attempt: self.turn.attempt,
+            // A turn that is taken over was paid for when it began.
+            fee_micros: if resumed.is_none() { self.turn.tariff.fee.turn } else { 0 },
         };
         let started = self.draft(body, Actor::system());
         self.record(vec![started]).await?;
@@ -195,13 +200,30 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Appends events and remembers them as part of the log.
-    pub(super) async fn record(&mut self, drafts: Vec<Draft>) -> Result<(), Halt> {
+    /// Appends events, with the warnings that are due with them, and remembers them as
+    /// part of the log.
+    pub(super) async fn record(&mut self, mut drafts: Vec<Draft>) -> Result<(), Halt> {
+        self.warn(&mut drafts);
         let events = self.ports.journal.record(drafts).await?;
-        events.iter().for_each(|event| self.conversation.take(event));
-        self.used += Delta::of(events.iter().map(|event| &event.draft)).usage;
+        for event in &events {
+            self.conversation.take(event);
+            self.tally.add(&event.draft);
+        }
         self.log.extend(events);
         Ok(())
+    }
+
+    fn warn(&self, drafts: &mut Vec<Draft>) {
+        let mut tally = self.tally.clone();
+        drafts.iter().for_each(|draft| tally.add(draft));
+        // Nothing follows the end of a turn.
+        let ends = drafts.last().is_some_and(|last| matches!(last.body, Body::TurnCompleted(_)));
+        if ends {
+            tally.ended_seconds = self.tally.ended_seconds;
+        }
+        let due = tally.warnings(self.session.created.limits, self.active_seconds());
+        let place = drafts.len() - usize::from(ends);
+        drafts.splice(place..place, due.into_iter().map(|body| self.draft(body, Actor::system())));
     }
 
     pub(super) fn draft(&self, body: Body, actor: Actor) -> Draft {
@@ -218,7 +240,12 @@ impl<'a> Run<'a> {
 
     /// What the turn has used so far.
     pub(super) fn usage(&self) -> Usage {
-        Delta::of(self.own_events().map(|event| &event.draft)).usage
+        self.tally.own
+    }
+
+    /// What the session has used so far, this turn included.
+    pub(super) fn session_usage(&self) -> Usage {
+        self.tally.session
     }
 
     pub(super) fn own_events(&self) -> impl DoubleEndedIterator<Item = &Event> {

@@ -82,7 +82,9 @@ pub async fn create(
             id,
             name: wanted.name,
             credential,
-            limits: wanted.limits,
+            limits: wanted.limits.into(),
+            enabled: wanted.enabled,
+            spend_caps: wanted.spend_caps,
             revision,
             created_at: now,
             updated_at: now,
@@ -148,8 +150,10 @@ pub async fn patch(
         unit.tx().insert_revision(&agent.revision).await?;
     }
     if let Some(limits) = change.limits {
-        agent.limits = agent.limits.overridden_by(limits);
+        agent.limits = agent.limits.overridden_by(limits.into());
     }
+    agent.enabled = change.enabled.unwrap_or(agent.enabled);
+    agent.spend_caps = change.spend_caps.unwrap_or(agent.spend_caps);
     agent.updated_at = app.0.journal.origin().now();
     unit.tx().update_agent(&agent).await?;
     unit.commit().await?;
@@ -274,7 +278,9 @@ async fn same_or_conflict(
         && revision.model_options == wanted.model_options
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools
-        && existing.limits == wanted.limits
+        && existing.limits == wanted.limits.into()
+        && existing.enabled == wanted.enabled
+        && existing.spend_caps == wanted.spend_caps
         && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
         && credentials::is_same_key(app, unit, existing.credential, wanted.key.as_deref()).await?;
     if is_same { Ok(Answer::new(StatusCode::OK, &view(existing))) } else { Err(name_taken()) }
@@ -315,6 +321,8 @@ fn view(agent: Agent) -> AgentView {
         active_revision: RevisionRef { id: revision.id, number: revision.number, digest: revision.digest },
         credential_id: agent.credential,
         limits: agent.limits,
+        enabled: agent.enabled,
+        spend_caps: agent.spend_caps,
         tools: revision.tools,
         created_at: agent.created_at,
         updated_at: agent.updated_at,

@@ -75,6 +75,10 @@ scopes! {
     ReadAgents "agents:read" None;
     /// Create and change agents.
     WriteAgents "agents:write" None;
+    /// Read what was used and what it costs.
+    ReadUsage "usage:read" None;
+    /// Change what may be spent.
+    WriteBudget "usage:write" None;
     /// Read credentials, never their keys.
     ReadCredentials "credentials:read" None;
     /// Create and change credentials.

@@ -174,7 +174,7 @@ fn values_of(secrets: &[SecretInput], kept: &Values) -> Result<Values, ApiError>
             Some(value) => Ok((secret.name.clone(), value.clone())),
             None => {
                 let message = "a secret has a value of 8 to 4096 printable ASCII characters";
-                Err(ApiError::invalid(&format!("secrets[{at}].value"), message))
+                Err(ApiError::invalid(format!("secrets[{at}].value"), message))
             }
         }
     };

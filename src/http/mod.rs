@@ -26,6 +26,7 @@ mod sessions;
 mod socket;
 mod tokens;
 mod turns;
+mod usage;
 mod webhooks;
 mod write;
 
@@ -140,6 +141,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(sessions::get, sessions::patch, sessions::whole::delete))
         .routes(routes!(sessions::whole::export))
         .routes(routes!(sessions::whole::import))
+        .routes(routes!(sessions::usage))
         .routes(routes!(sessions::steer::steer, events::messages))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
@@ -165,6 +167,9 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(organization::get, organization::patch))
         .routes(routes!(organization::audit))
         .routes(routes!(organization::export))
+        .routes(routes!(usage::usage))
+        .routes(routes!(usage::budget, usage::patch_budget))
+        .routes(routes!(usage::prices))
         .routes(routes!(webhooks::create, webhooks::list))
         .routes(routes!(webhooks::get, webhooks::patch, webhooks::delete))
         .routes(routes!(webhooks::rotate))

@@ -45,6 +45,7 @@ pub enum Errors {
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "keys", description = "Who may call: API keys with scopes and an end."),
         (name = "organization", description = "Settings of the organization, and what was done to it."),
+        (name = "usage", description = "What was used, what it costs, and what may be spent."),
         (name = "service", description = "Whether the service is alive and ready."),
     ),
     components(schemas(ErrorBody, ErrorDetail, ErrorType, StreamMode)),

@@ -119,6 +119,8 @@ fn step(entry: &Entry) -> Result<StepView, ApiError> {
         model: step.model,
         stop: step.stop,
         usage: step.usage,
+        cost_micros: step.cost_micros,
+        price_version: step.price_version,
         duration_ms: step.duration_ms,
         completed_at: entry.ts,
     })

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::{
-    domain::{Event, Session, TurnId, event::Draft, piece::Piece},
+    domain::{AgentId, Event, Session, TurnId, event::Draft, piece::Piece, spend::Verdict},
     store::{
         hint::Hint,
         record::{Fence, Record, Recorded},
@@ -80,6 +80,20 @@ impl TurnWriter {
     /// The session as it is now.
     pub async fn session(&self) -> Result<Session, Error> {
         Ok(self.journal.store.load_session(self.fence.tenant, self.fence.session).await?)
+    }
+
+    /// Whether anything bounds what the calls of this agent may cost.
+    pub async fn spend_is_bound(&self, agent: AgentId) -> Result<bool, Error> {
+        Ok(self.journal.store.account(self.fence.tenant, Some(agent)).await?.is_bound)
+    }
+
+    /// Promises `micros` to the next model call of the turn, if that may be spent.
+    ///
+    /// # Errors
+    /// `Stale` when the fence does not hold; nothing is promised then.
+    pub async fn reserve(&self, agent: AgentId, micros: Option<u64>) -> Result<Verdict, Halted> {
+        let reserved = self.journal.store.reserve(self.fence, agent, micros).await.map_err(Error::from)?;
+        reserved.ok_or(Halted::Stale)
     }
 
     /// The turn that this pen writes for.

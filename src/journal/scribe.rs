@@ -147,6 +147,16 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     let (mut batch, mut later) = (Vec::new(), VecDeque::new());
     let (mut sessions, mut events) = (HashSet::new(), 0);
     while let Some(next) = waiting.pop_front() {
+        // What is used is added up in rows that many sessions share: held for as long as
+        // it takes to write one record, not a batch.
+        if next.record.is_costly() {
+            if batch.is_empty() {
+                batch.push(next);
+                break;
+            }
+            later.push_back(next);
+            continue;
+        }
         let count = next.record.events.len();
         let fits = batch.len() < RECORDS_TOGETHER_MAX && events + count <= APPEND_EVENTS_MAX;
         if !batch.is_empty() && !fits {

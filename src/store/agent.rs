@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{AgentId, CredentialId, RevisionId, TenantId, conversation::ModelOptions, session::Limits},
+    domain::{
+        AgentId, CredentialId, RevisionId, TenantId, conversation::ModelOptions, session::Limits,
+        spend::SpendCaps,
+    },
 };
 
 /// An agent with its active revision.
@@ -19,6 +22,9 @@ pub struct Agent {
     pub name: String,
     pub credential: Option<CredentialId>,
     pub limits: Limits,
+    /// No turn of an agent starts that is not.
+    pub enabled: bool,
+    pub spend_caps: SpendCaps,
     pub revision: Revision,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -61,6 +67,8 @@ struct AgentRow {
     name: String,
     credential_id: Option<Uuid>,
     limits: String,
+    enabled: bool,
+    spend_caps: String,
     agent_created_at: Timestamp,
     agent_updated_at: Timestamp,
     #[sqlx(flatten)]
@@ -91,6 +99,8 @@ impl AgentRow {
             name: self.name,
             credential: self.credential_id.map(Id::from_uuid),
             limits: from_json(&self.limits)?,
+            enabled: self.enabled,
+            spend_caps: from_json(&self.spend_caps)?,
             revision: self.revision.revision()?,
             created_at: self.agent_created_at,
             updated_at: self.agent_updated_at,
@@ -101,7 +111,7 @@ impl AgentRow {
 macro_rules! agents {
     ($rest:literal) => {
         concat!(
-            "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.created_at as agent_created_at,
+            "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.enabled, a.spend_caps::text, a.created_at as agent_created_at,
                     a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
                     r.model_options::text, r.runtime, r.tools, r.digest, r.created_at
              from agent a
@@ -180,8 +190,8 @@ impl Tx {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "insert into agent (tenant_id, agent_id, name, active_revision_id, credential_id, limits, created_at,
-                                updated_at)
-             values ($1, $2, $3, $4, $5, $6::json, $7, $7)",
+                                updated_at, enabled, spend_caps)
+             values ($1, $2, $3, $4, $5, $6::json, $7, $7, $8, $9::json)",
         )
         .bind(tenant)
         .bind(agent.id.uuid())
@@ -190,6 +200,8 @@ impl Tx {
         .bind(agent.credential.map(Id::uuid))
         .bind(json(&agent.limits))
         .bind(agent.created_at)
+        .bind(agent.enabled)
+        .bind(json(&agent.spend_caps))
         .execute(self.connection())
         .await?;
         self.insert_revision(&agent.revision).await
@@ -224,7 +236,8 @@ impl Tx {
         let tenant = self.tenant.uuid();
         let done = sqlx::query(
             "update agent
-             set active_revision_id = $3, credential_id = $4, limits = $5::json, updated_at = $6
+             set active_revision_id = $3, credential_id = $4, limits = $5::json, updated_at = $6, enabled = $7,
+                 spend_caps = $8::json
              where tenant_id = $1 and agent_id = $2 and deleted_at is null",
         )
         .bind(tenant)
@@ -233,6 +246,8 @@ impl Tx {
         .bind(agent.credential.map(Id::uuid))
         .bind(json(&agent.limits))
         .bind(agent.updated_at)
+        .bind(agent.enabled)
+        .bind(json(&agent.spend_caps))
         .execute(self.connection())
         .await?;
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }

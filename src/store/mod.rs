@@ -4,6 +4,7 @@
 //! security; `system` does the service's own work and names the tenant in every
 //! statement. Nothing here decides anything: rules live in `domain`.
 
+pub mod account;
 pub mod agent;
 pub mod alive;
 pub mod audit;
@@ -29,9 +30,11 @@ pub mod purge;
 pub mod record;
 pub mod sandbox;
 pub mod session;
+pub mod spend;
 pub mod tenant;
 pub mod token;
 pub mod turn;
+pub mod usage;
 
 use std::time::Duration;
 

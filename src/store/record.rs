@@ -14,6 +14,7 @@ use super::{
     Error, Result, Store,
     column::{count, storable, word},
     event::{Columns, Packed, outbox},
+    usage::ledger,
 };
 use crate::{
     base::{Id, Timestamp},
@@ -37,6 +38,14 @@ pub struct Record {
     pub turn: TurnId,
     pub ts: Timestamp,
     pub events: Vec<Packed>,
+}
+
+impl Record {
+    /// Whether it touches what a session, an agent and an organization have used.
+    pub fn is_costly(&self) -> bool {
+        let delta = Delta::of(self.events.iter().map(|event| &event.draft));
+        !delta.usage.is_none() || (delta.settles && delta.end.is_none())
+    }
 }
 
 /// What became of a fenced append.
@@ -115,6 +124,14 @@ impl Store {
             .bind(count(delta.usage.cache_read_tokens))
             .bind(count(delta.usage.steps))
             .bind(count(delta.usage.tool_calls))
+            .bind(count(delta.usage.cost.model_micros))
+            .bind(count(delta.usage.cost.sandbox_cpu_micros))
+            .bind(count(delta.usage.cost.sandbox_memory_micros))
+            .bind(count(delta.usage.cost.fee_micros))
+            .bind(count(delta.usage.cost.unpriced_steps))
+            .bind(!delta.usage.is_none())
+            .bind(delta.model)
+            .bind(delta.settles)
             .fetch_one(&self.system)
             .await
             .map_err(Error::from)?;
@@ -123,7 +140,8 @@ impl Store {
 }
 
 /// $1 tenant, $2 session, $3 epoch, $4 worker, $5 turn, $6 time, $7-$16 events,
-/// $17 attempt and $18 window of a start, $19-$25 an end, $26-$31 usage.
+/// $17 attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether
+/// there is any, $38 the model that answered, $39 whether a call is over.
 const RECORD: &str = concat!(
     "
 with s as (
@@ -158,7 +176,13 @@ with s as (
         cache_write_tokens = cache_write_tokens + $28,
         cache_read_tokens = cache_read_tokens + $29,
         steps = steps + $30,
-        tool_calls = tool_calls + $31
+        tool_calls = tool_calls + $31,
+        model_micros = model_micros + $32,
+        sandbox_cpu_micros = sandbox_cpu_micros + $33,
+        sandbox_memory_micros = sandbox_memory_micros + $34,
+        fee_micros = fee_micros + $35,
+        unpriced_steps = unpriced_steps + $36,
+        active_seconds = active_seconds + coalesce($25, 0)
     where tenant_id = $1
       and session_id = $2
       and epoch = $3
@@ -168,7 +192,8 @@ with s as (
            or ($17 > 1 and running_turn_id = $5))
       -- Nothing is written for a turn that is over, by whoever comes late.
       and (running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
-    returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more
+    returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more, agent_id,
+              coalesce($38, agent_snapshot ->> 'model') as model
 ), appended as (
     insert into event (
         tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
@@ -201,13 +226,20 @@ with s as (
         cache_write_tokens = t.cache_write_tokens + $28,
         cache_read_tokens = t.cache_read_tokens + $29,
         steps = t.steps + $30,
-        tool_calls = t.tool_calls + $31
+        tool_calls = t.tool_calls + $31,
+        model_micros = t.model_micros + $32,
+        sandbox_cpu_micros = t.sandbox_cpu_micros + $33,
+        sandbox_memory_micros = t.sandbox_memory_micros + $34,
+        fee_micros = t.fee_micros + $35,
+        unpriced_steps = t.unpriced_steps + $36
     from s
     where t.tenant_id = $1
       and t.session_id = $2
       and t.turn_id = $5
-      and ($17 is not null or $19 is not null or $26 + $27 + $28 + $29 + $30 + $31 > 0)
-), done as (
+      and ($17 is not null or $19 is not null or $37)
+), ",
+    ledger!(),
+    ", done as (
     delete from job j
     using s
     where $19 is not null

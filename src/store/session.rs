@@ -8,12 +8,17 @@ use uuid::Uuid;
 use super::{
     Error, Result, Store, Tx,
     alive::{self, overdue},
-    column::{from_json, from_word, json, uncount, word},
+    column::{count, from_json, from_word, json, uncount, word},
     turn,
+    usage::Counters,
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{AgentId, Session, SessionId, Status, TenantId, Turn, Usage, session::Created, turn::LastTurn},
+    domain::{
+        Actor, AgentId, Session, SessionId, Status, TenantId, Turn,
+        session::{Created, Stopped},
+        turn::LastTurn,
+    },
 };
 
 #[derive(FromRow)]
@@ -38,12 +43,12 @@ struct Row {
     cancel_turn_id: Option<Uuid>,
     ended_turn_id: Option<Uuid>,
     turns: i64,
-    input_tokens: i64,
-    output_tokens: i64,
-    cache_write_tokens: i64,
-    cache_read_tokens: i64,
-    steps: i64,
-    tool_calls: i64,
+    active_seconds: i64,
+    #[sqlx(flatten)]
+    counters: Counters,
+    actor: Option<String>,
+    stopped_by: Option<String>,
+    stopped_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
@@ -53,9 +58,11 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, title, key, client_id,
-                    metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
-                    cancel_turn_id, ended_turn_id, turns, input_tokens, output_tokens, cache_write_tokens,
-                    cache_read_tokens, steps, tool_calls, created_at, updated_at
+                    metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id,
+                    queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
+                    cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
+                    sandbox_memory_micros, fee_micros, unpriced_steps, actor::text, stopped_by::text, stopped_at,
+                    created_at, updated_at
              from session ",
             $rest
         )
@@ -93,7 +100,12 @@ impl Row {
             state: turn.state,
             yield_reason: turn.yield_reason,
             result_event_id: turn.result_event_id,
+            error_code: turn.error.map(|error| error.code),
         });
+        let stopped = match (&self.stopped_by, self.stopped_at) {
+            (Some(by), Some(at)) => Some(Stopped { by: from_json(by)?, at }),
+            (Some(_) | None, _) => None,
+        };
         Ok(Session {
             id: Id::from_uuid(session_id),
             created: Created {
@@ -116,15 +128,12 @@ impl Row {
             queued: find(self.queued_turn_id),
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
             ended,
+            // A session of before was made by whoever its first event says.
+            actor: self.actor.as_deref().map(from_json).transpose()?.unwrap_or_else(Actor::system),
+            stopped,
             turns: self.turns,
-            usage: Usage {
-                input_tokens: uncount(self.input_tokens),
-                output_tokens: uncount(self.output_tokens),
-                cache_write_tokens: uncount(self.cache_write_tokens),
-                cache_read_tokens: uncount(self.cache_read_tokens),
-                steps: uncount(self.steps),
-                tool_calls: uncount(self.tool_calls),
-            },
+            active_seconds: uncount(self.active_seconds),
+            usage: self.counters.into(),
             created_at: self.created_at,
             updated_at: self.updated_at,
         })
@@ -221,10 +230,10 @@ impl Tx {
             "insert into session (
                 tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
                 limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
-                environment
+                environment, actor
              )
              values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
-                     $19::json)",
+                     $19::json, $20::json)",
         )
         .bind(tenant)
         .bind(session.id.uuid())
@@ -245,6 +254,7 @@ impl Tx {
         .bind(session.created_at)
         .bind(session.updated_at)
         .bind(created.environment.as_ref().map(json))
+        .bind(json(&session.actor))
         .execute(self.connection())
         .await?;
         if let Some(turn) = &session.queued {
@@ -273,7 +283,8 @@ impl Tx {
             "update session
              set title = $3, metadata = $4::json, limits = $5::json, status = $6, head = $7, input_head = $8,
                  input_cursor = $9, running_turn_id = $10, queued_turn_id = $11, cancel_turn_id = $12,
-                 ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15,
+                 ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
+                 stopped_by = $17::json, stopped_at = $18,
                  epoch = epoch + case when $6 = 'archived' then 1 else 0 end
              where tenant_id = $1 and session_id = $2",
         )
@@ -292,6 +303,9 @@ impl Tx {
         .bind(session.ended.as_ref().map(|turn| turn.id.uuid()))
         .bind(session.turns)
         .bind(session.updated_at)
+        .bind(count(session.active_seconds))
+        .bind(session.stopped.as_ref().map(|stopped| json(&stopped.by)))
+        .bind(session.stopped.as_ref().map(|stopped| stopped.at))
         .execute(self.connection())
         .await?;
         for turn in ended.iter().chain(&session.queued) {

@@ -6,13 +6,14 @@ use uuid::Uuid;
 use super::{
     Result, Tx,
     column::{count, from_word, storable, uncount, word},
+    usage::Counters,
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{SessionId, Turn, TurnId, Usage, turn::TurnError},
+    domain::{SessionId, Turn, TurnId, turn::TurnError},
 };
 
-#[derive(Clone, FromRow)]
+#[derive(FromRow)]
 pub(super) struct Row {
     pub session_id: Uuid,
     pub turn_id: Uuid,
@@ -27,12 +28,8 @@ pub(super) struct Row {
     error_code: Option<String>,
     error_message: Option<String>,
     active_seconds: i64,
-    input_tokens: i64,
-    output_tokens: i64,
-    cache_write_tokens: i64,
-    cache_read_tokens: i64,
-    steps: i64,
-    tool_calls: i64,
+    #[sqlx(flatten)]
+    counters: Counters,
 }
 
 impl Row {
@@ -51,14 +48,7 @@ impl Row {
                 .error_code
                 .map(|code| TurnError { code, message: self.error_message.unwrap_or_default() }),
             active_seconds: uncount(self.active_seconds),
-            usage: Usage {
-                input_tokens: uncount(self.input_tokens),
-                output_tokens: uncount(self.output_tokens),
-                cache_write_tokens: uncount(self.cache_write_tokens),
-                cache_read_tokens: uncount(self.cache_read_tokens),
-                steps: uncount(self.steps),
-                tool_calls: uncount(self.tool_calls),
-            },
+            usage: self.counters.into(),
         })
     }
 }

@@ -5,13 +5,15 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::countable;
+use super::{countable, limits::LimitsInput};
 use crate::{
     base::{
         json,
         limit::{MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, TEXT_BYTES_MAX},
     },
-    domain::{AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits},
+    domain::{
+        AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits, spend::SpendCaps,
+    },
 };
 
 /// An agent to create. Equal to an existing one of the same name, it is that one.
@@ -39,9 +41,18 @@ pub struct CreateAgent {
     /// A stored credential. Not with `key`.
     #[garde(skip)]
     pub credential: Option<CredentialId>,
+    #[garde(dive)]
+    #[serde(default, deserialize_with = "json::object")]
+    pub limits: LimitsInput,
+    /// No turn of an agent starts that is not.
+    #[garde(skip)]
+    #[serde(default = "super::yes")]
+    #[schema(default = true)]
+    pub enabled: bool,
+    /// What all its sessions together may cost over trailing days.
     #[garde(custom(countable))]
     #[serde(default, deserialize_with = "json::object")]
-    pub limits: Limits,
+    pub spend_caps: SpendCaps,
     /// Names of the tools it may use; absent for all.
     #[garde(inner(length(max = 64), inner(length(bytes, min = 1, max = 64))))]
     pub tools: Option<Vec<String>>,
@@ -65,9 +76,15 @@ pub struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<CredentialId>)]
     pub credential: Option<Option<CredentialId>>,
+    #[garde(dive)]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub limits: Option<LimitsInput>,
+    #[garde(skip)]
+    pub enabled: Option<bool>,
+    /// Replaces all three caps; one that is left out is removed.
     #[garde(custom(countable))]
     #[serde(default, deserialize_with = "json::object_or_null")]
-    pub limits: Option<Limits>,
+    pub spend_caps: Option<SpendCaps>,
     #[garde(inner(inner(length(max = 64), inner(length(bytes, min = 1, max = 64)))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
@@ -109,6 +126,8 @@ pub struct AgentView {
     #[schema(required)]
     pub credential_id: Option<CredentialId>,
     pub limits: Limits,
+    pub enabled: bool,
+    pub spend_caps: SpendCaps,
     #[schema(required)]
     pub tools: Option<Vec<String>>,
     #[serde(with = "time::serde::rfc3339")]

@@ -4,6 +4,7 @@
 //! refused; `metadata`, `input` objects, `refs` and `raw` travel verbatim.
 
 pub mod agent;
+pub mod budget;
 pub mod credential;
 pub mod delta;
 pub mod environment;
@@ -11,8 +12,10 @@ pub mod error;
 pub mod event;
 pub mod id;
 pub mod key;
+pub mod limits;
 pub mod organization;
 pub mod page;
+pub mod price;
 pub mod session;
 pub mod turn;
 pub mod webhook;
@@ -27,6 +30,11 @@ where
     D: serde::Deserializer<'de>,
 {
     T::deserialize(deserializer).map(Some)
+}
+
+/// For a field that is true unless the caller says otherwise.
+fn yes() -> bool {
+    true
 }
 
 /// Refuses a number in a small structure that a signed counter cannot hold: JSON

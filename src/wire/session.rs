@@ -7,8 +7,8 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    countable,
     environment::{EnvironmentChoice, sound_choice},
+    limits::LimitsInput,
     small_object,
     webhook::{CreateDestination, DestinationView},
 };
@@ -18,9 +18,10 @@ use crate::{
         limit::{DESTINATIONS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
     },
     domain::{
-        AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
+        Actor, AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
         environment::EnvironmentSnapshot,
-        session::{AgentSnapshot, Limits, Source},
+        exit::ExitStatus,
+        session::{AgentSnapshot, Limits, Source, Stopped},
         turn::LastTurn,
     },
 };
@@ -46,9 +47,9 @@ pub struct CreateSession {
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
     /// In front of the agent's own.
-    #[garde(custom(countable))]
+    #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
-    pub limits: Limits,
+    pub limits: LimitsInput,
     /// For routing; returned verbatim, in webhooks too.
     #[garde(custom(searchable))]
     #[serde(default)]
@@ -101,9 +102,9 @@ pub struct PatchSession {
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
     /// Only the limits that are named change; they may be raised while a turn runs.
-    #[garde(custom(countable))]
+    #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
-    pub limits: Option<Limits>,
+    pub limits: Option<LimitsInput>,
 }
 
 /// A message to the agent: `text`, or an `envelope` that carries it.
@@ -194,12 +195,22 @@ pub struct SessionView {
     pub last_turn: Option<LastTurn>,
     pub usage: Usage,
     pub limits: Limits,
+    /// What counts against them so far.
+    pub budget_consumed: BudgetConsumed,
     pub metadata: Map<String, Value>,
     #[schema(required)]
     pub key: Option<String>,
     #[schema(required)]
     pub title: Option<String>,
     pub source: Source,
+    /// Who made it.
+    pub actor: Actor,
+    /// What became of it, in one word; null while it goes on.
+    #[schema(required)]
+    pub exit_status: Option<ExitStatus>,
+    /// The last time that a caller canceled or closed it.
+    #[schema(required)]
+    pub stopped: Option<Stopped>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
@@ -212,6 +223,8 @@ impl From<Session> for SessionView {
     fn from(session: Session) -> Self {
         let never_ran = session.status == Status::Idle && session.input_head == 0;
         let last_turn = session.last_turn();
+        let budget_consumed = BudgetConsumed::of(&session);
+        let exit_status = session.exit_status();
         let created = session.created;
         Self {
             id: session.id,
@@ -228,10 +241,14 @@ impl From<Session> for SessionView {
             last_turn,
             usage: session.usage,
             limits: created.limits,
+            budget_consumed,
             metadata: created.metadata,
             key: created.key,
             title: created.title,
             source: created.source,
+            actor: session.actor,
+            exit_status,
+            stopped: session.stopped,
             client_id: created.client_id,
             created_at: session.created_at,
             updated_at: session.updated_at,
@@ -245,6 +262,45 @@ impl SessionView {
         let phase = until.map(|_| "retrying").or(self.phase);
         Self { phase, next_attempt_at: until, ..self }
     }
+}
+
+/// What counts against the limits of the whole session, by their names.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BudgetConsumed {
+    pub tokens: u64,
+    pub turns: u64,
+    /// Everything that has a price.
+    pub cost_micros: u64,
+    /// Of turns that ended.
+    pub duration_seconds: u64,
+    pub tool_calls: u64,
+}
+
+impl BudgetConsumed {
+    fn of(session: &Session) -> Self {
+        Self {
+            tokens: session.usage.tokens(),
+            turns: u64::try_from(session.turns).unwrap_or_default(),
+            cost_micros: session.usage.cost.known_micros(),
+            duration_seconds: session.active_seconds,
+            tool_calls: session.usage.tool_calls,
+        }
+    }
+}
+
+/// What a session used: in all, and of each model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SessionUsage {
+    pub usage: Usage,
+    pub models: Vec<ModelUsage>,
+}
+
+/// What was used of one model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ModelUsage {
+    /// `provider/model`.
+    pub model: String,
+    pub usage: Usage,
 }
 
 /// A new session and the browser's key to it.

@@ -82,6 +82,12 @@ pub struct StepView {
     pub model: String,
     pub stop: StopReason,
     pub usage: Usage,
+    /// What the call cost; null when no price list knew the model.
+    #[schema(required)]
+    pub cost_micros: Option<u64>,
+    /// The version of the price list that knew it.
+    #[schema(required)]
+    pub price_version: Option<String>,
     pub duration_ms: u64,
     #[serde(with = "time::serde::rfc3339")]
     pub completed_at: OffsetDateTime,

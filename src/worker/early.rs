@@ -12,11 +12,13 @@ use super::{
     hands::Hands,
     outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
+    preflight::Refusal,
 };
 use crate::{
     domain::{
         Actor, Body,
         event::{Draft, Outcome, TurnCompleted},
+        spend::Spend,
         turn::{TurnError, YieldReason},
     },
     harness::{self, Halt, Journal as _},
@@ -28,12 +30,8 @@ pub(super) const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
 
 /// Ends a turn that cannot be run: what is open is settled, and the session is
 /// steerable; failed, when nothing was done or trying again did not help.
-pub(super) async fn end_early(
-    worker: &Worker,
-    writer: &TurnWriter,
-    code: &'static str,
-    message: String,
-) -> Result<(), Halt> {
+pub(super) async fn end_early(worker: &Worker, writer: &TurnWriter, refusal: Refusal) -> Result<(), Halt> {
+    let Refusal { code, message, spend, rejects } = refusal;
     let journal = LeasedJournal::of(writer.clone());
     let log = journal.log().await?;
     let origin = worker.journal.origin();
@@ -70,15 +68,22 @@ pub(super) async fn end_early(
         .collect();
     let own: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(writer.turn())).collect();
     let did_something = own.iter().any(|event| matches!(event.draft.body, Body::StepCompleted(_)));
+    if rejects {
+        drafts.push(draft(Body::SessionRejected { reason: code.to_owned(), message: message.clone() }));
+    }
+    if let Some(Spend { limit, used, allowed }) = spend {
+        drafts.push(draft(Body::LimitExceeded { limit: limit.to_owned(), used, allowed }));
+    }
+    let error = spend.is_none().then(|| TurnError { code: code.to_owned(), message });
     drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
         turn_id: writer.turn(),
-        yield_reason: YieldReason::Error,
+        yield_reason: if error.is_some() { YieldReason::Error } else { YieldReason::BudgetExceeded },
         result_event_id: None,
         usage: crate::domain::delta::Delta::of(own.iter().map(|event| &event.draft)).usage,
         active_seconds: 0,
-        error: Some(TurnError { code: code.to_owned(), message }),
-        limit: None,
-        failed: code == RECOVERY_EXHAUSTED || !did_something,
+        failed: error.is_some() && (code == RECOVERY_EXHAUSTED || !did_something),
+        error,
+        limit: spend.map(|spend| spend.limit.to_owned()),
     }))));
     journal.record(drafts).await.map(drop)
 }

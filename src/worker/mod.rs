@@ -9,6 +9,7 @@ mod hands;
 mod hook;
 mod outlet;
 mod ports;
+mod preflight;
 mod reap;
 mod slot;
 mod surroundings;

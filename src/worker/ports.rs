@@ -1,7 +1,10 @@
 //! The harness's ports, joined to the rooms behind them.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,13 +17,14 @@ use crate::{
         limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
-        Body, Event, Session,
+        AgentId, Body, Event, Session,
         event::{Draft, Outcome},
         piece::Piece,
+        spend::Verdict,
         tool::{Replay, ToolCall, ToolSpec},
     },
     harness::{self, Done, Executed, Halt, ToolFault},
-    journal::{Halted, TurnWriter},
+    journal::{self, Halted, TurnWriter},
     tool::{self, Catalogue, Recovered},
 };
 
@@ -35,18 +39,31 @@ pub(super) struct LeasedJournal {
     log: Mutex<Option<Vec<Event>>>,
     /// Whose counted decisions ride along with what is written.
     outlet: Option<Arc<Outlet>>,
+    /// Whose caps bind; none where no model is asked.
+    agent: Option<AgentId>,
+    /// Nothing bound when the turn was prepared, and no call was made since.
+    is_free: AtomicBool,
 }
 
 impl LeasedJournal {
-    /// With nothing read yet, for a turn whose box reaches nothing.
+    /// With nothing read yet, for a turn that asks no model and whose box reaches nothing.
     pub(super) fn of(writer: TurnWriter) -> Self {
-        Self { writer, session: Mutex::new(None), log: Mutex::new(None), outlet: None }
+        let (session, log) = (Mutex::new(None), Mutex::new(None));
+        Self { writer, session, log, outlet: None, agent: None, is_free: AtomicBool::new(true) }
     }
 
-    /// With the session and then the log, as they were read under this very lease.
-    pub(super) fn new(writer: TurnWriter, session: Session, log: Vec<Event>, outlet: Arc<Outlet>) -> Self {
+    /// With the session and then the log, as they were read under this very lease; of
+    /// what its agent may spend nothing is known to bind if it `is_free`.
+    pub(super) fn new(
+        writer: TurnWriter,
+        session: Session,
+        log: Vec<Event>,
+        outlet: Arc<Outlet>,
+        is_free: bool,
+    ) -> Self {
+        let (agent, is_free) = (session.created.agent_id, AtomicBool::new(is_free));
         let (session, log) = (Mutex::new(Some(session)), Mutex::new(Some(log)));
-        Self { writer, session, log, outlet: Some(outlet) }
+        Self { writer, session, log, outlet: Some(outlet), agent, is_free }
     }
 
     /// After its end a turn says nothing more, so its box reaches nothing more.
@@ -65,6 +82,14 @@ impl LeasedJournal {
     }
 }
 
+fn halt(halted: Halted) -> Halt {
+    match halted {
+        Halted::Stale => Halt::Stale,
+        Halted::Moved => Halt::Moved,
+        Halted::Failed(error) => Halt::Unavailable(error.to_string()),
+    }
+}
+
 #[async_trait]
 impl harness::Journal for LeasedJournal {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
@@ -72,11 +97,7 @@ impl harness::Journal for LeasedJournal {
             Some(outlet) => self.record_with(outlet, drafts).await,
             None => self.writer.record(drafts).await,
         };
-        recorded.map_err(|halted| match halted {
-            Halted::Stale => Halt::Stale,
-            Halted::Moved => Halt::Moved,
-            Halted::Failed(error) => Halt::Unavailable(error.to_string()),
-        })
+        recorded.map_err(halt)
     }
 
     async fn log(&self) -> Result<Vec<Event>, Halt> {
@@ -101,6 +122,18 @@ impl harness::Journal for LeasedJournal {
 
     fn tell(&self, piece: Piece) {
         self.writer.tell(piece);
+    }
+
+    async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt> {
+        let granted = Verdict::Granted { close: Vec::new() };
+        let Some(agent) = self.agent.filter(|_| !self.is_free.swap(false, Ordering::Relaxed)) else {
+            return Ok(granted);
+        };
+        let away = |error: journal::Error| Halt::Unavailable(error.to_string());
+        if !self.writer.spend_is_bound(agent).await.map_err(away)? {
+            return Ok(granted);
+        }
+        self.writer.reserve(agent, most()).await.map_err(halt)
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
     hands::Hands,
     outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
+    preflight::{self, Refusal},
     surroundings::{self, Wish},
     traced::{self, TracedModel, TracedTools},
 };
@@ -21,7 +22,10 @@ use crate::{
         backoff::Backoff,
         limit::{self, RECORD_ATTEMPTS_MAX, TURN_ATTEMPTS_MAX},
     },
-    domain::{Session, Status, TenantId, TurnId},
+    domain::{
+        Session, Status, TenantId, TurnId,
+        price::{BoxSize, Tariff},
+    },
     harness::{self, Halt, Model, Signals},
     journal::TurnWriter,
     model::{Connection, ModelName, NoModel},
@@ -177,7 +181,7 @@ async fn run_next(
     if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
         let message =
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
-        return end_early(worker, &writer, RECOVERY_EXHAUSTED, message).await.map(Some);
+        return end_early(worker, &writer, Refusal::error(RECOVERY_EXHAUSTED, message)).await.map(Some);
     }
     run_turn(worker, lease, &session, writer, attempt, draining).await.map(Some)
 }
@@ -197,9 +201,9 @@ async fn run_turn(
     let log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
     let prepared = match prepared? {
         Ok(prepared) => prepared,
-        Err((code, message)) => return end_early(worker, &writer, code, message).await,
+        Err(refusal) => return end_early(worker, &writer, refusal).await,
     };
-    let (mut turn, tools, (wish, allowed)) = prepared;
+    let Prepared { mut turn, tools, is_free, wish, allowed } = prepared;
     turn.model = Arc::new(TracedModel(turn.model));
     let signals = signals(lease.state(), draining.clone(), writer.turn());
     let outlet = Outlet::new(worker.network.clone(), writer.clone(), worker.journal.origin(), allowed);
@@ -207,7 +211,7 @@ async fn run_turn(
     let hands = Hands::new(worker.clone(), lease.fence(), writer.clone(), Arc::clone(&outlet)).wishing(wish);
     let leased = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
     let tools = TracedTools(&leased);
-    let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet));
+    let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet), is_free);
     let origin = worker.journal.origin();
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
@@ -258,7 +262,14 @@ impl Follow {
     }
 }
 
-type Prepared = (harness::Turn, Option<Vec<String>>, (Wish, Allowed));
+/// A turn that may start.
+struct Prepared {
+    turn: harness::Turn,
+    tools: Option<Vec<String>>,
+    is_free: bool,
+    wish: Wish,
+    allowed: Allowed,
+}
 
 /// What the turn is run with, or why it cannot start.
 async fn prepare(
@@ -267,9 +278,13 @@ async fn prepare(
     session: &Session,
     turn: TurnId,
     attempt: i32,
-) -> Result<Result<Prepared, (&'static str, String)>, Halt> {
+) -> Result<Result<Prepared, Refusal>, Halt> {
     let Some(snapshot) = &session.created.agent_snapshot else {
-        return Ok(Err(("no_agent", "the session has no agent".to_owned())));
+        return Ok(Err(Refusal::error("no_agent", "the session has no agent")));
+    };
+    let checked = match preflight::check(worker, tenant, session).await? {
+        Ok(checked) => checked,
+        Err(refusal) => return Ok(Err(refusal)),
     };
     let credential = async {
         match session.created.credential_id {
@@ -283,25 +298,36 @@ async fn prepare(
     let name: ModelName = match snapshot.model.parse() {
         Ok(name) => name,
         Err(NoModel::BadName(reason) | NoModel::BadCredential(reason)) => {
-            return Ok(Err(("model_unknown", reason)));
+            return Ok(Err(Refusal::error("model_unknown", reason)));
         }
-        Err(NoModel::NoCredential { provider }) => return Ok(Err(("no_credential", provider))),
+        Err(NoModel::NoCredential { provider }) => {
+            return Ok(Err(Refusal::rejected("no_credential", provider)));
+        }
     };
     let credential = match credential {
         Ok(open) => open.map(connection),
         Err(store::Error::NotFound) => {
-            let message = "the credential that the session pinned was deleted".to_owned();
-            return Ok(Err(("no_credential", message)));
+            let message = "the credential that the session pinned was deleted";
+            return Ok(Err(Refusal {
+                rejects: session.running.is_none(),
+                ..Refusal::error("no_credential", message)
+            }));
         }
         Err(error) => return Err(unavailable(error)),
     };
     let model: Arc<dyn Model> = match worker.providers.model(&name, credential.as_ref()) {
         Ok(model) => model,
-        Err(NoModel::BadName(reason)) => return Ok(Err(("model_unknown", reason))),
+        Err(NoModel::BadName(reason)) => return Ok(Err(Refusal::error("model_unknown", reason))),
         Err(error @ (NoModel::NoCredential { .. } | NoModel::BadCredential(_))) => {
-            return Ok(Err(("no_credential", error.to_string())));
+            return Ok(Err(Refusal::error("no_credential", error.to_string())));
         }
     };
+    let (wish, allowed) =
+        match surroundings::read(&worker.store, tenant, session).await.map_err(unavailable)? {
+            Ok(surroundings) => surroundings,
+            Err((code, message)) => return Ok(Err(Refusal::error(code, message))),
+        };
+    let size = &wish.limits;
     let turn = harness::Turn {
         id: turn,
         attempt,
@@ -310,12 +336,10 @@ async fn prepare(
         model_name: name.model,
         prompt: revision.prompt,
         options: snapshot.model_options.clone(),
+        tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
+        size: BoxSize { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes },
     };
-    let surroundings = match surroundings::read(&worker.store, tenant, session).await.map_err(unavailable)? {
-        Ok(surroundings) => surroundings,
-        Err(refused) => return Ok(Err(refused)),
-    };
-    Ok(Ok((turn, snapshot.tools.clone(), surroundings)))
+    Ok(Ok(Prepared { turn, tools: snapshot.tools.clone(), is_free: checked.is_free, wish, allowed }))
 }
 
 fn connection(open: store::credential::OpenCredential) -> Connection {

@@ -4,6 +4,7 @@
 mod admin;
 mod alive;
 mod api;
+mod budgets;
 mod cli;
 mod drill;
 mod egress;

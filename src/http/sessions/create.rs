@@ -126,7 +126,7 @@ async fn create_new(
         key: wanted.key,
         client_id: wanted.client_id,
         metadata: wanted.metadata,
-        limits: wanted.limits,
+        limits: wanted.limits.into(),
         source: caller.source,
     };
     match &wanted.agent {

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     domain::{SessionId, Status, decide::Command},
     journal::Unit,
-    wire::session::{PatchSession, SessionView},
+    wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
 };
 
 /// Get a session.
@@ -41,6 +41,22 @@ pub async fn get(
     Ok(json(&view))
 }
 
+/// Get what a session used, in all and of each model.
+#[utoipa::path(get, path = "/sessions/{session_id}/usage", tag = "sessions", operation_id = "getSessionUsage",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionUsage), Errors))]
+pub async fn usage(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&session)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let usage = tx.session(id).await?.usage;
+    let models = tx.usage_by_model(id).await?.into_iter();
+    let models = models.map(|(model, usage)| ModelUsage { model, usage }).collect();
+    Ok(json(&SessionUsage { usage, models }))
+}
+
 /// Change title, metadata or limits. Limits may be raised while a turn runs.
 #[utoipa::path(patch, path = "/sessions/{session_id}", tag = "sessions", operation_id = "updateSession",
     params(("session_id" = SessionId, Path)), request_body = PatchSession,
@@ -56,7 +72,7 @@ pub async fn patch(
     let mut unit = app.0.journal.begin(caller.tenant).await?;
     let limits = match change.limits {
         // Locked, so that two changes of different limits both last.
-        Some(limits) => Some(unit.tx().lock_session(id).await?.created.limits.overridden_by(limits)),
+        Some(limits) => Some(unit.tx().lock_session(id).await?.created.limits.overridden_by(limits.into())),
         None => None,
     };
     let command = Command::Patch { title: change.title, metadata: change.metadata, limits };

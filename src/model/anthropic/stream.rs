@@ -237,8 +237,7 @@ impl From<UsageBody> for Usage {
             output_tokens: count(body.output_tokens),
             cache_write_tokens: count(body.cache_creation_input_tokens),
             cache_read_tokens: count(body.cache_read_input_tokens),
-            steps: 0,
-            tool_calls: 0,
+            ..Usage::default()
         }
     }
 }

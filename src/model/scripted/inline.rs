@@ -113,8 +113,7 @@ impl From<Line> for Step {
             output_tokens: used.output_tokens.into(),
             cache_write_tokens: used.cache_write_tokens.into(),
             cache_read_tokens: used.cache_read_tokens.into(),
-            steps: 0,
-            tool_calls: 0,
+            ..Usage::default()
         };
         let fault = line.fault.map(|trouble| Planned {
             kind: trouble.kind,

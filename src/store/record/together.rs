@@ -11,10 +11,10 @@ use uuid::Uuid;
 use super::{Record, Recorded, Row};
 use crate::{
     base::{Id, Timestamp},
-    domain::{Usage, delta::Delta},
+    domain::delta::Delta,
     store::{
         Result, Store,
-        column::{count, word},
+        column::{count, storable, word},
         event::{Columns, outbox},
     },
 };
@@ -38,8 +38,6 @@ struct Members {
     codes: Vec<Option<String>>,
     messages: Vec<Option<String>>,
     seconds: Vec<Option<i64>>,
-    /// Input, output, cache write, cache read, steps, tool calls.
-    usage: [Vec<i64>; 6],
 }
 
 #[derive(FromRow)]
@@ -75,21 +73,15 @@ impl Members {
         self.states.push(end.map(|end| word(&end.yield_reason.state())));
         self.reasons.push(end.map(|end| word(&end.yield_reason)));
         self.results.push(end.and_then(|end| end.result_event_id).map(Id::uuid));
-        self.codes.push(error.map(|error| error.code.clone()));
-        self.messages.push(error.map(|error| error.message.clone()));
+        self.codes.push(error.map(|error| storable(&error.code)));
+        self.messages.push(error.map(|error| storable(&error.message)));
         self.seconds.push(end.map(|end| count(end.active_seconds)));
-        let Usage { input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls } =
-            delta.usage;
-        let used = [input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls];
-        for (column, used) in self.usage.iter_mut().zip(used) {
-            column.push(count(used));
-        }
     }
 }
 
 impl Store {
     /// Writes the records of different sessions in one commit; each as [`Store::record`]
-    /// does. `None` for one whose session's row somebody held: it is to be recorded by
+    /// does, but for what is used: none of them may be [`Record::is_costly`]. `None` for one whose session's row somebody held: it is to be recorded by
     /// itself, which waits.
     ///
     /// # Errors
@@ -97,7 +89,6 @@ impl Store {
     /// be `Unstorable`, and all go with it.
     pub async fn record_together(&self, records: &[Record]) -> Result<Vec<Option<Recorded>>> {
         let members = Members::of(records);
-        let [input, output, cache_write, cache_read, steps, calls] = members.usage;
         let columns = Columns::of(records.iter().flat_map(|record| &record.events));
         let of = |(member, record): (usize, &Record)| vec![member as i64 + 1; record.events.len()];
         let owners: Vec<i64> = records.iter().enumerate().flat_map(of).collect();
@@ -119,12 +110,6 @@ impl Store {
             .bind(members.codes)
             .bind(members.messages)
             .bind(members.seconds)
-            .bind(input)
-            .bind(output)
-            .bind(cache_write)
-            .bind(cache_read)
-            .bind(steps)
-            .bind(calls)
             .bind(owners)
             .bind(places)
             .bind(columns.ids)
@@ -147,7 +132,7 @@ impl Store {
     }
 }
 
-/// $1-$22 the members, $23-$34 their events.
+/// $1-$16 the members, $17-$28 their events.
 ///
 /// Locked rows are read as they are now, not as the statement began: what `fit` holds
 /// stays true until the commit.
@@ -157,11 +142,9 @@ with m as (
     select *
     from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::uuid[], $5::uuid[], $6::timestamptz[], $7::bigint[],
                 $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::text[],
-                $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
-                $22::bigint[]) with ordinality
+                $15::text[], $16::bigint[]) with ordinality
         as m (tenant_id, session_id, epoch, worker_id, turn_id, ts, events, attempt, window_to, status, state,
-              yield_reason, result_event_id, error_code, error_message, active_seconds, input_tokens, output_tokens,
-              cache_write_tokens, cache_read_tokens, steps, tool_calls, member)
+              yield_reason, result_event_id, error_code, error_message, active_seconds, member)
 ), locked as (
     select s.tenant_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
     from m
@@ -210,12 +193,7 @@ with m as (
             else u.cancel_turn_id
         end,
         ended_turn_id = case when m.status is not null then m.turn_id else u.ended_turn_id end,
-        input_tokens = u.input_tokens + m.input_tokens,
-        output_tokens = u.output_tokens + m.output_tokens,
-        cache_write_tokens = u.cache_write_tokens + m.cache_write_tokens,
-        cache_read_tokens = u.cache_read_tokens + m.cache_read_tokens,
-        steps = u.steps + m.steps,
-        tool_calls = u.tool_calls + m.tool_calls
+        active_seconds = u.active_seconds + coalesce(m.active_seconds, 0)
     from fit m
     where u.tenant_id = m.tenant_id
       and u.session_id = m.session_id
@@ -229,8 +207,8 @@ with m as (
     select s.tenant_id, s.session_id, s.base + e.place, s.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
            e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
     from s
-    join unnest($23::bigint[], $24::bigint[], $25::uuid[], $26::text[], $27::smallint[], $28::text[], $29::uuid[],
-                $30::uuid[], $31::text[], $32::text[], $33::text[], $34::integer[])
+    join unnest($17::bigint[], $18::bigint[], $19::uuid[], $20::text[], $21::smallint[], $22::text[], $23::uuid[],
+                $24::uuid[], $25::text[], $26::text[], $27::text[], $28::integer[])
         as e (member, place, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes)
         using (member)
     returning tenant_id, session_id, seq, event_id, type, level
@@ -248,19 +226,19 @@ with m as (
         result_event_id = coalesce(m.result_event_id, t.result_event_id),
         error_code = coalesce(m.error_code, t.error_code),
         error_message = coalesce(m.error_message, t.error_message),
-        active_seconds = coalesce(m.active_seconds, t.active_seconds),
-        input_tokens = t.input_tokens + m.input_tokens,
-        output_tokens = t.output_tokens + m.output_tokens,
-        cache_write_tokens = t.cache_write_tokens + m.cache_write_tokens,
-        cache_read_tokens = t.cache_read_tokens + m.cache_read_tokens,
-        steps = t.steps + m.steps,
-        tool_calls = t.tool_calls + m.tool_calls
+        active_seconds = coalesce(m.active_seconds, t.active_seconds)
     from fit m
     where t.tenant_id = m.tenant_id
       and t.session_id = m.session_id
       and t.turn_id = m.turn_id
-      and (m.attempt is not null or m.status is not null
-           or m.input_tokens + m.output_tokens + m.cache_write_tokens + m.cache_read_tokens + m.steps + m.tool_calls > 0)
+      and (m.attempt is not null or m.status is not null)
+), freed as (
+    -- A turn that is over has no call under way that anything is promised to.
+    delete from reservation r
+    using s
+    where s.ends
+      and r.tenant_id = s.tenant_id
+      and r.session_id = s.session_id
 ), jobs as (
     select j.tenant_id, j.session_id, s.more
     from s

@@ -29,7 +29,9 @@ struct Row {
 /// The ids of one organization's things, by the name of the path's parameter.
 type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 15] = [
+const SCOPES: [&str; 17] = [
+    "usage:write",
+    "usage:read",
     "sessions:read",
     "sessions:write",
     "agents:read",
@@ -105,6 +107,11 @@ fn table() -> BTreeMap<&'static str, Row> {
         ("rotateDestinationSecret", row("sessions:write", 200, empty)),
         ("listDeliveries", row("sessions:read", 200, nothing)),
         ("getDelivery", row("sessions:read", 200, nothing)),
+        ("getSessionUsage", row("sessions:read", 200, nothing)),
+        ("getUsage", row("usage:read", 200, nothing)),
+        ("getBudget", row("usage:read", 200, nothing)),
+        ("updateBudget", row("usage:write", 200, Some(|| json!({ "spend_caps": { "days_1": 1 } })))),
+        ("getPrices", row("usage:read", 200, nothing)),
         ("redeliver", row("sessions:write", 202, empty)),
     ])
     .into_iter()

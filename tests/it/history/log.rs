@@ -176,7 +176,13 @@ impl Log {
         let turn: TurnId = origin.id();
         let bodies = [
             Body::UserMessage { text: "go on".to_owned(), input: None, envelope: None },
-            Body::TurnStarted { turn_id: turn, input_from_seq: 1, input_to_seq: 1, attempt: 1 },
+            Body::TurnStarted {
+                turn_id: turn,
+                input_from_seq: 1,
+                input_to_seq: 1,
+                attempt: 1,
+                fee_micros: 0,
+            },
         ];
         for body in bodies {
             let draft = draft(&origin, Some(turn), body);
@@ -236,7 +242,7 @@ impl Writer {
             (None, None) => return,
         };
         self.running = Some((turn_id, attempt));
-        let body = Body::TurnStarted { turn_id, input_from_seq: 1, input_to_seq: 1, attempt };
+        let body = Body::TurnStarted { turn_id, input_from_seq: 1, input_to_seq: 1, attempt, fee_micros: 0 };
         self.write(Some(turn_id), body);
     }
 
@@ -265,6 +271,8 @@ impl Writer {
             blocks: blocks.clone(),
             stop,
             usage: Usage::default(),
+            cost_micros: None,
+            price_version: None,
             attempt: 1,
             duration_ms: 1,
         };

@@ -130,11 +130,11 @@ impl Database {
         row.head += events.len() as i64;
         row.updated_at = ts;
         row.usage += delta.usage;
-        if let Some(turn) = row.running.as_mut().filter(|turn| turn.id == fence.turn) {
-            turn.usage += delta.usage;
-        }
         if let Some(start) = delta.start {
             self.start(start, ts);
+        }
+        if let Some(turn) = self.session.running.as_mut().filter(|turn| turn.id == fence.turn) {
+            turn.usage += delta.usage;
         }
         if let Some(end) = &delta.end {
             self.end(fence.turn, end, ts);
@@ -200,11 +200,13 @@ impl Database {
         turn.result_event_id = end.result_event_id;
         turn.error.clone_from(&end.error);
         turn.active_seconds = end.active_seconds;
+        row.active_seconds += end.active_seconds;
         row.ended = Some(LastTurn {
             id,
             state: turn.state,
             yield_reason: turn.yield_reason,
             result_event_id: turn.result_event_id,
+            error_code: turn.error.as_ref().map(|error| error.code.clone()),
         });
         self.ended.push(turn);
     }

@@ -225,6 +225,9 @@ fn limits(chance: &Chance) -> Limits {
         turn_seconds: some(chance, 1, 30),
         turns: some(chance, 1, 8),
         steps: some(chance, 1, 12),
+        cost_micros: some(chance, 1, 2_000),
+        duration_seconds: some(chance, 1, 60),
+        tool_calls: some(chance, 0, 20),
     }
 }
 

@@ -25,6 +25,8 @@ use sojourn::{
         Actor, Body, Event, Session, Status, TurnId,
         delta::Delta,
         event::{Draft, Outcome, TurnCompleted},
+        price::{BoxSize, Fee, Price, SandboxPrice, Tariff},
+        spend::Verdict,
         turn::{TurnError, YieldReason},
     },
     harness::{self, Halt, Journal, Ports, Signals, history},
@@ -341,6 +343,8 @@ impl Process {
             prompt: "You repair things.".to_owned(),
             options: Default::default(),
             objects: false,
+            tariff: tariff(),
+            size: BoxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },
         };
         let id = turn.id;
         tokio::select! {
@@ -357,6 +361,16 @@ impl Process {
 
 fn lose(holding: &Holding) {
     holding.state.send_if_modified(|state| !std::mem::replace(&mut state.lost, true));
+}
+
+/// Prices, so that the fold has costs to sum up.
+fn tariff() -> Tariff {
+    let price = Price { input: 3_000_000, output: 15_000_000, ..Price::default() };
+    Tariff {
+        model: Some((price, "simulated".to_owned())),
+        sandbox: SandboxPrice { cpu_hour: 50_400, gib_hour: 16_200 },
+        fee: Fee { turn: 7 },
+    }
 }
 
 /// The turn to work on and its attempt.
@@ -419,6 +433,11 @@ impl Journal for LeasedJournal {
 
     async fn session(&self) -> Result<Session, Halt> {
         self.world.ask(|database, _| database.session.clone()).await.map_err(away)
+    }
+
+    async fn reserve(&self, _: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt> {
+        // Nothing binds in this world.
+        Ok(Verdict::Granted { close: Vec::new() })
     }
 }
 

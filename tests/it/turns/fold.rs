@@ -13,7 +13,7 @@ use proptest::{
 use serde_json::{Map, json};
 use sojourn::{
     domain::{
-        Actor, Block, Body, Event, Level, Session, SessionId, StopReason, TurnId, Usage,
+        Actor, Block, Body, Cost, Event, Level, Session, SessionId, StopReason, TurnId, Usage,
         decide::{Command, Input},
         event::{Draft, Failure, Outcome, StepCompleted, TurnCompleted},
         session::{Limits, Status},
@@ -166,6 +166,20 @@ fn result(call: &ToolCall) -> Body {
     }
 }
 
+fn exec(call: &ToolCall) -> Body {
+    Body::ExecCompleted {
+        call_id: call.call_id.clone(),
+        command: "true".to_owned(),
+        exit_code: 0,
+        summary: String::new(),
+        bytes: 0,
+        cause: "exited".to_owned(),
+        duration_ms: 1,
+        cpu_micros: 5,
+        memory_micros: 2,
+    }
+}
+
 /// What a worker may write now, if it may do `act`.
 fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), act: &Act) -> Vec<Draft> {
     let (turn, attempt) = at;
@@ -178,13 +192,16 @@ fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), ac
             input_from_seq: window.input_from_seq,
             input_to_seq: window.input_to_seq,
             attempt,
+            fee_micros: 3,
         }],
         Act::Step { calls } if is_started && open.is_empty() => step(log.len(), *calls, attempt),
         Act::Fail if is_started => {
             let code = "model_unavailable".to_owned();
             vec![Body::ErrorModel(Failure { code, message: String::new(), retry_at: None })]
         }
-        Act::Result if is_started => open.iter().take(1).map(result).collect(),
+        Act::Result if is_started => {
+            open.iter().take(1).flat_map(|call| [exec(call), result(call)]).collect()
+        }
         // A limit may end a turn before it starts.
         Act::End(reason) if is_started || session.running.is_none() => {
             let ends = open.iter().map(result).chain([end(turn, *reason, log)]);
@@ -202,6 +219,7 @@ fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
         input: json!({}),
     };
     let calls: Vec<_> = (0..calls).map(call).collect();
+    let cost_micros = (!place.is_multiple_of(5)).then_some(11 * place as u64);
     let usage = Usage {
         input_tokens: 100 + place as u64,
         output_tokens: 7,
@@ -209,6 +227,8 @@ fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
         cache_read_tokens: 2,
         steps: 1,
         tool_calls: 0,
+        // Now and then a step without a known price.
+        cost: Cost::of_step(cost_micros),
     };
     let completed = Body::StepCompleted(Box::new(StepCompleted {
         index: place as u64,
@@ -218,6 +238,8 @@ fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
         blocks: calls.iter().cloned().map(Block::ToolCall).collect(),
         stop: StopReason::ToolUse,
         usage,
+        cost_micros,
+        price_version: None,
         attempt,
         duration_ms: 1,
     }));
@@ -348,6 +370,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
                 input_from_seq: turn.input_from_seq,
                 input_to_seq: turn.input_to_seq,
                 attempt: 1,
+                fee_micros: 0,
             };
             match writer.record(vec![draft(&world, turn.id, start)]).await {
                 Ok(_) => {}

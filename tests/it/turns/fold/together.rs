@@ -52,6 +52,7 @@ impl Writing {
             input_from_seq: self.input_to_seq,
             input_to_seq: self.input_to_seq,
             attempt: 1,
+            fee_micros: 0,
         };
         self.writer.record(vec![draft(world, self.turn, body)]).await.map(drop)
     }

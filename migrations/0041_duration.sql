@@ -1,0 +1,12 @@
+-- Seconds in which turns of the session were worked on: what `duration_seconds` limits.
+-- A column of the fold, summed from the ends of its turns.
+alter table session add column active_seconds bigint not null default 0;
+update session s
+set active_seconds = t.seconds
+from (
+    select tenant_id, session_id, sum(active_seconds)::bigint as seconds
+    from turn
+    where completed_at is not null
+    group by tenant_id, session_id
+) t
+where t.tenant_id = s.tenant_id and t.session_id = s.session_id and t.seconds > 0;

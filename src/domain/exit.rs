@@ -1,0 +1,138 @@
+//! In one word, what became of a session: read from its state, stored nowhere.
+//!
+//! | status | yield reason of its last turn | error code | exit status |
+//! |---|---|---|---|
+//! | `queued`, `running`, `awaiting_input` | any | any | none yet |
+//! | `idle`, `failed` | no turn has ended | | none yet |
+//! | `archived` | no turn has ended | | `stopped` |
+//! | `archived` | `canceled` | | `stopped` |
+//! | `archived` | `needs_input`, `requires_action` | | `stopped` |
+//! | `idle`, `failed` | `needs_input`, `requires_action` | | none yet |
+//! | `idle`, `failed` | `canceled` | | `cancelled` |
+//! | `idle`, `failed`, `archived` | `completed` | | `completed` |
+//! | the same | `budget_exceeded`, `deadline_exceeded`, `max_turns` | | `budget_hit` |
+//! | the same | `error` | `payment_required` | `payment_required` |
+//! | the same | `error` | `sandbox_unavailable` | `tool_call_failed` |
+//! | the same | `error` | `lifecycle_hook_failed` | `lifecycle_hook_failed` |
+//! | the same | `error` | `missing_repo_access` | `missing_repo_access` |
+//! | the same | `error` | `recovery_exhausted` | `interrupted` |
+//! | the same | `error` | any other | `error` |
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    session::{Session, Status},
+    turn::{LastTurn, YieldReason},
+};
+
+/// What became of a session that does nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    /// The agent was done.
+    Completed,
+    /// A limit or a cap ended it; raise it and steer.
+    BudgetHit,
+    /// The provider, or the operator, wants to be paid first.
+    PaymentRequired,
+    /// Its tools could not run: no sandbox could be had.
+    ToolCallFailed,
+    /// A hook of its environment failed.
+    LifecycleHookFailed,
+    /// A repository that it needs cannot be read.
+    MissingRepoAccess,
+    /// A caller canceled it.
+    Cancelled,
+    /// Its workers died too often.
+    Interrupted,
+    /// Something else failed; the turn's error says what.
+    Error,
+    /// It was closed before it was done.
+    Stopped,
+}
+
+impl Session {
+    /// What became of it; `None` while that is open.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        exit_status(self.status, self.ended.as_ref())
+    }
+}
+
+fn exit_status(status: Status, ended: Option<&LastTurn>) -> Option<ExitStatus> {
+    let is_closed = match status {
+        Status::Queued | Status::Running | Status::AwaitingInput => return None,
+        Status::Idle | Status::Failed => false,
+        Status::Archived => true,
+    };
+    let open = is_closed.then_some(ExitStatus::Stopped);
+    let Some((ended, reason)) = ended.and_then(|turn| Some((turn, turn.yield_reason?))) else { return open };
+    match reason {
+        YieldReason::Completed => Some(ExitStatus::Completed),
+        YieldReason::NeedsInput | YieldReason::RequiresAction => open,
+        YieldReason::Canceled => open.or(Some(ExitStatus::Cancelled)),
+        YieldReason::BudgetExceeded | YieldReason::DeadlineExceeded | YieldReason::MaxTurns => {
+            Some(ExitStatus::BudgetHit)
+        }
+        YieldReason::Error => Some(match ended.error_code.as_deref() {
+            Some("payment_required") => ExitStatus::PaymentRequired,
+            Some("sandbox_unavailable") => ExitStatus::ToolCallFailed,
+            Some("lifecycle_hook_failed") => ExitStatus::LifecycleHookFailed,
+            Some("missing_repo_access") => ExitStatus::MissingRepoAccess,
+            Some("recovery_exhausted") => ExitStatus::Interrupted,
+            Some(_) | None => ExitStatus::Error,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ExitStatus::*, Status, YieldReason, exit_status};
+    use crate::{
+        base::{Id, Origin},
+        domain::{TurnId, turn::LastTurn},
+    };
+
+    fn of(status: Status, reason: YieldReason, code: Option<&str>) -> Option<super::ExitStatus> {
+        let id: TurnId = Id::from_uuid(Origin::system().id::<crate::domain::TurnKind>().uuid());
+        let error_code = code.map(str::to_owned);
+        let (state, yield_reason) = (reason.state(), Some(reason));
+        exit_status(status, Some(&LastTurn { id, state, yield_reason, result_event_id: None, error_code }))
+    }
+
+    #[test]
+    fn what_goes_on_has_no_exit_status() {
+        for status in [Status::Queued, Status::Running, Status::AwaitingInput] {
+            assert_eq!(exit_status(status, None), None);
+            assert_eq!(of(status, YieldReason::Completed, None), None);
+        }
+        assert_eq!(exit_status(Status::Idle, None), None);
+        assert_eq!(exit_status(Status::Archived, None), Some(Stopped));
+    }
+
+    #[test]
+    fn the_table_holds_line_by_line() {
+        let error = YieldReason::Error;
+        for (reason, code, at_rest, archived) in [
+            (YieldReason::Completed, None, Some(Completed), Some(Completed)),
+            (YieldReason::NeedsInput, None, None, Some(Stopped)),
+            (YieldReason::RequiresAction, None, None, Some(Stopped)),
+            (YieldReason::Canceled, None, Some(Cancelled), Some(Stopped)),
+            (YieldReason::BudgetExceeded, None, Some(BudgetHit), Some(BudgetHit)),
+            (YieldReason::DeadlineExceeded, None, Some(BudgetHit), Some(BudgetHit)),
+            (YieldReason::MaxTurns, None, Some(BudgetHit), Some(BudgetHit)),
+            (error, Some("payment_required"), Some(PaymentRequired), Some(PaymentRequired)),
+            (error, Some("sandbox_unavailable"), Some(ToolCallFailed), Some(ToolCallFailed)),
+            (error, Some("lifecycle_hook_failed"), Some(LifecycleHookFailed), Some(LifecycleHookFailed)),
+            (error, Some("missing_repo_access"), Some(MissingRepoAccess), Some(MissingRepoAccess)),
+            (error, Some("recovery_exhausted"), Some(Interrupted), Some(Interrupted)),
+            (error, Some("agent_disabled"), Some(Error), Some(Error)),
+            (error, None, Some(Error), Some(Error)),
+        ] {
+            for status in [Status::Idle, Status::Failed] {
+                assert_eq!(of(status, reason, code), at_rest, "{status:?} {reason:?} {code:?}");
+            }
+            assert_eq!(of(Status::Archived, reason, code), archived, "archived {reason:?} {code:?}");
+        }
+    }
+}

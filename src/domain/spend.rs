@@ -1,0 +1,148 @@
+//! What may still be spent: caps over trailing days, and what is left to spend at all.
+//!
+//! Asked before each model call, one asker at a time. What is promised to calls under
+//! way counts as spent, so calls that race for one cap cannot pass it together: the
+//! last one that is let through is the only one that may overstep it.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Most micro-USD over trailing days, today in UTC included; an absent one does not
+/// bind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpendCaps {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub days_1: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub days_7: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub days_28: Option<u64>,
+}
+
+impl SpendCaps {
+    /// The caps, shortest first.
+    pub fn windows(&self) -> [Option<u64>; 3] {
+        [self.days_1, self.days_7, self.days_28]
+    }
+
+    /// Whether any of them binds.
+    pub fn bind(&self) -> bool {
+        self.windows().iter().any(Option::is_some)
+    }
+}
+
+/// Micro-USD spent over trailing days, today in UTC included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Spent {
+    pub days_1: u64,
+    pub days_7: u64,
+    pub days_28: u64,
+}
+
+impl Spent {
+    fn windows(&self) -> [u64; 3] {
+        [self.days_1, self.days_7, self.days_28]
+    }
+}
+
+/// What an organization or an agent may spend and has spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    pub caps: SpendCaps,
+    pub spent: Spent,
+    /// Promised to calls that are under way.
+    pub reserved: u64,
+}
+
+/// Whether a call may be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may; `close` are caps of which 80 % are spent.
+    Granted { close: Vec<Spend> },
+    /// What is left is promised to calls that are under way: ask again soon.
+    Wait,
+    /// A cap is spent.
+    Exceeded(Spend),
+    /// Nothing is left of the organization's balance.
+    Unpaid,
+    /// Something binds, and nobody knows what the call may cost.
+    Unpriced,
+}
+
+/// A cap by its name and what counts against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spend {
+    pub limit: &'static str,
+    pub used: u64,
+    pub allowed: u64,
+}
+
+const OF_ORGANIZATION: [&str; 3] =
+    ["organization_spend_1d", "organization_spend_7d", "organization_spend_28d"];
+const OF_AGENT: [&str; 3] = ["agent_spend_1d", "agent_spend_7d", "agent_spend_28d"];
+
+/// Whether one more call may be made where the organization and the agent stand so.
+pub fn judge(organization: &Standing, agent: &Standing, balance: Option<i64>) -> Verdict {
+    let caps = || caps(OF_ORGANIZATION, organization).chain(caps(OF_AGENT, agent));
+    if let Some((spend, _)) = caps().find(|(spend, _)| spend.used >= spend.allowed) {
+        return Verdict::Exceeded(spend);
+    }
+    if balance.is_some_and(|left| left <= 0) {
+        return Verdict::Unpaid;
+    }
+    let is_promised = |left: i64| u64::try_from(left).unwrap_or_default() <= organization.reserved;
+    if balance.is_some_and(is_promised)
+        || caps().any(|(spend, reserved)| spend.used.saturating_add(reserved) >= spend.allowed)
+    {
+        return Verdict::Wait;
+    }
+    let is_close = |spend: &Spend| u128::from(spend.used) * 5 >= u128::from(spend.allowed) * 4;
+    Verdict::Granted { close: caps().map(|(spend, _)| spend).filter(is_close).collect() }
+}
+
+fn caps(names: [&'static str; 3], standing: &Standing) -> impl Iterator<Item = (Spend, u64)> {
+    let reserved = standing.reserved;
+    let all = names.into_iter().zip(standing.spent.windows()).zip(standing.caps.windows());
+    all.filter_map(move |((limit, used), allowed)| Some((Spend { limit, used, allowed: allowed? }, reserved)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(cap: Option<u64>, spent: u64, reserved: u64) -> Standing {
+        let caps = SpendCaps { days_7: cap, ..SpendCaps::default() };
+        Standing { caps, spent: Spent { days_1: 0, days_7: spent, days_28: spent }, reserved }
+    }
+
+    fn org(cap: Option<u64>, spent: u64, reserved: u64, balance: Option<i64>) -> Verdict {
+        judge(&standing(cap, spent, reserved), &Standing::default(), balance)
+    }
+
+    #[test]
+    fn the_last_call_that_is_let_through_may_overstep_a_cap_and_no_other() {
+        assert_eq!(org(Some(100), 0, 99, None), Verdict::Granted { close: Vec::new() });
+        assert_eq!(org(Some(100), 1, 99, None), Verdict::Wait);
+        let spent = Spend { limit: "organization_spend_7d", used: 100, allowed: 100 };
+        assert_eq!(org(Some(100), 100, 0, None), Verdict::Exceeded(spent));
+        assert_eq!(org(None, u64::MAX, u64::MAX, None), Verdict::Granted { close: Vec::new() });
+    }
+
+    #[test]
+    fn a_cap_is_close_at_four_fifths() {
+        let close = Spend { limit: "agent_spend_7d", used: 80, allowed: 100 };
+        let agent = standing(Some(100), 80, 0);
+        assert_eq!(judge(&Standing::default(), &agent, None), Verdict::Granted { close: vec![close] });
+        let agent = standing(Some(100), 79, 0);
+        assert_eq!(judge(&Standing::default(), &agent, None), Verdict::Granted { close: Vec::new() });
+    }
+
+    #[test]
+    fn a_balance_is_spent_to_the_last_micro_dollar() {
+        assert_eq!(org(None, 0, 4, Some(5)), Verdict::Granted { close: Vec::new() });
+        assert_eq!(org(None, 0, 5, Some(5)), Verdict::Wait);
+        assert_eq!(org(None, 0, 0, Some(0)), Verdict::Unpaid);
+        assert_eq!(org(None, 0, 0, Some(-3)), Verdict::Unpaid);
+    }
+}

@@ -1,0 +1,155 @@
+//! What was used, what it costs, and what may be spent.
+
+use axum::{extract::State, response::Response};
+use serde::Deserialize;
+use time::{Date, Duration, macros::format_description};
+use utoipa::IntoParams;
+
+use super::{
+    App,
+    auth::{Caller, ReadUsage, WriteBudget},
+    body::Body,
+    error::ApiError,
+    openapi::Errors,
+    page::{List, Query, rows},
+    path,
+    write::json,
+};
+use crate::{
+    base::limit::{USAGE_DAYS_DEFAULT, USAGE_DAYS_MAX},
+    domain::{AgentId, price::PriceList},
+    store::{
+        spend::Standings,
+        usage::{By, Filter, Sum},
+    },
+    wire::{
+        Page,
+        budget::{BudgetView, PatchBudget, UsageRow},
+        price::PricesView,
+    },
+};
+
+/// Which usage is summed, and by what.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct UsageQuery {
+    /// First day in UTC, as in 2026-01-31; by default four weeks back.
+    #[param(format = Date)]
+    pub from: Option<String>,
+    /// Last day in UTC; today by default.
+    #[param(format = Date)]
+    pub to: Option<String>,
+    /// What the rows tell apart: `day`, `agent` and `model`, with commas; `day` by default.
+    pub by: Option<String>,
+    /// Id of an agent.
+    #[param(value_type = Option<AgentId>)]
+    pub agent: Option<String>,
+    /// A model, as `provider/model`.
+    pub model: Option<String>,
+    /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Sum up what was used, by day, agent and model. It stays when sessions are deleted.
+#[utoipa::path(get, path = "/usage", tag = "usage", operation_id = "getUsage", params(UsageQuery),
+    responses((status = 200, body = Page<UsageRow>), Errors))]
+pub async fn usage(
+    State(app): State<App>,
+    caller: Caller<ReadUsage>,
+    Query(query): Query<UsageQuery>,
+) -> Result<Response, ApiError> {
+    let rows = rows(query.limit)?;
+    let today = app.0.journal.origin().now().date();
+    let to = day("to", query.to.as_deref())?.unwrap_or(today);
+    let back = |days| to.checked_sub(Duration::days(days)).unwrap_or(Date::MIN);
+    let from = day("from", query.from.as_deref())?.unwrap_or_else(|| back(USAGE_DAYS_DEFAULT - 1));
+    if from > to || from <= back(USAGE_DAYS_MAX) {
+        let message = format!("`from` must not be after `to`, and at most {USAGE_DAYS_MAX} days are summed");
+        return Err(ApiError::invalid("from", message));
+    }
+    let by = by(query.by.as_deref().unwrap_or("day"))?;
+    let agent = query.agent.as_deref().map(path::id).transpose()?;
+    let mut filter = Filter { from, to, by, agent, model: query.model, after: None };
+    let list = List::new(&app, caller.tenant, "usage", &filter);
+    filter.after = list.position(query.cursor.as_deref())?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let sums = tx.usage(&filter, rows as i64 + 1).await?;
+    Ok(json(&list.page(sums, rows, Sum::place, |sum| UsageRow {
+        day: sum.day.map(|day| day.to_string()),
+        agent_id: sum.agent,
+        model: sum.model,
+        usage: sum.usage,
+    })))
+}
+
+/// Get the organization's balance and spend caps, and what was spent.
+#[utoipa::path(get, path = "/budget", tag = "usage", operation_id = "getBudget",
+    responses((status = 200, body = BudgetView), Errors))]
+pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    Ok(json(&view(&tx.standings(None).await?)))
+}
+
+/// Change the organization's spend caps. They bind the next model call.
+#[utoipa::path(patch, path = "/budget", tag = "usage", operation_id = "updateBudget", request_body = PatchBudget,
+    responses((status = 200, body = BudgetView), Errors))]
+pub async fn patch_budget(
+    State(app): State<App>,
+    caller: Caller<WriteBudget>,
+    Body { value: change, .. }: Body<PatchBudget>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    if let Some(caps) = &change.spend_caps {
+        tx.set_spend_caps(caps).await?;
+    }
+    let now = tx.standings(None).await?;
+    tx.commit().await?;
+    Ok(json(&view(&now)))
+}
+
+/// Get the prices by which this organization's steps are priced.
+#[utoipa::path(get, path = "/prices", tag = "usage", operation_id = "getPrices",
+    responses((status = 200, body = PricesView), Errors))]
+pub async fn prices(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let own = tx.prices().await?;
+    Ok(json(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))
+}
+
+fn view(now: &Standings) -> BudgetView {
+    BudgetView {
+        balance_micros: now.balance,
+        spend_caps: now.organization.caps,
+        spent: now.organization.spent,
+        reserved_micros: now.organization.reserved,
+    }
+}
+
+fn day(param: &'static str, text: Option<&str>) -> Result<Option<Date>, ApiError> {
+    let form = format_description!("[year]-[month]-[day]");
+    // Nothing was used before that, and the database has no day in the year -9999.
+    let is_known = |day: &Date| day.year() >= 2000;
+    let read = |text| Date::parse(text, form).ok().filter(is_known);
+    text.map(|text| {
+        read(text).ok_or_else(|| ApiError::invalid(param, format!("`{param}` must be a day like 2026-01-31")))
+    })
+    .transpose()
+}
+
+fn by(text: &str) -> Result<By, ApiError> {
+    let mut by = By::default();
+    for word in text.split(',') {
+        let named = match word {
+            "day" => &mut by.day,
+            "agent" => &mut by.agent,
+            "model" => &mut by.model,
+            _ => return Err(ApiError::invalid("by", "`by` names `day`, `agent` and `model`, with commas")),
+        };
+        *named = true;
+    }
+    Ok(by)
+}

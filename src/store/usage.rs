@@ -1,0 +1,248 @@
+//! What was used, by session and model and by day, agent and model.
+//!
+//! Both are sums that the statement of an append adds to (`record`), so they cannot
+//! differ from the log for longer than that statement takes.
+
+use sqlx::FromRow;
+
+use serde::{Deserialize, Serialize};
+use time::Date;
+use uuid::Uuid;
+
+use super::{Result, Tx, column::uncount};
+use crate::{
+    base::Id,
+    domain::{AgentId, Cost, SessionId, Usage},
+};
+
+/// Adds what `s` (session, agent, model) used, in $26-$36, to both sums and takes it
+/// from the balance, unless $37 says that it is nothing; forgets what was promised for
+/// the call when $39 says that it is over. Parts of a statement's `with`.
+macro_rules! ledger {
+    () => {
+        "of_session as (
+    insert into session_model as m (
+        tenant_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+        tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    )
+    select $1, $2, s.model, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36
+    from s
+    where $37 and s.model is not null
+    on conflict (tenant_id, session_id, model) do update set
+        input_tokens = m.input_tokens + excluded.input_tokens,
+        output_tokens = m.output_tokens + excluded.output_tokens,
+        cache_write_tokens = m.cache_write_tokens + excluded.cache_write_tokens,
+        cache_read_tokens = m.cache_read_tokens + excluded.cache_read_tokens,
+        steps = m.steps + excluded.steps,
+        tool_calls = m.tool_calls + excluded.tool_calls,
+        model_micros = m.model_micros + excluded.model_micros,
+        sandbox_cpu_micros = m.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+        sandbox_memory_micros = m.sandbox_memory_micros + excluded.sandbox_memory_micros,
+        fee_micros = m.fee_micros + excluded.fee_micros,
+        unpriced_steps = m.unpriced_steps + excluded.unpriced_steps
+), of_day as (
+    insert into usage_day as d (
+        tenant_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
+        steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    )
+    select $1, ($6 at time zone 'utc')::date, s.agent_id, s.model, get_byte(uuid_send($2), 15) % 8, $26, $27, $28,
+           $29, $30, $31, $32, $33, $34, $35, $36
+    from s
+    where $37 and s.model is not null and s.agent_id is not null
+    on conflict (tenant_id, day, agent_id, model, shard) do update set
+        input_tokens = d.input_tokens + excluded.input_tokens,
+        output_tokens = d.output_tokens + excluded.output_tokens,
+        cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
+        cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
+        steps = d.steps + excluded.steps,
+        tool_calls = d.tool_calls + excluded.tool_calls,
+        model_micros = d.model_micros + excluded.model_micros,
+        sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+        sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
+        fee_micros = d.fee_micros + excluded.fee_micros,
+        unpriced_steps = d.unpriced_steps + excluded.unpriced_steps
+), paid as (
+    update account a
+    set balance_micros = a.balance_micros - ($32 + $33 + $34 + $35)
+    from s
+    where $32 + $33 + $34 + $35 > 0
+      and a.tenant_id = $1
+      and a.balance_micros is not null
+), freed as (
+    delete from reservation r
+    using s
+    where $39
+      and r.tenant_id = $1
+      and r.session_id = $2
+)"
+    };
+}
+pub(super) use ledger;
+
+/// The columns of a usage, as every table names them.
+#[derive(FromRow)]
+pub(super) struct Counters {
+    input_tokens: i64,
+    output_tokens: i64,
+    cache_write_tokens: i64,
+    cache_read_tokens: i64,
+    steps: i64,
+    tool_calls: i64,
+    model_micros: i64,
+    sandbox_cpu_micros: i64,
+    sandbox_memory_micros: i64,
+    fee_micros: i64,
+    unpriced_steps: i64,
+}
+
+impl From<Counters> for Usage {
+    fn from(row: Counters) -> Self {
+        Self {
+            input_tokens: uncount(row.input_tokens),
+            output_tokens: uncount(row.output_tokens),
+            cache_write_tokens: uncount(row.cache_write_tokens),
+            cache_read_tokens: uncount(row.cache_read_tokens),
+            steps: uncount(row.steps),
+            tool_calls: uncount(row.tool_calls),
+            cost: Cost {
+                model_micros: uncount(row.model_micros),
+                sandbox_cpu_micros: uncount(row.sandbox_cpu_micros),
+                sandbox_memory_micros: uncount(row.sandbox_memory_micros),
+                fee_micros: uncount(row.fee_micros),
+                unpriced_steps: uncount(row.unpriced_steps),
+            },
+        }
+    }
+}
+
+/// What the rows of a sum tell apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct By {
+    pub day: bool,
+    pub agent: bool,
+    pub model: bool,
+}
+
+/// Which usage is summed.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    pub from: Date,
+    pub to: Date,
+    pub by: By,
+    pub agent: Option<AgentId>,
+    pub model: Option<String>,
+    /// The page's position.
+    pub after: Option<Place>,
+}
+
+/// Where a row stands among the sums.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Place(i32, Option<AgentId>, String);
+
+/// A row: what was used, by whatever it names.
+#[derive(Debug)]
+pub struct Sum {
+    pub day: Option<Date>,
+    pub agent: Option<AgentId>,
+    pub model: Option<String>,
+    pub usage: Usage,
+}
+
+impl Sum {
+    /// Where it stands.
+    pub fn place(&self) -> Place {
+        let day = self.day.map_or(0, Date::to_julian_day);
+        Place(day, self.agent, self.model.clone().unwrap_or_default())
+    }
+}
+
+#[derive(FromRow)]
+struct SumRow {
+    day: Option<Date>,
+    agent_id: Option<Uuid>,
+    model: Option<String>,
+    #[sqlx(flatten)]
+    counters: Counters,
+}
+
+#[derive(FromRow)]
+struct OfModel {
+    model: String,
+    #[sqlx(flatten)]
+    counters: Counters,
+}
+
+impl Tx {
+    /// Sums in the order of day, agent and model, by the primary key of `usage_day`.
+    pub async fn usage(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Sum>> {
+        let tenant = self.tenant.uuid();
+        let Filter { from, to, by, agent, model, after } = filter;
+        let rows: Vec<SumRow> = sqlx::query_as(
+            "select *
+             from (
+                 select case when $6 then day end as day,
+                        case when $7 then agent_id end as agent_id,
+                        case when $8 then model end as model,
+                        sum(input_tokens)::bigint as input_tokens,
+                        sum(output_tokens)::bigint as output_tokens,
+                        sum(cache_write_tokens)::bigint as cache_write_tokens,
+                        sum(cache_read_tokens)::bigint as cache_read_tokens,
+                        sum(steps)::bigint as steps,
+                        sum(tool_calls)::bigint as tool_calls,
+                        sum(model_micros)::bigint as model_micros,
+                        sum(sandbox_cpu_micros)::bigint as sandbox_cpu_micros,
+                        sum(sandbox_memory_micros)::bigint as sandbox_memory_micros,
+                        sum(fee_micros)::bigint as fee_micros,
+                        sum(unpriced_steps)::bigint as unpriced_steps
+                 from usage_day
+                 where tenant_id = $1
+                   and day between $2 and $3
+                   and ($4::uuid is null or agent_id = $4)
+                   and ($5::text is null or model = $5)
+                 group by 1, 2, 3
+             ) sums
+             where $9::date is null
+                or (coalesce(day, $2), coalesce(agent_id, '00000000-0000-0000-0000-000000000000'),
+                    coalesce(model, '') collate \"C\") > ($9::date, $10::uuid, $11)
+             order by day, agent_id, model collate \"C\"
+             limit $12",
+        )
+        .bind(tenant)
+        .bind(from)
+        .bind(to)
+        .bind(agent.map(Id::uuid))
+        .bind(model)
+        .bind(by.day)
+        .bind(by.agent)
+        .bind(by.model)
+        .bind(after.as_ref().map(|after| Date::from_julian_day(after.0).unwrap_or(*from).max(*from)))
+        .bind(after.as_ref().map(|after| after.1.map_or(Uuid::nil(), Id::uuid)))
+        .bind(after.as_ref().map(|after| after.2.clone()))
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        let sum = |row: SumRow| Sum {
+            day: row.day,
+            agent: row.agent_id.map(Id::from_uuid),
+            model: row.model,
+            usage: row.counters.into(),
+        };
+        Ok(rows.into_iter().map(sum).collect())
+    }
+
+    /// What a session used of each model, by its primary key.
+    pub async fn usage_by_model(&mut self, session: SessionId) -> Result<Vec<(String, Usage)>> {
+        let tenant = self.tenant.uuid();
+        let rows: Vec<OfModel> = sqlx::query_as(
+            "select *
+             from session_model
+             where tenant_id = $1 and session_id = $2
+             order by model",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.model, row.counters.into())).collect())
+    }
+}

@@ -1,0 +1,83 @@
+//! What is looked at before a turn starts, so that nothing is made for one that may not.
+//!
+//! Called by `slot`. What fails here rejects the session: an event with the reason, the
+//! turn's end, no sandbox. A turn that another worker began is not looked at again.
+
+use super::{Worker, slot::unavailable};
+use crate::{
+    domain::{
+        Session, TenantId,
+        price::PriceList,
+        spend::{Spend, Verdict, judge},
+    },
+    harness::Halt,
+    store::account::Account,
+};
+
+/// Why a turn cannot be run.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// Stable word, as in `agent_disabled`.
+    pub code: &'static str,
+    pub message: String,
+    /// The cap that is spent: the turn ends by that and not by an error.
+    pub spend: Option<Spend>,
+    /// A check before the turn failed, so the session was rejected.
+    pub rejects: bool,
+}
+
+impl Refusal {
+    /// The turn cannot be run.
+    pub(super) fn error(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), spend: None, rejects: false }
+    }
+
+    /// A check before the turn failed.
+    pub(super) fn rejected(code: &'static str, message: impl Into<String>) -> Self {
+        Self { rejects: true, ..Self::error(code, message) }
+    }
+}
+
+/// What the account says for the turn.
+pub(super) struct Checked {
+    pub prices: Option<PriceList>,
+    /// Nothing bounds what its calls may cost.
+    pub is_free: bool,
+}
+
+/// Looks at the account, and at what may be spent when the turn has not started yet.
+pub(super) async fn check(
+    worker: &Worker,
+    tenant: TenantId,
+    session: &Session,
+) -> Result<Result<Checked, Refusal>, Halt> {
+    let agent = session.created.agent_id;
+    let account: Account = worker.store.account(tenant, agent).await.map_err(unavailable)?;
+    let starts = session.running.is_none();
+    if starts && account.is_held {
+        let words = "the operator lets no turn of this organization start; ask them, then steer the session";
+        return Ok(Err(Refusal::rejected("organization_held", words)));
+    }
+    if starts && !account.agent_enabled {
+        let words = "the agent is disabled; PATCH it with enabled: true, then steer the session";
+        return Ok(Err(Refusal::rejected("agent_disabled", words)));
+    }
+    let checked = Checked { is_free: !account.is_bound, prices: account.prices };
+    if !starts || checked.is_free {
+        return Ok(Ok(checked));
+    }
+    let now = worker.store.standings_of(tenant, agent).await.map_err(unavailable)?;
+    Ok(match judge(&now.organization, &now.agent, now.balance) {
+        Verdict::Exceeded(spend) => {
+            let Spend { limit, used, allowed } = spend;
+            let words = format!("{limit}: {used} of {allowed} micro-USD are spent; raise the cap or wait");
+            Err(Refusal { spend: Some(spend), ..Refusal::rejected("spend_cap_exceeded", words) })
+        }
+        Verdict::Unpaid => {
+            let words = "the organization's balance is used up; top it up, then steer the session";
+            Err(Refusal::rejected("payment_required", words))
+        }
+        // What each call may cost is asked before it.
+        Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => Ok(checked),
+    })
+}

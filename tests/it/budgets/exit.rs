@@ -1,0 +1,100 @@
+//! What is checked before a turn, and what became of a session in one word.
+
+use serde_json::{Value, json};
+
+use super::{Operator, agent, scene, start};
+use crate::{
+    fake::{Fake, anthropic::Anthropic},
+    turns::{Scene, ends, of, run, session, steer},
+};
+
+fn types(log: &[Value]) -> Vec<&str> {
+    log.iter().map(|event| event["type"].as_str().expect("a type")).collect()
+}
+
+/// The session was rejected before anything was made for it.
+#[track_caller]
+fn assert_rejected(log: &[Value], reason: &str) {
+    assert_eq!(types(log), ["session.created", "user.message", "session.rejected", "turn.completed"]);
+    assert_eq!(log[2]["body"]["reason"], reason);
+    assert_eq!(log[3]["body"]["error"]["code"], reason);
+}
+
+#[tokio::test]
+async fn a_disabled_agent_runs_nothing_until_it_is_enabled() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let path = format!("/agents/{agent}");
+    assert_eq!(owner.patch(&path, json!({ "enabled": false })).await.ok()["enabled"], false);
+    let input = json!({ "agent": agent, "input": { "script": [run("true"), { "text": "Ran." }] } });
+    let created = owner.post("/sessions", input).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id");
+    assert_rejected(&owner.settled(id, 1).await, "agent_disabled");
+    let rejected = session(owner, id).await;
+    assert_eq!((&rejected["status"], &rejected["exit_status"]), (&json!("failed"), &json!("error")));
+    owner.patch(&path, json!({ "enabled": true })).await.ok();
+    steer(owner, id, "Again.").await;
+    assert_eq!(ends(&owner.settled(id, 2).await)[1], "completed");
+    assert_eq!(session(owner, id).await["exit_status"], "completed");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_organization_that_is_held_starts_nothing() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let operator = Operator::of(&scene.ground, owner).await;
+    operator.store.hold_account(operator.tenant, true).await.expect("held");
+    let id = owner.play(json!([{ "text": "Never." }])).await;
+    assert_rejected(&owner.settled(&id, 1).await, "organization_held");
+    operator.store.hold_account(operator.tenant, false).await.expect("released");
+    steer(owner, &id, "Again.").await;
+    assert_eq!(ends(&owner.settled(&id, 2).await)[1], "completed");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_revoked_credential_rejects_the_session() {
+    let fake = Fake::script(Anthropic::default(), []).await;
+    let (scene, _operator) = scene(&fake.base_url).await;
+    let owner = &scene.owner;
+    let agent = agent(owner, json!({})).await;
+    let created = owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id");
+    let credential = created["session"]["credential_id"].as_str().expect("an id");
+    assert_eq!(owner.delete(&format!("/credentials/{credential}")).await.status, 204);
+    steer(owner, id, "Go.").await;
+    assert_rejected(&owner.settled(id, 1).await, "no_credential");
+    assert_eq!(fake.calls(), 0);
+    // Nobody could start another one with it either.
+    assert_eq!(owner.post("/sessions", json!({ "agent": agent })).await.error(422)["code"], "no_credential");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn who_made_and_who_stopped_a_session_is_told_by_their_keys() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let id = start(owner, &agent, json!({})).await;
+    let made = session(owner, &id).await;
+    assert!(made["actor"]["id"].as_str().is_some_and(|id| id.starts_with("key_")), "{made}");
+    assert_eq!(
+        (&made["source"], &made["exit_status"], &made["stopped"]),
+        (&json!("api"), &Value::Null, &Value::Null)
+    );
+    // Nobody is believed who says it of themselves.
+    for claim in ["actor", "source", "exit_status"] {
+        let error = owner.post("/sessions", json!({ "agent": agent, claim: "cron" })).await.error(400);
+        assert_eq!(error["param"], claim);
+    }
+    let canceled = owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
+    assert_eq!((&canceled["exit_status"], &canceled["stopped"]["by"]), (&json!("cancelled"), &made["actor"]));
+    let archived = owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    assert_eq!(archived["exit_status"], "stopped");
+    assert!(archived["stopped"]["at"].as_str() >= canceled["stopped"]["at"].as_str());
+    let log = crate::turns::log(owner, &id).await;
+    assert_eq!(of(&log, "session.status_changed")[0]["actor"], archived["stopped"]["by"]);
+    scene.close().await;
+}

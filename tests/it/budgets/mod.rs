@@ -1,0 +1,64 @@
+//! Money: what a session costs, and what stops it from costing more.
+
+mod cost;
+mod exit;
+mod limits;
+mod operator;
+mod spend;
+
+use serde_json::{Value, json};
+use sojourn::{
+    base::seal::MasterKey,
+    domain::{TenantId, price::PriceList},
+    store::{Store, pool::PoolSizes},
+};
+
+use crate::{
+    support::service::{Caller, Ground},
+    turns::Scene,
+};
+
+/// The operator's side of a scene.
+pub struct Operator {
+    pub store: Store,
+    pub tenant: TenantId,
+}
+
+impl Operator {
+    pub async fn of(ground: &Ground, owner: &Caller) -> Self {
+        let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a key");
+        let store = Store::open(&ground.urls(), PoolSizes { app: 2, system: 2 }, master).expect("two pools");
+        let tenant = store.find_key(&owner.key).await.expect("a store").expect("a key").tenant;
+        Self { store, tenant }
+    }
+
+    /// Puts these prices in front of the bundled ones.
+    pub async fn price(&self, list: Value) {
+        let list: PriceList = serde_json::from_value(list).expect("a list");
+        self.store.set_prices(self.tenant, Some(&list)).await.expect("prices");
+    }
+}
+
+/// A scene whose agents are played by a fake at `base_url`, and its operator.
+pub async fn scene(base_url: &str) -> (Scene, Operator) {
+    let scene = Scene::open(&[&format!("--anthropic-base-url={base_url}")]).await;
+    let operator = Operator::of(&scene.ground, &scene.owner).await;
+    (scene, operator)
+}
+
+/// An agent on `anthropic/m-1`; returns its id.
+pub async fn agent(owner: &Caller, more: Value) -> String {
+    let mut agent =
+        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
+    let fields = agent.as_object_mut().expect("an object");
+    fields.extend(more.as_object().cloned().unwrap_or_default());
+    owner.post("/agents", agent).await.ok()["id"].as_str().expect("an id").to_owned()
+}
+
+/// A session with one message; returns its id.
+pub async fn start(owner: &Caller, agent: &str, more: Value) -> String {
+    let mut session = json!({ "agent": agent, "input": "Go." });
+    let fields = session.as_object_mut().expect("an object");
+    fields.extend(more.as_object().cloned().unwrap_or_default());
+    owner.post("/sessions", session).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
+}
