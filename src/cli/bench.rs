@@ -22,7 +22,7 @@ use super::{
 
 /// How much load, and for how long.
 #[derive(Debug, Args)]
-pub struct Bench {
+pub struct Load {
     /// Sessions that run turns at the same time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     sessions: u32,
@@ -46,7 +46,7 @@ struct Seen {
 }
 
 /// Drives it, tells its progress, prints a summary. The exit code is 1 when a turn failed.
-pub(super) async fn run(bench: Bench, connection: &Connection) -> anyhow::Result<u8> {
+pub(super) async fn run(bench: Load, connection: &Connection) -> anyhow::Result<u8> {
     let client = connection.client()?;
     let agent = json!({ "name": "sojourn bench", "prompt": "Play the script.", "model": "scripted/inline" });
     client.post("/agents", &agent).await.context("an agent on scripted/inline cannot be made")?;
@@ -73,7 +73,7 @@ pub(super) async fn run(bench: Bench, connection: &Connection) -> anyhow::Result
 }
 
 /// Turns of one session, one after the other. The first that fails is its last.
-async fn drive(client: &Client, session: &str, bench: &Bench, until: Instant, seen: &RefCell<Seen>) {
+async fn drive(client: &Client, session: &str, bench: &Load, until: Instant, seen: &RefCell<Seen>) {
     let step = json!({ "text": "A step of the benchmark.", "tools": [{ "tool": "none" }] });
     let mut steps = vec![step; bench.steps as usize - 1];
     steps.push(json!({ "text": "Done." }));
@@ -120,7 +120,7 @@ async fn tell(seen: &RefCell<Seen>, began: Instant) {
     }
 }
 
-fn summary(bench: &Bench, seen: &Seen, took: Duration, is_json: bool) {
+fn summary(bench: &Load, seen: &Seen, took: Duration, is_json: bool) {
     let mut turns = seen.turns.clone();
     let seconds = took.as_secs_f64();
     let rate = |count: usize| (count as f64 / seconds * 10.0).round() / 10.0;

@@ -48,7 +48,7 @@ enum Command {
         #[command(flatten)]
         connection: client::Connection,
         #[command(flatten)]
-        bench: bench::Bench,
+        load: bench::Load,
     },
     /// Create, change and compare agents
     Agent {
@@ -94,7 +94,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Serve(settings) => serve::run(*settings).await?,
         Command::Session { connection, command } => return session::run(command, &connection).await,
-        Command::Bench { connection, bench } => return bench::run(bench, &connection).await,
+        Command::Bench { connection, load } => return bench::run(load, &connection).await,
         Command::Agent { connection, command } => agent::run(command, &connection).await?,
         Command::Credential { connection, command } => credential::run(command, &connection).await?,
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,

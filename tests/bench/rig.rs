@@ -141,6 +141,7 @@ impl Rig {
             input_from_seq: turn.input_from_seq,
             input_to_seq: turn.input_to_seq,
             attempt: 1,
+            fee_micros: 0,
         };
         busy.writer.record(vec![busy.draft(body)]).await?;
         Ok(busy)
@@ -161,6 +162,7 @@ impl Rig {
             agent_id: Some(self.origin.id()),
             credential_id: None,
             agent_snapshot: Some(snapshot),
+            environment: None,
             title: None,
             key: None,
             client_id: None,

@@ -37,10 +37,9 @@ export function short(value: number): string {
 
 export const words = (name: string): string => name.replaceAll("_", " ");
 
+const KINDS = ["input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens"] as const;
+
 /** Every token of a usage, as the limit counts them. */
-export function tokens(usage: Record<string, number | undefined>): number {
-  return ["input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens"].reduce(
-    (sum, kind) => sum + (usage[kind] ?? 0),
-    0,
-  );
+export function tokens(usage: Partial<Record<(typeof KINDS)[number], number>>): number {
+  return KINDS.reduce((sum, kind) => sum + (usage[kind] ?? 0), 0);
 }

@@ -123,7 +123,7 @@ function Log({ session, destinations }: { session: string; destinations: Destina
             </thead>
             <tbody>
               {list.map((delivery) => (
-                <Line key={delivery.id} delivery={delivery} url={urls.get(delivery.destination)} />
+                <Line key={delivery.id} session={session} delivery={delivery} url={urls.get(delivery.destination ?? "")} />
               ))}
             </tbody>
           </table>
@@ -134,16 +134,16 @@ function Log({ session, destinations }: { session: string; destinations: Destina
   );
 }
 
-function Line({ delivery, url }: { delivery: Delivery; url?: string }) {
+function Line({ session, delivery, url }: { session: string; delivery: Delivery; url?: string }) {
   const queries = useQueryClient();
   const again = useMutation({
     mutationFn: () =>
       take(
         api.POST("/v3/sessions/{session_id}/deliveries/{delivery_id}/redeliver", {
-          params: { path: { session_id: delivery.session, delivery_id: delivery.id } },
+          params: { path: { session_id: session, delivery_id: delivery.id } },
         }),
       ),
-    onSuccess: () => queries.invalidateQueries({ queryKey: ["session", delivery.session, "deliveries"] }),
+    onSuccess: () => queries.invalidateQueries({ queryKey: ["session", session, "deliveries"] }),
   });
   return (
     <tr>
