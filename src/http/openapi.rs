@@ -154,7 +154,11 @@ enum Method {
 /// The scope that an operation needs: its first segment says of what, its method
 /// whether it reads. The test of every operation as everyone holds this to the truth.
 fn scope(path: &str, method: Method) -> String {
-    let group = path.trim_start_matches("/v3/").split('/').next().unwrap_or_default();
+    let group = match path.trim_start_matches("/v3/").split('/').next().unwrap_or_default() {
+        // What may be spent and what things cost belong to what was used.
+        "budget" | "prices" => "usage",
+        group => group,
+    };
     let verb = if method == Method::Read { "read" } else { "write" };
     format!("{group}:{verb}")
 }
