@@ -168,7 +168,7 @@ impl Environment {
         if secret.hosts.is_empty() || secret.hosts.len() > SECRET_HOSTS_MAX {
             return Some(("hosts", format!("names 1 to {SECRET_HOSTS_MAX} hosts")));
         }
-        let allowed: Vec<_> = self.network.rules().collect();
+        let allowed = &self.network.allow;
         secret.hosts.iter().find_map(|host| match HostPattern::parse(host) {
             Err(bad) => Some(("hosts", format!("{host}: {bad}"))),
             Ok(pattern) if allowed.iter().any(|rule| covers(rule, &pattern)) => None,

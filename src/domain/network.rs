@@ -15,9 +15,6 @@ pub struct NetworkPolicy {
     /// At most 64; each lets through what matches all that it names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<EgressRule>,
-    /// Also the public registries of the usual package managers.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub allow_package_managers: bool,
 }
 
 /// One way out.
@@ -63,30 +60,6 @@ const RULES_MAX: usize = 64;
 const HOST_BYTES_MAX: usize = 253;
 /// Longest path prefix, in bytes.
 const PREFIX_BYTES_MAX: usize = 512;
-
-/// Where the usual package managers fetch from.
-const PACKAGE_HOSTS: [(&str, u16); 20] = [
-    ("pypi.org", 443),
-    ("files.pythonhosted.org", 443),
-    ("registry.npmjs.org", 443),
-    ("registry.yarnpkg.com", 443),
-    ("crates.io", 443),
-    ("index.crates.io", 443),
-    ("static.crates.io", 443),
-    ("proxy.golang.org", 443),
-    ("sum.golang.org", 443),
-    ("rubygems.org", 443),
-    ("index.rubygems.org", 443),
-    ("repo.maven.apache.org", 443),
-    ("repo1.maven.org", 443),
-    ("deb.debian.org", 80),
-    ("deb.debian.org", 443),
-    ("security.debian.org", 80),
-    ("archive.ubuntu.com", 80),
-    ("security.ubuntu.com", 80),
-    ("dl-cdn.alpinelinux.org", 443),
-    ("conda.anaconda.org", 443),
-];
 
 const fn https() -> u16 {
     443
@@ -154,18 +127,6 @@ impl NetworkPolicy {
             let (field, problem) = rule.problem()?;
             Some((format!("allow[{at}].{field}"), problem))
         })
-    }
-
-    /// Every rule, those of the package managers included.
-    pub fn rules(&self) -> impl Iterator<Item = EgressRule> + '_ {
-        let packages = PACKAGE_HOSTS.iter().filter(|_| self.allow_package_managers);
-        let packages = packages.map(|(host, port)| EgressRule {
-            host: (*host).to_owned(),
-            port: *port,
-            methods: Vec::new(),
-            path_prefix: None,
-        });
-        self.allow.iter().cloned().chain(packages)
     }
 }
 
@@ -266,13 +227,6 @@ mod tests {
             rule("a.example", "GET", "/a%2fb"),
         ] {
             assert!(bad.problem().is_some(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn the_hosts_of_the_package_managers_are_in_their_one_spelling() {
-        for (host, _) in PACKAGE_HOSTS {
-            assert_eq!(canonical(host).as_deref(), Ok(host));
         }
     }
 }

@@ -24,7 +24,7 @@ impl Policy {
     /// # Errors
     /// When a rule's host is none: a policy is checked when it is stored.
     pub fn new(policy: &NetworkPolicy) -> Result<Self, BadHost> {
-        let rules = policy.rules().map(|rule| {
+        let rules = policy.allow.iter().cloned().map(|rule| {
             Ok(Rule {
                 host: HostPattern::parse(&rule.host)?,
                 port: rule.port,
@@ -95,7 +95,7 @@ mod tests {
             path_prefix: prefix.map(str::to_owned),
         };
         let allow = rules.iter().map(rule).collect();
-        Policy::new(&NetworkPolicy { allow, allow_package_managers: false }).unwrap()
+        Policy::new(&NetworkPolicy { allow }).unwrap()
     }
 
     #[test]
@@ -130,13 +130,5 @@ mod tests {
         ] {
             assert_eq!(some.request("a.example", 443, method, path), outcome, "{method} {path}");
         }
-    }
-
-    #[test]
-    fn package_managers_are_a_word() {
-        let packages = NetworkPolicy { allow: Vec::new(), allow_package_managers: true };
-        let policy = Policy::new(&packages).unwrap();
-        assert_eq!(policy.connect("pypi.org", 443, false), Ok(Manner::Tunnel));
-        assert_eq!(policy.connect("example.com", 443, false), Err(Reason::Host));
     }
 }

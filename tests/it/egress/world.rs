@@ -248,7 +248,7 @@ impl World {
 
 /// A proxy whose every name leads home.
 pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_private: bool) -> Arc<Proxy> {
-    let policy = NetworkPolicy { allow: rules, allow_package_managers: false };
+    let policy = NetworkPolicy { allow: rules };
     let secret = Secret {
         name: "TOKEN".to_owned(),
         placeholder: PLACEHOLDER.to_owned(),
