@@ -25,5 +25,6 @@ mod tidy;
 mod tool;
 mod traces;
 mod turns;
+mod upgrade;
 mod web;
 mod webhook;
