@@ -6,9 +6,7 @@ alter table account
     -- call cost beyond its estimate.
     add column balance_micros bigint,
     -- Caps over trailing days in micro-USD: {"days_1", "days_7", "days_28"}.
-    add column spend_caps json not null default '{}',
-    -- Since when the operator lets no turn of it start.
-    add column held_at timestamptz;
+    add column spend_caps json not null default '{}';
 alter table agent
     add column spend_caps json not null default '{}',
     -- No turn of an agent starts that is not.

@@ -1,4 +1,4 @@
-//! What an operator agrees with an organization: its prices.
+//! What an operator agrees with an organization: its prices and its balance.
 
 use std::{fs, path::PathBuf};
 
@@ -31,20 +31,6 @@ pub(super) enum Account {
         #[command(flatten)]
         database: Database,
     },
-    /// Let no turn of an organization start; what runs goes on
-    Hold {
-        /// Id of the organization, org_...
-        org: TenantId,
-        #[command(flatten)]
-        database: Database,
-    },
-    /// Let turns of an organization start again
-    Release {
-        /// Id of the organization, org_...
-        org: TenantId,
-        #[command(flatten)]
-        database: Database,
-    },
     /// Put a price list in front of the bundled one (docs/budgets.md has its form)
     SetPrices {
         /// Id of the organization, org_...
@@ -72,8 +58,6 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
             known(org, done)?;
             eprintln!("{org} has no bound but its caps");
         }
-        Account::Hold { org, database } => hold(org, &database, true).await?,
-        Account::Release { org, database } => hold(org, &database, false).await?,
         Account::SetPrices { org, file, database } => {
             let prices = file.map(|file| read(&file)).transpose()?;
             let record = open(&database).await?;
@@ -84,15 +68,6 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
             eprintln!("turns of {org} that start from now on are priced by {version}");
         }
     }
-    Ok(())
-}
-
-async fn hold(org: TenantId, database: &Database, held: bool) -> anyhow::Result<()> {
-    let record = open(database).await?;
-    let done = record.store.hold_account(org, held).await;
-    record.close().await?;
-    known(org, done)?;
-    eprintln!("turns of {org} {}", if held { "do not start any more" } else { "start again" });
     Ok(())
 }
 

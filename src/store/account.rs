@@ -16,8 +16,6 @@ use crate::{
 pub struct Account {
     /// The organization's own price list.
     pub prices: Option<PriceList>,
-    /// No turn of the organization may start.
-    pub is_held: bool,
     /// Also of an agent that is deleted: its sessions go on.
     pub agent_enabled: bool,
     /// Caps or a balance bound what calls may cost.
@@ -27,7 +25,6 @@ pub struct Account {
 #[derive(FromRow)]
 struct Row {
     prices: Option<String>,
-    is_held: bool,
     agent_enabled: bool,
     has_balance: bool,
     organization_caps: Option<String>,
@@ -50,11 +47,10 @@ impl Store {
     /// What holds for the turns of an agent, by the primary keys of both.
     pub async fn account(&self, tenant: TenantId, agent: Option<AgentId>) -> Result<Account> {
         let row: Row = sqlx::query_as(
-            "select o.prices::text, o.held_at is not null or t.suspended_at is not null as is_held, coalesce(g.enabled, true) as agent_enabled,
+            "select o.prices::text, coalesce(g.enabled, true) as agent_enabled,
                     o.balance_micros is not null as has_balance, o.spend_caps::text as organization_caps,
                     g.spend_caps::text as agent_caps
              from (values ($1::uuid, $2::uuid)) as wanted (tenant_id, agent_id)
-             left join tenant t on t.tenant_id = wanted.tenant_id
              left join account o on o.tenant_id = wanted.tenant_id
              left join agent g on g.tenant_id = wanted.tenant_id and g.agent_id = wanted.agent_id",
         )
@@ -67,7 +63,6 @@ impl Store {
         };
         Ok(Account {
             prices: row.prices.as_deref().map(from_json).transpose()?,
-            is_held: row.is_held,
             agent_enabled: row.agent_enabled,
             is_bound: row.has_balance
                 || bind(row.organization_caps.as_deref())?

@@ -87,6 +87,8 @@ impl Store {
              where (tenant_id, session_id) in (
                  select tenant_id, session_id from turn where state in ('queued', 'running')
              )
+             -- Nothing of an organization that is suspended is meant to move.
+             and tenant_id not in (select tenant_id from tenant where suspended_at is not null)
              and ",
             overdue!("$1")
         ))

@@ -199,21 +199,6 @@ impl Store {
         .await?;
         Ok(balance)
     }
-
-    /// Lets turns of an organization start, or not.
-    pub async fn hold_account(&self, tenant: TenantId, held: bool) -> Result<()> {
-        sqlx::query(
-            "insert into account as a (tenant_id, held_at)
-             values ($1, case when $2 then now() end)
-             on conflict (tenant_id) do update set
-                held_at = case when $2 then coalesce(a.held_at, now()) end, updated_at = now()",
-        )
-        .bind(tenant.uuid())
-        .bind(held)
-        .execute(&self.system)
-        .await?;
-        Ok(())
-    }
 }
 
 impl Tx {

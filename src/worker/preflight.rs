@@ -54,10 +54,6 @@ pub(super) async fn check(
     let agent = session.created.agent_id;
     let account: Account = worker.store.account(tenant, agent).await.map_err(unavailable)?;
     let starts = session.running.is_none();
-    if starts && account.is_held {
-        let words = "the operator lets no turn of this organization start; ask them, then steer the session";
-        return Ok(Err(Refusal::rejected("organization_held", words)));
-    }
     if starts && !account.agent_enabled {
         let words = "the agent is disabled; PATCH it with enabled: true, then steer the session";
         return Ok(Err(Refusal::rejected("agent_disabled", words)));

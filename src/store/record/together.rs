@@ -81,8 +81,8 @@ impl Members {
 
 impl Store {
     /// Writes the records of different sessions in one commit; each as [`Store::record`]
-    /// does, but for what is used: none of them may be [`Record::is_costly`]. `None` for one whose session's row somebody held: it is to be recorded by
-    /// itself, which waits.
+    /// does, but for what is used: none of them may be [`Record::is_costly`]. `None` for
+    /// one whose session's row somebody held: it is to be recorded by itself, which waits.
     ///
     /// # Errors
     /// Any but `Unavailable` means that nothing of it was written: one member's text may

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Operator, agent, scene, start};
+use super::{agent, scene, start};
 use crate::{
     fake::{Fake, anthropic::Anthropic},
     turns::{Scene, ends, of, run, session, steer},
@@ -37,20 +37,6 @@ async fn a_disabled_agent_runs_nothing_until_it_is_enabled() {
     steer(owner, id, "Again.").await;
     assert_eq!(ends(&owner.settled(id, 2).await)[1], "completed");
     assert_eq!(session(owner, id).await["exit_status"], "completed");
-    scene.close().await;
-}
-
-#[tokio::test]
-async fn an_organization_that_is_held_starts_nothing() {
-    let scene = Scene::open(&[]).await;
-    let owner = &scene.owner;
-    let operator = Operator::of(&scene.ground, owner).await;
-    operator.store.hold_account(operator.tenant, true).await.expect("held");
-    let id = owner.play(json!([{ "text": "Never." }])).await;
-    assert_rejected(&owner.settled(&id, 1).await, "organization_held");
-    operator.store.hold_account(operator.tenant, false).await.expect("released");
-    steer(owner, &id, "Again.").await;
-    assert_eq!(ends(&owner.settled(&id, 2).await)[1], "completed");
     scene.close().await;
 }
 

@@ -37,7 +37,7 @@ fn refused(output: &Output, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn balances_prices_and_holds_are_the_operators() {
+async fn balances_and_prices_are_the_operators() {
     let scene = Scene::open(&[]).await;
     let (ground, owner) = (&scene.ground, &scene.owner);
     let org = Operator::of(ground, owner).await.tenant.to_string();
@@ -66,11 +66,6 @@ async fn balances_prices_and_holds_are_the_operators() {
     done(&admin(ground, &["set-prices", &org]));
     assert!(owner.get("/prices").await.ok()["own"].is_null());
 
-    done(&admin(ground, &["hold", &org]));
-    let held = owner.play(json!([{ "text": "Never." }])).await;
-    owner.settled(&held, 1).await;
-    assert_eq!(session(owner, &held).await["last_turn"]["error_code"], "organization_held");
-    done(&admin(ground, &["release", &org]));
     let nobody = "org_01jd0000000000000000000000";
     refused(&admin(ground, &["top-up", nobody, "1"]), "is there such an organization");
     scene.close().await;
