@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{
     App,
     agents::PageQuery,
-    auth::{Caller, ReadKeys, SCOPES, WriteKeys, grants},
+    auth::{Caller, ReadKeys, WriteKeys, grants, scopes},
     body::{Body, OptionalBody},
     error::ApiError,
     openapi::Errors,
@@ -149,16 +149,17 @@ async fn make(
 
 /// Refuses words that are no scopes, and scopes that the caller lacks.
 fn check_scopes(caller: &Caller<WriteKeys>, wanted: &[String]) -> Result<(), ApiError> {
+    let known = scopes();
     for scope in wanted {
         let is_known = scope == "*"
-            || SCOPES.contains(&scope.as_str())
+            || known.contains(scope.as_str())
             || scope.strip_suffix('*').is_some_and(|group| {
-                group.ends_with(':') && SCOPES.iter().any(|known| known.starts_with(group))
+                group.ends_with(':') && known.iter().any(|known| known.starts_with(group))
             });
         if !is_known {
             let message = format!(
                 "`{scope}` is no scope; there are *, {} and each group as in sessions:*",
-                SCOPES.join(", ")
+                known.into_iter().collect::<Vec<_>>().join(", ")
             );
             return Err(ApiError::invalid("scopes", message));
         }

@@ -1,6 +1,9 @@
 //! API keys and the organization: who may call, for how long, and what is remembered.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -26,6 +29,25 @@ async fn within_five_seconds(caller: &Caller, path: &str, status: u16) -> Answer
         assert!(begun.elapsed() < Duration::from_secs(5), "still {}", answer.status);
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn whatever_an_operation_needs_a_key_can_be_given() {
+    let world = World::still().await;
+    let document: Value = serde_json::to_value(sojourn::http::description()).expect("JSON");
+    let operations = document["paths"].as_object().expect("paths").values();
+    let operations = operations.flat_map(|path| path.as_object().expect("operations").values());
+    let needed: BTreeSet<String> = operations
+        .flat_map(|operation| operation["security"].as_array().cloned().unwrap_or_default())
+        .flat_map(|way| way["bearer"].as_array().cloned().unwrap_or_default())
+        .map(|scope| text(&scope))
+        .collect();
+    assert!(needed.contains("environments:read") && needed.contains("usage:write"), "{needed:?}");
+    for scope in &needed {
+        assert_eq!(make(&world.owner, &[scope]).await["scopes"], json!([scope]));
+    }
+    world.owner.post("/keys", json!({ "name": "x", "scopes": ["usages:read"] })).await.error(400);
+    world.end().await;
 }
 
 #[tokio::test]
