@@ -178,7 +178,8 @@ fn adopt(
                 body.insert(pinned.to_owned(), Value::Null);
             }
         }
-        for own in ["key", "client_id"] {
+        // An environment was checked where it was stored, and its secrets are there.
+        for own in ["key", "client_id", "environment"] {
             body.insert(own.to_owned(), Value::Null);
         }
         body.insert("source".to_owned(), json!("import"));

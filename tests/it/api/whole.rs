@@ -133,6 +133,23 @@ async fn a_running_session_can_be_deleted() {
 }
 
 #[tokio::test]
+async fn an_environment_is_not_imported() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let body = json!({ "agent": owner.inline_agent().await, "environment": { "env": { "A": "b" } } });
+    let session = id(&owner.post("/sessions", body).await.ok());
+    let file = export(owner, &session).await;
+    assert!(file.contains(r#""environment":{"#), "{file}");
+    // Nobody checks what a file says of it: this one asks for more than there may be.
+    let file = forged(&file, |lines| {
+        lines[1]["body"]["environment"]["config"]["memory"] = json!("900Gi");
+    });
+    let imported = import(owner, file).await.ok();
+    assert!(imported["session"]["environment"].is_null(), "{imported}");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn what_is_exported_can_be_imported_elsewhere() {
     let world = World::new().await;
     let (owner, stranger) = (&world.owner, &world.stranger);
@@ -166,6 +183,12 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     assert_eq!(result["last_turn"]["yield_reason"], "completed");
     let view = stranger.get(&format!("/sessions/{new}")).await.ok();
     assert_eq!((&view["usage"]["output_tokens"], &view["usage"]["steps"]), (&json!(0), &json!(0)));
+    let cost = &view["usage"]["cost"];
+    assert_eq!(
+        (&cost["total_micros"], &cost["unpriced_steps"]),
+        (&json!(0), &json!(0)),
+        "somebody else paid"
+    );
     let error = stranger.post(&format!("/sessions/{new}/messages"), json!({ "text": "x" })).await.error(409);
     assert_eq!(error["code"], "no_agent", "its agent is not known there");
     assert_eq!(data(&stranger.get("/audit?action=session.imported").await.ok()).len(), 1);
