@@ -154,6 +154,7 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
                 batch.push(next);
                 break;
             }
+            sessions.insert(next.record.fence.session);
             later.push_back(next);
             continue;
         }
@@ -163,8 +164,8 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
             later.push_back(next);
             break;
         }
-        // Two records of one session go one after the other: the statement sees each
-        // session once.
+        // Two records of one session go one after the other, as they came: the statement
+        // sees each session once.
         if sessions.insert(next.record.fence.session) {
             events += count;
             batch.push(next);
@@ -187,23 +188,65 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{base::Origin, store::record::Fence};
+    use crate::{
+        base::Origin,
+        domain::{
+            Actor, Level, SessionId,
+            event::{Body, Draft},
+            tool::Replay,
+        },
+        store::{event::Packed, record::Fence},
+    };
+
+    fn waits(origin: &Origin, session: SessionId, events: Vec<Packed>) -> Waiting {
+        let fence = Fence { tenant: origin.id(), session, epoch: 1, worker: Uuid::nil() };
+        let record = Record { fence, turn: origin.id(), ts: origin.now(), events };
+        Waiting { record, answer: oneshot::channel().0 }
+    }
+
+    fn costly(origin: &Origin) -> Vec<Packed> {
+        let body = Body::ToolCall {
+            call_id: "a".to_owned(),
+            tool: "bash".to_owned(),
+            input: serde_json::Value::Null,
+            args_summary: String::new(),
+            replay: Replay::Unsafe,
+        };
+        let draft = Draft {
+            id: origin.id(),
+            actor: Actor::agent(),
+            level: Level::Progress,
+            turn_id: None,
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        };
+        vec![Packed { draft, body: String::new(), content_ref: None, body_bytes: 0 }]
+    }
+
+    #[test]
+    fn what_costs_something_goes_alone_and_is_not_overtaken_by_its_session() {
+        let origin = Origin::system();
+        let (a, b): (SessionId, SessionId) = (origin.id(), origin.id());
+        let mut waiting = VecDeque::from([
+            waits(&origin, a, Vec::new()),
+            waits(&origin, b, costly(&origin)),
+            waits(&origin, b, Vec::new()),
+        ]);
+        for session in [a, b, b] {
+            let batch = take(&mut waiting);
+            assert_eq!(batch.len(), 1);
+            assert_eq!(batch[0].record.fence.session, session);
+            assert_eq!(batch[0].record.is_costly(), session == b && waiting.len() == 1);
+        }
+    }
 
     #[test]
     fn a_flight_takes_the_oldest_and_each_session_once() {
         let origin = Origin::system();
         let sessions: Vec<_> = (0..RECORDS_TOGETHER_MAX + 3).map(|_| origin.id()).collect();
-        let waits = |session| Waiting {
-            record: Record {
-                fence: Fence { tenant: origin.id(), session, epoch: 1, worker: Uuid::nil() },
-                turn: origin.id(),
-                ts: origin.now(),
-                events: Vec::new(),
-            },
-            answer: oneshot::channel().0,
-        };
         let twice = [sessions[0], sessions[0]].into_iter().chain(sessions[1..].iter().copied());
-        let mut waiting: VecDeque<_> = twice.map(waits).collect();
+        let mut waiting: VecDeque<_> = twice.map(|session| waits(&origin, session, Vec::new())).collect();
         let of = |batch: &[Waiting]| batch.iter().map(|one| one.record.fence.session).collect::<Vec<_>>();
         let first = take(&mut waiting);
         assert_eq!(of(&first), sessions[..RECORDS_TOGETHER_MAX]);
