@@ -26,13 +26,16 @@ use crate::{
     connection::{Arrived, Connection, Pending},
     execs::Execs,
     files::PART_BYTES_MAX,
-    privilege,
+    kill, privilege,
 };
 
 /// Connections at the same time; one call each.
 const CONNECTIONS_MAX: usize = 256;
 /// File helpers at the same time.
 const HELPERS_MAX: usize = 16;
+/// Longest sleep while an archive is made: the end of a helper makes no event, and
+/// everything stands still until it is noticed.
+const PACKING_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest sleep: orphans of a dead runner make no event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -50,6 +53,7 @@ pub fn serve(orphan_after: Option<Duration>) -> io::Result<()> {
         next_token: 0,
         execs: Execs::default(),
         helpers: BTreeSet::new(),
+        packing: None,
         epoch: i64::MIN,
         last_call: Instant::now(),
     };
@@ -67,6 +71,8 @@ struct Server {
     next_token: u64,
     execs: Execs,
     helpers: BTreeSet<u32>,
+    /// The helper that makes an archive while everything else stands still.
+    packing: Option<u32>,
     epoch: i64,
     last_call: Instant,
 }
@@ -104,6 +110,7 @@ impl Server {
             Some(Pending::Exit { until, .. }) => *until,
             Some(Pending::Gone { .. }) | None => None,
         });
+        let longest = if self.packing.is_some() { longest.min(PACKING_INTERVAL) } else { longest };
         let now = Instant::now();
         untils.map(|until| until.saturating_duration_since(now)).fold(longest, Duration::min)
     }
@@ -135,7 +142,11 @@ impl Server {
     /// Reaps runners, helpers and orphans.
     fn reap(&mut self) {
         while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
-            self.helpers.remove(&pid.as_raw_nonzero().get().cast_unsigned());
+            let pid = pid.as_raw_nonzero().get().cast_unsigned();
+            self.helpers.remove(&pid);
+            if self.packing.take_if(|packing| *packing == pid).is_some() {
+                kill::continue_descendants(std::process::id());
+            }
         }
     }
 
@@ -144,6 +155,8 @@ impl Server {
             let Ok((stream, _)) = self.listener.accept() else {
                 return;
             };
+            // A box that was frozen for long is called before it can hear.
+            self.last_call = Instant::now();
             if let Ok(connection) = Connection::new(stream) {
                 self.connections.insert(self.next_token, connection);
                 self.next_token += 1;
@@ -182,6 +195,7 @@ impl Server {
             },
             Call::Status {} => self.status(),
             Call::Start { epoch, exec } => match self.fence(epoch) {
+                Ok(()) if self.packing.is_some() => busy_packing(),
                 Ok(()) => self.execs.start(&exec),
                 Err(stale) => stale,
             },
@@ -210,6 +224,15 @@ impl Server {
                 Ok(()) => return self.help(token, &["write", &path, &payload_bytes.to_string()]),
                 Err(stale) => stale,
             },
+            Call::Pack { epoch } => match self.fence(epoch) {
+                Ok(()) if self.packing.is_some() => busy_packing(),
+                Ok(()) => return self.pack(token),
+                Err(stale) => stale,
+            },
+            Call::Unpack { epoch } => match self.fence(epoch) {
+                Ok(()) => return self.help(token, &["unpack"]),
+                Err(stale) => stale,
+            },
         };
         self.answer(token, &answer, &[])
     }
@@ -224,7 +247,8 @@ impl Server {
     }
 
     fn status(&self) -> Answer {
-        Answer::Status { epoch: self.epoch, execs: self.execs.running() as u64 }
+        let (execs, running) = (self.execs.running() as u64, self.execs.unfinished() as u64);
+        Answer::Status { epoch: self.epoch, execs, running }
     }
 
     fn answer(&mut self, token: u64, answer: &Answer, payload: &[u8]) -> io::Result<()> {
@@ -240,6 +264,18 @@ impl Server {
             connection.pending = Some(pending);
         }
         Ok(())
+    }
+
+    /// Stops everything and lets a helper send the session's files.
+    fn pack(&mut self, token: u64) -> io::Result<()> {
+        kill::stop_descendants(std::process::id());
+        let before = self.helpers.clone();
+        let helped = self.help(token, &["pack"]);
+        self.packing = self.helpers.difference(&before).next().copied();
+        if self.packing.is_none() {
+            kill::continue_descendants(std::process::id());
+        }
+        helped
     }
 
     /// Gives the connection to a helper, which answers it.
@@ -296,6 +332,10 @@ impl Server {
             }
         }
     }
+}
+
+fn busy_packing() -> Answer {
+    Answer::fault(FaultKind::Unavailable, "its files are being saved; try again in a moment")
 }
 
 /// Sends on; an answer that is sent ends its connection.
