@@ -42,7 +42,7 @@ use crate::{
     telemetry,
     tool::Catalogue,
     webhook::Courier,
-    worker::Worker,
+    worker::{Rest, Worker},
 };
 
 /// The record of a process: the database, migrated and checked.
@@ -308,6 +308,11 @@ impl Parts {
             providers: Arc::new(providers),
             sandbox,
             catalogue: Catalogue::builtin(),
+            blobs: self.blobs.clone(),
+            rest: Rest {
+                freeze_after: Duration::from_millis(settings.box_freeze_ms),
+                hibernate_after: Duration::from_millis(settings.box_hibernate_ms),
+            },
             node: self.node,
             slots: settings.workers,
         })

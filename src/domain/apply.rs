@@ -72,6 +72,12 @@ impl Session {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::SandboxFrozen { .. }
+            | Body::SandboxThawed { .. }
+            | Body::SandboxCheckpointCreated { .. }
+            | Body::SandboxCheckpointRestored { .. }
+            | Body::SandboxFilesLost { .. }
+            | Body::SandboxHeartbeat { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

@@ -53,6 +53,12 @@ impl Delta {
                 | Body::SandboxCreated { .. }
                 | Body::SandboxLost { .. }
                 | Body::SandboxTerminated { .. }
+                | Body::SandboxFrozen { .. }
+                | Body::SandboxThawed { .. }
+                | Body::SandboxCheckpointCreated { .. }
+                | Body::SandboxCheckpointRestored { .. }
+                | Body::SandboxFilesLost { .. }
+                | Body::SandboxHeartbeat { .. }
                 | Body::LimitWarning { .. }
                 | Body::LimitExceeded { .. } => {}
             }

@@ -210,6 +210,34 @@ pub enum Body {
     /// The sandbox was ended by the service.
     #[serde(rename = "sandbox.terminated")]
     SandboxTerminated { sandbox_id: SandboxId, reason: String },
+    /// Nobody needed the sandbox: its processes stand still where they are.
+    #[serde(rename = "sandbox.frozen")]
+    SandboxFrozen { sandbox_id: SandboxId, memory_bytes: u64 },
+    /// The sandbox is needed again and goes on where it was.
+    #[serde(rename = "sandbox.thawed")]
+    SandboxThawed { sandbox_id: SandboxId },
+    /// The session's files are in the blob store as they are in this sandbox.
+    #[serde(rename = "sandbox.checkpoint_created")]
+    SandboxCheckpointCreated {
+        sandbox_id: SandboxId,
+        checkpoint_id: CheckpointId,
+        bytes: u64,
+        duration_ms: u64,
+    },
+    /// The sandbox has its files from a checkpoint.
+    #[serde(rename = "sandbox.checkpoint_restored")]
+    SandboxCheckpointRestored { sandbox_id: SandboxId, checkpoint_id: CheckpointId, duration_ms: u64 },
+    /// What was written since that time is gone with an earlier sandbox's disk; all of
+    /// it, when there is no time.
+    #[serde(rename = "sandbox.files_lost")]
+    SandboxFilesLost {
+        sandbox_id: SandboxId,
+        #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+        since: Option<Timestamp>,
+    },
+    /// A caller asked for the sandbox to be kept; said once in five minutes.
+    #[serde(rename = "sandbox.heartbeat")]
+    SandboxHeartbeat { sandbox_id: SandboxId },
     /// A limit is close: 80 % are used. Once per limit.
     #[serde(rename = "limit.warning")]
     LimitWarning { limit: String, used: u64, allowed: u64 },
@@ -309,6 +337,12 @@ impl Body {
             Self::SandboxCreated { .. } => "sandbox.created",
             Self::SandboxLost { .. } => "sandbox.lost",
             Self::SandboxTerminated { .. } => "sandbox.terminated",
+            Self::SandboxFrozen { .. } => "sandbox.frozen",
+            Self::SandboxThawed { .. } => "sandbox.thawed",
+            Self::SandboxCheckpointCreated { .. } => "sandbox.checkpoint_created",
+            Self::SandboxCheckpointRestored { .. } => "sandbox.checkpoint_restored",
+            Self::SandboxFilesLost { .. } => "sandbox.files_lost",
+            Self::SandboxHeartbeat { .. } => "sandbox.heartbeat",
             Self::LimitWarning { .. } => "limit.warning",
             Self::LimitExceeded { .. } => "limit.exceeded",
         }
@@ -334,6 +368,12 @@ impl Body {
             | Self::SandboxCreated { .. }
             | Self::SandboxLost { .. }
             | Self::SandboxTerminated { .. }
+            | Self::SandboxFrozen { .. }
+            | Self::SandboxThawed { .. }
+            | Self::SandboxCheckpointCreated { .. }
+            | Self::SandboxCheckpointRestored { .. }
+            | Self::SandboxFilesLost { .. }
+            | Self::SandboxHeartbeat { .. }
             | Self::LimitWarning { .. }
             | Self::LimitExceeded { .. } => Level::Progress,
         }

@@ -127,6 +127,12 @@ impl Builder {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::SandboxFrozen { .. }
+            | Body::SandboxThawed { .. }
+            | Body::SandboxCheckpointCreated { .. }
+            | Body::SandboxCheckpointRestored { .. }
+            | Body::SandboxFilesLost { .. }
+            | Body::SandboxHeartbeat { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

@@ -37,23 +37,24 @@ impl Journal {
     pub fn writer(&self, fence: Fence, turn: TurnId) -> TurnWriter {
         TurnWriter { journal: self.clone(), fence, turn }
     }
-}
 
-impl TurnWriter {
-    /// Appends events of the turn in one statement and returns them with their places.
+    /// Appends events of a leased session in one statement and returns them with their
+    /// places; of a turn where one is named, else of none.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
-    pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
-        let Fence { tenant, session, .. } = self.fence;
-        let now = self.journal.origin.now();
-        let packed = self.journal.pack(tenant, session, drafts).await?;
-        let recorded =
-            self.journal.store.record(self.fence, self.turn, now, &packed).await.map_err(Error::from)?;
-        match recorded {
+    pub async fn record(
+        &self,
+        fence: Fence,
+        turn: Option<TurnId>,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<Event>, Halted> {
+        let now = self.origin.now();
+        let packed = self.pack(fence.tenant, fence.session, drafts).await?;
+        match self.store.record(fence, turn, now, &packed).await.map_err(Error::from)? {
             Recorded::After(base) => {
-                self.journal.hints.send(Hint::Log(session));
-                self.journal.hints.send(Hint::Delivery);
+                self.hints.send(Hint::Log(fence.session));
+                self.hints.send(Hint::Delivery);
                 let places = base + 1..;
                 Ok(places
                     .zip(packed)
@@ -63,6 +64,16 @@ impl TurnWriter {
             Recorded::Stale => Err(Halted::Stale),
             Recorded::Moved => Err(Halted::Moved),
         }
+    }
+}
+
+impl TurnWriter {
+    /// Appends events of the turn in one statement and returns them with their places.
+    ///
+    /// # Errors
+    /// `Stale` when the fence does not hold; nothing is written then.
+    pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
+        self.journal.record(self.fence, Some(self.turn), drafts).await
     }
 
     /// The log so far.

@@ -21,6 +21,8 @@ pub enum Kind {
     Turn,
     /// Remove what an archived session leaves behind.
     Cleanup,
+    /// Look after a box that no turn uses.
+    Rest,
 }
 
 /// Who claims, and which boxes it can reach.
@@ -90,11 +92,16 @@ impl Kind {
         match self {
             Self::Turn => "turn",
             Self::Cleanup => "cleanup",
+            Self::Rest => "rest",
         }
     }
 
     fn from_word(word: &str) -> Self {
-        if word == "turn" { Self::Turn } else { Self::Cleanup }
+        match word {
+            "turn" => Self::Turn,
+            "cleanup" => Self::Cleanup,
+            _ => Self::Rest,
+        }
     }
 }
 
@@ -118,6 +125,7 @@ impl Tx {
                  from job o
                  where o.tenant_id = $1
                    and o.worker_id is null
+                   and o.kind <> 'rest'
                    and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
              )
              from job j
@@ -150,13 +158,13 @@ impl Tx {
         Ok(())
     }
 
-    /// Replaces the turn job of a closed session by the clean-up of its box, where
+    /// Replaces the jobs of a closed session by the clean-up of its box, where
     /// it ever had one; only the box's own node can do that.
     pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "with gone as (
-                delete from job where tenant_id = $1 and session_id = $2 and kind = 'turn'
+                delete from job where tenant_id = $1 and session_id = $2 and kind in ('turn', 'rest')
              )
              insert into job (tenant_id, session_id, kind, ready_at, node_id)
              select tenant_id, session_id, 'cleanup', now(), node_id
@@ -184,6 +192,10 @@ impl Store {
     /// command that holds the session is never waited for, so the two cannot deadlock.
     /// A lease that ran out while the server was down is honoured for one more lease:
     /// its holder could not renew it.
+    ///
+    /// A session has one holder: a turn waits for a rest that is under way, and a rest
+    /// for every turn that is held or due. Two claims at once may not know of each
+    /// other; the later one finds another epoch under its lock than before and passes by.
     ///
     /// With `takes_over`, also jobs whose holder let its lease run out.
     pub async fn claim(
@@ -325,7 +337,8 @@ impl Store {
              )
              update job
              set worker_id = null,
-                 ready_at = now() + case when s.is_canceled then 0 else $5 end * interval '1 millisecond'
+                 ready_at = now() + case when s.is_canceled and kind = 'turn' then 0 else $5 end
+                     * interval '1 millisecond'
              from s
              where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
         )
@@ -383,7 +396,8 @@ impl Store {
             "select count(*) filter (where worker_id is null and ready_at <= now()),
                     count(*) filter (where worker_id is not null),
                     count(*) filter (where worker_id is null and ready_at > now())
-             from job",
+             from job
+             where kind <> 'rest'",
         )
         .fetch_one(&self.system)
         .await?;
@@ -429,10 +443,20 @@ with recursive visited as (
           and j.ready_at <= now()
           and (j.worker_id is null
                or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
-          and (j.node_id is null or j.node_id = $2 or not exists (
+          and (j.node_id is null or j.node_id = $2 or j.kind <> 'rest' and not exists (
               select from node n
               where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
           ))
+          and not exists (
+              select from job o
+              where o.tenant_id = j.tenant_id
+                and o.session_id = j.session_id
+                and (j.kind = 'turn' and o.kind = 'rest' and o.worker_id is not null and o.ready_at > now()
+                     or j.kind = 'rest' and o.kind = 'turn' and (o.worker_id is not null or o.ready_at <= now()))
+          )
+          and s.epoch = (
+              select e.epoch from session e where e.tenant_id = j.tenant_id and e.session_id = j.session_id
+          )
         order by j.ready_at
         limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
             select count(*) from job h

@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod alive;
+pub mod checkpoint;
 pub mod column;
 pub mod credential;
 pub mod delivery;

@@ -9,6 +9,7 @@ pub mod error;
 pub mod event;
 pub mod id;
 pub mod page;
+pub mod sandbox;
 pub mod session;
 pub mod turn;
 pub mod webhook;

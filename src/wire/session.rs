@@ -7,7 +7,9 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    countable, small_object,
+    countable,
+    sandbox::SandboxView,
+    small_object,
     webhook::{CreateDestination, DestinationView},
 };
 use crate::{
@@ -183,6 +185,9 @@ pub struct SessionView {
     pub agent_snapshot: Option<AgentSnapshot>,
     #[schema(required)]
     pub last_turn: Option<LastTurn>,
+    /// Null until a command needs one, and once the session is archived.
+    #[schema(required)]
+    pub sandbox: Option<SandboxView>,
     pub usage: Usage,
     pub limits: Limits,
     pub metadata: Map<String, Value>,
@@ -216,6 +221,7 @@ impl From<Session> for SessionView {
             credential_id: created.credential_id,
             agent_snapshot: created.agent_snapshot,
             last_turn,
+            sandbox: None,
             usage: session.usage,
             limits: created.limits,
             metadata: created.metadata,

@@ -1,47 +1,42 @@
 //! The session's box: attached when a tool first needs it, not before.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
-use super::Worker;
+use super::{Worker, keeper::Keeper};
 use crate::{
-    base::{
-        backoff::Backoff,
-        limit::{SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
-    },
-    domain::{Actor, Body, SandboxId, event::Draft},
+    base::backoff::Backoff,
+    domain::SandboxId,
     harness::{ToolFault, history},
-    journal::{Halted, TurnWriter},
-    sandbox::{BoxLimits, Fault, Grip, Sandbox, Spec},
-    store::{self, record::Fence, sandbox::LiveSandbox},
+    journal::TurnWriter,
+    sandbox::Sandbox,
+    store::record::Fence,
     tool,
 };
 
-const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
-
 /// What a turn holds of its session's box.
 pub(super) struct Hands {
-    worker: Worker,
-    fence: Fence,
+    keeper: Keeper,
     writer: TurnWriter,
     attached: Mutex<Option<SandboxId>>,
 }
 
 impl Hands {
     pub(super) fn new(worker: Worker, fence: Fence, writer: TurnWriter) -> Self {
-        Self { worker, fence, writer, attached: Mutex::new(None) }
+        let keeper = Keeper { worker, fence, turn: Some(writer.turn()) };
+        Self { keeper, writer, attached: Mutex::new(None) }
     }
 
     /// The box, made when there is none.
     pub(super) async fn attached(&self) -> Result<tool::Hands, ToolFault> {
-        let sandbox = self.provider()?;
+        let sandbox = self.keeper.provider()?;
         let mut attached = self.attached.lock().await;
         let id = match *attached {
             Some(id) => id,
-            None => match self.greet(&*sandbox).await? {
+            None => match self.keeper.greet(&*sandbox).await? {
                 Some(id) => id,
-                None => self.make(&*sandbox).await?,
+                None => self.keeper.make(&*sandbox).await?,
             },
         };
         *attached = Some(id);
@@ -50,21 +45,21 @@ impl Hands {
 
     /// The box, if there is one.
     pub(super) async fn if_attached(&self) -> Option<tool::Hands> {
-        let sandbox = self.provider().ok()?;
+        let sandbox = self.keeper.provider().ok()?;
         let id = match *self.attached.lock().await {
             Some(id) => id,
             // A command of an earlier worker may still run there.
-            None => self.greet(&*sandbox).await.ok()??,
+            None => self.keeper.greet(&*sandbox).await.ok()??,
         };
         Some(self.hands(sandbox, id))
     }
 
     /// Whether the box that an earlier worker used is still there.
     pub(super) async fn survived(&self) -> Result<bool, ToolFault> {
-        let sandbox = self.provider()?;
+        let sandbox = self.keeper.provider()?;
         let mut attached = self.attached.lock().await;
         if attached.is_none() {
-            *attached = self.greet(&*sandbox).await?;
+            *attached = self.keeper.greet(&*sandbox).await?;
         }
         Ok(attached.is_some())
     }
@@ -81,153 +76,17 @@ impl Hands {
     pub(super) async fn lost(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
         let mut attached = self.attached.lock().await;
         match attached.take_if(|attached| *attached == id) {
-            Some(id) => self.write_off(id, reason).await,
+            Some(id) => self.keeper.write_off(id, reason).await,
             None => Ok(()),
         }
     }
 
     /// How long to wait before asking a box again.
     pub(super) fn delay(&self, backoff: &Backoff, attempt: u32) -> std::time::Duration {
-        backoff.delay(attempt, self.worker.journal.origin())
-    }
-
-    fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
-        self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
+        backoff.delay(attempt, self.keeper.worker.journal.origin())
     }
 
     fn hands(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> tool::Hands {
-        tool::Hands { sandbox, grip: self.grip(id), env: Vec::new(), cwd: String::new() }
+        tool::Hands { sandbox, grip: self.keeper.grip(id), env: Vec::new(), cwd: String::new() }
     }
-
-    fn grip(&self, sandbox: SandboxId) -> Grip {
-        Grip { sandbox, epoch: self.fence.epoch }
-    }
-
-    /// Says hello to the box that the rows know of; `None` when there is none.
-    async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<SandboxId>, ToolFault> {
-        let live =
-            self.worker.store.live_sandbox(self.fence.tenant, self.fence.session).await.map_err(away)?;
-        let Some(live) = live else { return Ok(None) };
-        if live.node != self.worker.node {
-            // Claimed from another node: that one has been silent for too long.
-            self.write_off(live.sandbox, "its node is gone").await?;
-            return Ok(None);
-        }
-        match sandbox.attach(self.grip(live.sandbox)).await {
-            Ok(()) if live.is_announced => Ok(Some(live.sandbox)),
-            Ok(()) => {
-                // Its maker died before it could say that the box is there.
-                self.announce(live.sandbox, 0).await?;
-                Ok(Some(live.sandbox))
-            }
-            Err(Fault::Stale) => Err(ToolFault::Stale),
-            Err(Fault::Gone) => {
-                if live.is_announced || self.was_announced(live.sandbox).await? {
-                    self.write_off(live.sandbox, "it was gone when its session went on").await?;
-                } else {
-                    // Its maker died on the way: nothing ran in it, and nobody heard of it.
-                    self.end_row(live.sandbox).await?;
-                }
-                Ok(None)
-            }
-            Err(fault @ (Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_))) => {
-                // It does not answer: it is ended, so that no second one lives beside it.
-                sandbox
-                    .destroy(live.sandbox)
-                    .await
-                    .map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
-                self.write_off(live.sandbox, &fault.to_string()).await?;
-                Ok(None)
-            }
-        }
-    }
-
-    async fn make(&self, sandbox: &dyn Sandbox) -> Result<SandboxId, ToolFault> {
-        let origin = self.worker.journal.origin();
-        let started = Instant::now();
-        for attempt in 1.. {
-            let id: SandboxId = origin.id();
-            let row = LiveSandbox {
-                tenant: self.fence.tenant,
-                session: self.fence.session,
-                sandbox: id,
-                node: self.worker.node,
-                is_announced: false,
-            };
-            if !self.worker.store.begin_sandbox(row, self.fence.epoch).await.map_err(away)? {
-                return Err(ToolFault::Stale);
-            }
-            let spec = Spec {
-                sandbox: id,
-                tenant: self.fence.tenant,
-                session: self.fence.session,
-                limits: BoxLimits::default(),
-                env: Vec::new(),
-            };
-            match sandbox.create(&spec, self.fence.epoch).await {
-                Ok(()) => {
-                    let duration_ms = started.elapsed().as_millis() as u64;
-                    self.announce(id, duration_ms).await?;
-                    return Ok(id);
-                }
-                Err(fault) => {
-                    self.end_row(id).await?;
-                    if matches!(fault, Fault::Stale) {
-                        return Err(ToolFault::Stale);
-                    }
-                    tracing::warn!(session.id = %self.fence.session, attempt, %fault, "a sandbox did not start");
-                    if attempt >= SANDBOX_START_ATTEMPTS_MAX {
-                        return Err(ToolFault::Unavailable(fault.to_string()));
-                    }
-                    tokio::time::sleep(BACKOFF.delay(attempt, origin)).await;
-                }
-            }
-        }
-        unreachable!("the loop above only ends by returning")
-    }
-
-    /// Whether the log says that the box is there: its maker may have died before the
-    /// row said so, too.
-    async fn was_announced(&self, id: SandboxId) -> Result<bool, ToolFault> {
-        let log = self.writer.log().await.map_err(|error| ToolFault::Away(error.to_string()))?;
-        let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
-        Ok(log.iter().any(|event| says(&event.draft.body)))
-    }
-
-    /// Says that the box is there, before anything runs in it.
-    async fn announce(&self, id: SandboxId, duration_ms: u64) -> Result<(), ToolFault> {
-        self.say(Body::SandboxCreated { sandbox_id: id, duration_ms }).await?;
-        self.worker.store.announced_sandbox(self.fence.tenant, id).await.map_err(away)
-    }
-
-    /// Says that a box is gone before its row is: whoever finds no row finds that.
-    async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
-        self.say(Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }).await?;
-        self.end_row(id).await
-    }
-
-    async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
-        self.worker.store.end_sandbox(self.fence.tenant, self.fence.session, id).await.map_err(away)
-    }
-
-    async fn say(&self, body: Body) -> Result<(), ToolFault> {
-        let draft = Draft {
-            id: self.worker.journal.origin().id(),
-            actor: Actor::system(),
-            level: body.level(),
-            turn_id: Some(self.writer.turn()),
-            step_id: None,
-            refs: serde_json::Map::new(),
-            body,
-        };
-        match self.writer.record(vec![draft]).await {
-            Ok(_) => Ok(()),
-            Err(Halted::Stale | Halted::Moved) => Err(ToolFault::Stale),
-            Err(Halted::Failed(error)) => Err(ToolFault::Away(error.to_string())),
-        }
-    }
-}
-
-fn away(error: store::Error) -> ToolFault {
-    ToolFault::Away(error.to_string())
 }

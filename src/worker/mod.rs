@@ -6,8 +6,10 @@
 
 mod early;
 mod hands;
+mod keeper;
 mod ports;
 mod reap;
+mod rest;
 mod slot;
 mod sweep;
 
@@ -21,8 +23,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use rest::Rest;
+
 use crate::{
     base::limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT},
+    blob::Blobs,
     journal::Journal,
     model::Providers,
     queue::{Lease, Queue},
@@ -42,6 +47,10 @@ pub struct Worker {
     /// Why there are no boxes here, when there are none.
     pub sandbox: Result<Arc<dyn Sandbox>, String>,
     pub catalogue: Catalogue,
+    /// Where checkpoints are kept.
+    pub blobs: Blobs,
+    /// When boxes rest.
+    pub rest: Rest,
     /// The machine whose boxes this worker reaches.
     pub node: Uuid,
     /// Turns that run at the same time.

@@ -37,6 +37,7 @@ pub(super) async fn run(
 ) -> Result<&'static str, store::Error> {
     match lease.claimed().kind {
         Kind::Cleanup => worker.clean_up(lease).await,
+        Kind::Rest => worker.look_after(lease).await,
         Kind::Turn => run_turns(worker, lease, draining).await,
     }
 }

@@ -6,6 +6,7 @@ mod faults;
 mod fold;
 mod handover;
 mod limits;
+mod rest;
 mod steering;
 mod task;
 mod tools;
