@@ -255,6 +255,9 @@ pub const CHECKPOINTS_KEPT: i64 = 2;
 pub const REST_RETRY: Duration = Duration::from_secs(60);
 /// A heartbeat is in the log at most this often.
 pub const HEARTBEAT_SAID_EVERY: Duration = Duration::from_secs(300);
+/// When a rotation is tried again that could not save the files; until then the old box
+/// is used on.
+pub const ROTATION_RETRY: Duration = Duration::from_secs(10);
 /// How long freezing or thawing a box may take.
 pub const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between TERM and KILL when a command is ended; within the two seconds by which

@@ -77,6 +77,9 @@ impl Session {
             | Body::SandboxCheckpointCreated { .. }
             | Body::SandboxCheckpointRestored { .. }
             | Body::SandboxFilesLost { .. }
+            | Body::SandboxRotationStarted { .. }
+            | Body::SandboxRotationCompleted { .. }
+            | Body::SandboxRotationFailed { .. }
             | Body::SandboxHeartbeat { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}

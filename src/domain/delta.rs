@@ -58,6 +58,9 @@ impl Delta {
                 | Body::SandboxCheckpointCreated { .. }
                 | Body::SandboxCheckpointRestored { .. }
                 | Body::SandboxFilesLost { .. }
+                | Body::SandboxRotationStarted { .. }
+                | Body::SandboxRotationCompleted { .. }
+                | Body::SandboxRotationFailed { .. }
                 | Body::SandboxHeartbeat { .. }
                 | Body::LimitWarning { .. }
                 | Body::LimitExceeded { .. } => {}

@@ -235,6 +235,15 @@ pub enum Body {
         #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
         since: Option<Timestamp>,
     },
+    /// The sandbox's time is almost over: another one takes its place.
+    #[serde(rename = "sandbox.rotation_started")]
+    SandboxRotationStarted { sandbox_id: SandboxId },
+    /// The other one has taken its place.
+    #[serde(rename = "sandbox.rotation_completed")]
+    SandboxRotationCompleted { from_sandbox_id: SandboxId, sandbox_id: SandboxId, duration_ms: u64 },
+    /// It could not take its place; the next need makes one.
+    #[serde(rename = "sandbox.rotation_failed")]
+    SandboxRotationFailed { sandbox_id: SandboxId, reason: String },
     /// A caller asked for the sandbox to be kept; said once in five minutes.
     #[serde(rename = "sandbox.heartbeat")]
     SandboxHeartbeat { sandbox_id: SandboxId },
@@ -342,6 +351,9 @@ impl Body {
             Self::SandboxCheckpointCreated { .. } => "sandbox.checkpoint_created",
             Self::SandboxCheckpointRestored { .. } => "sandbox.checkpoint_restored",
             Self::SandboxFilesLost { .. } => "sandbox.files_lost",
+            Self::SandboxRotationStarted { .. } => "sandbox.rotation_started",
+            Self::SandboxRotationCompleted { .. } => "sandbox.rotation_completed",
+            Self::SandboxRotationFailed { .. } => "sandbox.rotation_failed",
             Self::SandboxHeartbeat { .. } => "sandbox.heartbeat",
             Self::LimitWarning { .. } => "limit.warning",
             Self::LimitExceeded { .. } => "limit.exceeded",
@@ -373,6 +385,9 @@ impl Body {
             | Self::SandboxCheckpointCreated { .. }
             | Self::SandboxCheckpointRestored { .. }
             | Self::SandboxFilesLost { .. }
+            | Self::SandboxRotationStarted { .. }
+            | Self::SandboxRotationCompleted { .. }
+            | Self::SandboxRotationFailed { .. }
             | Self::SandboxHeartbeat { .. }
             | Self::LimitWarning { .. }
             | Self::LimitExceeded { .. } => Level::Progress,

@@ -1,5 +1,7 @@
 //! A session as its log leaves it: the state that commands are decided on.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -72,6 +74,72 @@ impl Limits {
     }
 }
 
+/// The sandbox that a session asks for; an absent field has the service's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Environment {
+    /// Processors, as in 0.5: 0.1 to 16 (default 2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.1, maximum = 16)]
+    pub cpus: Option<f64>,
+    /// Memory in MiB, 64 to 65536 (default 2048).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 64, maximum = 65536)]
+    pub memory: Option<u64>,
+    /// How long one sandbox lives before another with the same files takes its place:
+    /// 30 to 2592000 (default: for ever).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 30, maximum = 2592000)]
+    pub timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<Rotation>,
+}
+
+/// How a sandbox is replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rotation {
+    /// How long before the end of its time it may be replaced, in seconds: a command that
+    /// runs then is waited for, at most until that end (default 60, at most half of
+    /// `timeout_seconds`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pre_rotate_buffer_seconds: Option<u64>,
+}
+
+impl Environment {
+    /// What is wrong with it: the field, and what it must be.
+    pub fn problem(&self) -> Option<(&'static str, &'static str)> {
+        let outside = |value: Option<u64>, least: u64, most: u64| {
+            value.is_some_and(|value| !(least..=most).contains(&value))
+        };
+        let buffer = self.rotation.unwrap_or_default().pre_rotate_buffer_seconds;
+        if self.cpus.is_some_and(|cpus| !(0.1..=16.0).contains(&cpus)) {
+            return Some(("cpus", "must be 0.1 to 16"));
+        }
+        if outside(self.memory, 64, 65_536) {
+            return Some(("memory", "must be 64 to 65536 MiB"));
+        }
+        if outside(self.timeout_seconds, 30, 2_592_000) {
+            return Some(("timeout_seconds", "must be 30 to 2592000"));
+        }
+        match (buffer, self.timeout_seconds) {
+            (Some(_), None) => Some(("rotation", "needs `timeout_seconds`")),
+            (Some(buffer), Some(timeout)) if buffer > timeout / 2 => {
+                Some(("rotation.pre_rotate_buffer_seconds", "must be at most half of `timeout_seconds`"))
+            }
+            (Some(_) | None, Some(_) | None) => None,
+        }
+    }
+
+    /// How long a sandbox lives, and how long before it is to be replaced.
+    pub fn life(&self) -> Option<(Duration, Duration)> {
+        let timeout = self.timeout_seconds?;
+        let buffer =
+            self.rotation.unwrap_or_default().pre_rotate_buffer_seconds.unwrap_or(60).min(timeout / 2);
+        Some((Duration::from_secs(timeout), Duration::from_secs(timeout - buffer)))
+    }
+}
+
 /// The agent as it was when the session was made; never changes after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentSnapshot {
@@ -101,6 +169,8 @@ pub struct Created {
     pub client_id: Option<String>,
     pub metadata: Map<String, Value>,
     pub limits: Limits,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub environment: Option<Environment>,
     pub source: Source,
 }
 
@@ -150,5 +220,44 @@ impl Session {
             result_event_id: None,
         })
         .or_else(|| self.ended.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_says_what_is_wrong_with_it() {
+        let of =
+            |json: &str| serde_json::from_str::<Environment>(json).map(|environment| environment.problem());
+        let bad = [
+            (r#"{"cpus":0}"#, "cpus"),
+            (r#"{"memory":1}"#, "memory"),
+            (r#"{"timeout_seconds":1}"#, "timeout_seconds"),
+            (r#"{"rotation":{"pre_rotate_buffer_seconds":1}}"#, "rotation"),
+            (
+                r#"{"timeout_seconds":30,"rotation":{"pre_rotate_buffer_seconds":16}}"#,
+                "rotation.pre_rotate_buffer_seconds",
+            ),
+        ];
+        for (json, field) in bad {
+            assert_eq!(of(json).unwrap().map(|(field, _)| field), Some(field), "{json}");
+        }
+        assert_eq!(of(r#"{"cpus":0.5,"memory":512,"timeout_seconds":30,"rotation":{}}"#).unwrap(), None);
+        assert!(of(r#"{"image":"x"}"#).is_err());
+    }
+
+    #[test]
+    fn a_sandbox_is_replaced_before_its_time_is_over() {
+        let life = |timeout, buffer| {
+            let rotation = Some(Rotation { pre_rotate_buffer_seconds: buffer });
+            let environment = Environment { timeout_seconds: timeout, rotation, ..Environment::default() };
+            environment.life().map(|(end, rotation)| (end.as_secs(), rotation.as_secs()))
+        };
+        assert_eq!(life(None, None), None);
+        assert_eq!(life(Some(3_600), None), Some((3_600, 3_540)));
+        assert_eq!(life(Some(3_600), Some(600)), Some((3_600, 3_000)));
+        assert_eq!(life(Some(60), None), Some((60, 30)));
     }
 }

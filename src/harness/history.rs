@@ -132,6 +132,9 @@ impl Builder {
             | Body::SandboxCheckpointCreated { .. }
             | Body::SandboxCheckpointRestored { .. }
             | Body::SandboxFilesLost { .. }
+            | Body::SandboxRotationStarted { .. }
+            | Body::SandboxRotationCompleted { .. }
+            | Body::SandboxRotationFailed { .. }
             | Body::SandboxHeartbeat { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::FromRow;
+use sqlx::{FromRow, PgExecutor};
 use uuid::Uuid;
 
 use super::{
@@ -101,19 +101,7 @@ impl Store {
 
     /// The checkpoints of a session, newest first.
     pub async fn checkpoints(&self, tenant: TenantId, session: SessionId) -> Result<Vec<Checkpoint>> {
-        let rows: Vec<Row> = sqlx::query_as(
-            "select checkpoint_id, sandbox_id, digest, bytes, created_at
-             from checkpoint
-             where tenant_id = $1 and session_id = $2
-             order by created_at desc, checkpoint_id desc
-             limit $3",
-        )
-        .bind(tenant.uuid())
-        .bind(session.uuid())
-        .bind(limit::HOUSEKEEPING_BATCH)
-        .fetch_all(&self.system)
-        .await?;
-        Ok(rows.into_iter().map(Into::into).collect())
+        newest(&self.system, tenant, session).await
     }
 
     /// Removes a checkpoint's row, after its blob.
@@ -165,7 +153,34 @@ pub struct Heartbeat {
     pub is_due: bool,
 }
 
+/// By the primary key; the newest are few.
+async fn newest(
+    executor: impl PgExecutor<'_>,
+    tenant: TenantId,
+    session: SessionId,
+) -> Result<Vec<Checkpoint>> {
+    let rows: Vec<Row> = sqlx::query_as(
+        "select checkpoint_id, sandbox_id, digest, bytes, created_at
+         from checkpoint
+         where tenant_id = $1 and session_id = $2
+         order by created_at desc, checkpoint_id desc
+         limit $3",
+    )
+    .bind(tenant.uuid())
+    .bind(session.uuid())
+    .bind(limit::HOUSEKEEPING_BATCH)
+    .fetch_all(executor)
+    .await?;
+    Ok(rows.into_iter().map(Into::into).collect())
+}
+
 impl Tx {
+    /// The checkpoints of a session, newest first.
+    pub async fn checkpoints(&mut self, session: SessionId) -> Result<Vec<Checkpoint>> {
+        let tenant = self.tenant;
+        newest(self.connection(), tenant, session).await
+    }
+
     /// Holds off the rest of the session's live box; `None` when it has none.
     pub async fn heartbeat(&mut self, session: SessionId) -> Result<Option<Heartbeat>> {
         let tenant = self.tenant.uuid();

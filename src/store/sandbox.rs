@@ -5,10 +5,10 @@ use std::{collections::HashMap, time::Duration};
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use super::{Result, Store, Tx, record::Fence};
+use super::{Result, Store, Tx, column::from_json, record::Fence};
 use crate::{
     base::{Id, Timestamp},
-    domain::{CheckpointId, SandboxId, Session, SessionId, TenantId},
+    domain::{CheckpointId, SandboxId, Session, SessionId, TenantId, session::Environment},
 };
 
 /// A box that should exist.
@@ -23,8 +23,16 @@ pub struct LiveSandbox {
     pub state: Liveness,
     /// The checkpoint that has all its files; none once anything may have run since.
     pub checkpoint: Option<CheckpointId>,
-    /// When it must be replaced.
-    pub expires_at: Option<Timestamp>,
+    pub life: Option<Life>,
+}
+
+/// What is left of a box's time, by the database's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Until it should be replaced, when nothing is under way in it.
+    pub rotates_in: Duration,
+    /// Until it ends, whatever is.
+    pub ends_in: Duration,
 }
 
 /// What a box that should exist is in the middle of.
@@ -44,8 +52,8 @@ pub struct NewSandbox {
     pub session: SessionId,
     pub sandbox: SandboxId,
     pub node: Uuid,
-    /// How long it may live; for ever when `None`.
-    pub expires_after: Option<Duration>,
+    /// How long it lives, and how long until it should be replaced; for ever when `None`.
+    pub life: Option<(Duration, Duration)>,
     /// When to look first whether it is still needed.
     pub rest_after: Duration,
 }
@@ -99,7 +107,8 @@ struct Row {
     state: String,
     ending: Option<String>,
     checkpoint_id: Option<Uuid>,
-    expires_at: Option<Timestamp>,
+    rotates_in: Option<f64>,
+    ends_in: Option<f64>,
 }
 
 impl From<Row> for LiveSandbox {
@@ -116,7 +125,10 @@ impl From<Row> for LiveSandbox {
                 _ => Liveness::Live,
             },
             checkpoint: row.checkpoint_id.map(Id::from_uuid),
-            expires_at: row.expires_at,
+            life: row.rotates_in.zip(row.ends_in).map(|(rotates_in, ends_in)| Life {
+                rotates_in: Duration::from_secs_f64(rotates_in.max(0.0)),
+                ends_in: Duration::from_secs_f64(ends_in.max(0.0)),
+            }),
         }
     }
 }
@@ -124,7 +136,9 @@ impl From<Row> for LiveSandbox {
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select tenant_id, session_id, sandbox_id, node_id, is_announced, state, ending, checkpoint_id, expires_at
+            "select tenant_id, session_id, sandbox_id, node_id, is_announced, state, ending, checkpoint_id,
+                    extract(epoch from rotates_at - now())::float8 as rotates_in,
+                    extract(epoch from expires_at - now())::float8 as ends_in
              from sandbox ",
             $rest
         )
@@ -200,11 +214,13 @@ impl Store {
                 insert into job (tenant_id, session_id, kind, ready_at, node_id)
                 select $1, session_id, 'rest', now() + $6 * interval '1 millisecond', $4 from held
                 on conflict (tenant_id, session_id, kind) do update
-                set ready_at = excluded.ready_at, node_id = excluded.node_id
-                where job.worker_id is null
+                set ready_at = excluded.ready_at, node_id = excluded.node_id, worker_id = null
+                where job.worker_id is null or job.ready_at <= now()
              )
-             insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state, expires_at)
-             select $1, $2, session_id, $4, 'live', now() + $7 * interval '1 millisecond' from held",
+             insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)
+             select $1, $2, session_id, $4, 'live', now() + $7 * interval '1 millisecond',
+                    now() + $8 * interval '1 millisecond'
+             from held",
         )
         .bind(new.tenant.uuid())
         .bind(new.sandbox.uuid())
@@ -212,10 +228,22 @@ impl Store {
         .bind(new.node)
         .bind(epoch)
         .bind(millis(new.rest_after))
-        .bind(new.expires_after.map(millis))
+        .bind(new.life.map(|(ends, _)| millis(ends)))
+        .bind(new.life.map(|(_, rotates)| millis(rotates)))
         .execute(&self.system)
         .await?;
         Ok(done.rows_affected() > 0)
+    }
+
+    /// The sandbox that a session asks for.
+    pub async fn environment(&self, tenant: TenantId, session: SessionId) -> Result<Environment> {
+        let (environment,): (Option<String>,) =
+            sqlx::query_as("select environment::text from session where tenant_id = $1 and session_id = $2")
+                .bind(tenant.uuid())
+                .bind(session.uuid())
+                .fetch_one(&self.system)
+                .await?;
+        Ok(environment.as_deref().map(from_json).transpose()?.unwrap_or_default())
     }
 
     /// Notes that the log says that the box is there.
@@ -385,7 +413,7 @@ impl Store {
              where s.session_id is null
                 or s.status = 'archived'
                 or last.node_id <> $3
-                or (last.state = 'ended' and last.ending is not null)",
+                or (last.state = 'ended' and last.ending is not null and last.ending <> 'rotated')",
         )
         .bind(tenants)
         .bind(ids)

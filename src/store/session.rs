@@ -27,6 +27,7 @@ struct Row {
     client_id: Option<String>,
     metadata: String,
     limits: String,
+    environment: Option<String>,
     source: String,
     status: String,
     head: i64,
@@ -52,7 +53,7 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "select session_id, agent_id, credential_id, agent_snapshot::text, title, key, client_id, metadata::text,
-                    limits::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
+                    limits::text, environment::text, source, status, head, input_head, input_cursor, running_turn_id, queued_turn_id,
                     cancel_turn_id, ended_turn_id, turns, input_tokens, output_tokens, cache_write_tokens,
                     cache_read_tokens, steps, tool_calls, created_at, updated_at
              from session ",
@@ -104,6 +105,7 @@ impl Row {
                 client_id: self.client_id,
                 metadata: from_json(&self.metadata)?,
                 limits: from_json(&self.limits)?,
+                environment: self.environment.as_deref().map(from_json).transpose()?,
                 source: from_word(&self.source)?,
             },
             status: from_word(&self.status)?,
@@ -218,9 +220,11 @@ impl Tx {
         sqlx::query(
             "insert into session (
                 tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
-                limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at
+                limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
+                environment
              )
-             values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18)",
+             values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
+                     $19::json)",
         )
         .bind(tenant)
         .bind(session.id.uuid())
@@ -240,6 +244,7 @@ impl Tx {
         .bind(session.queued.as_ref().map(|turn| turn.id.uuid()))
         .bind(session.created_at)
         .bind(session.updated_at)
+        .bind(created.environment.as_ref().map(json))
         .execute(self.connection())
         .await?;
         if let Some(turn) = &session.queued {

@@ -23,6 +23,21 @@ pub struct SandboxView {
     pub expires_at: Option<OffsetDateTime>,
 }
 
+/// The files of a session as they were.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Checkpoint)]
+pub struct CheckpointView {
+    pub id: CheckpointId,
+    /// The sandbox whose files these are.
+    pub sandbox_id: SandboxId,
+    /// SHA-256 of what is stored, in hexadecimal.
+    pub digest: String,
+    /// Bytes of what is stored.
+    pub bytes: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
 /// What a sandbox is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

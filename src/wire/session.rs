@@ -19,7 +19,7 @@ use crate::{
     },
     domain::{
         AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
-        session::{AgentSnapshot, Limits, Source},
+        session::{AgentSnapshot, Environment, Limits, Source},
         turn::LastTurn,
     },
 };
@@ -48,6 +48,10 @@ pub struct CreateSession {
     #[garde(custom(countable))]
     #[serde(default, deserialize_with = "json::object")]
     pub limits: Limits,
+    /// The sandbox that commands run in.
+    #[garde(inner(custom(possible)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub environment: Option<Environment>,
     /// For routing; returned verbatim, in webhooks too.
     #[garde(custom(searchable))]
     #[serde(default)]
@@ -190,6 +194,8 @@ pub struct SessionView {
     pub sandbox: Option<SandboxView>,
     pub usage: Usage,
     pub limits: Limits,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
     pub metadata: Map<String, Value>,
     #[schema(required)]
     pub key: Option<String>,
@@ -224,6 +230,7 @@ impl From<Session> for SessionView {
             sandbox: None,
             usage: session.usage,
             limits: created.limits,
+            environment: created.environment,
             metadata: created.metadata,
             key: created.key,
             title: created.title,
@@ -337,6 +344,13 @@ fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {
             Err(garde::Error::new(format!("is {bytes} bytes; at most {TEXT_BYTES_MAX} are taken")))
         }
         _ => Ok(()),
+    }
+}
+
+fn possible(environment: &Environment, _context: &()) -> garde::Result {
+    match environment.problem() {
+        None => Ok(()),
+        Some((field, words)) => Err(garde::Error::new(format!("has a `{field}` that {words}"))),
     }
 }
 

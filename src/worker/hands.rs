@@ -1,10 +1,19 @@
 //! The session's box: attached when a tool first needs it, not before.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
 
 use tokio::sync::Mutex;
 
-use super::{Worker, keeper::Keeper};
+use super::{
+    Worker,
+    keeper::{Keeper, Met},
+};
 use crate::{
     base::backoff::Backoff,
     domain::SandboxId,
@@ -19,39 +28,85 @@ use crate::{
 pub(super) struct Hands {
     keeper: Keeper,
     writer: TurnWriter,
-    attached: Mutex<Option<SandboxId>>,
+    attached: Mutex<Option<Met>>,
+    /// Calls that are under way.
+    uses: AtomicUsize,
+}
+
+/// A call under way. As long as there is another, the box stays.
+pub(super) struct Use<'a>(&'a AtomicUsize);
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Hands {
     pub(super) fn new(worker: Worker, fence: Fence, writer: TurnWriter) -> Self {
         let keeper = Keeper { worker, fence, turn: Some(writer.turn()) };
-        Self { keeper, writer, attached: Mutex::new(None) }
+        Self { keeper, writer, attached: Mutex::new(None), uses: AtomicUsize::new(0) }
+    }
+
+    /// Tells that a call is under way, until the answer is dropped.
+    pub(super) fn enter(&self) -> Use<'_> {
+        self.uses.fetch_add(1, Ordering::SeqCst);
+        Use(&self.uses)
     }
 
     /// The box, made when there is none.
     pub(super) async fn attached(&self) -> Result<tool::Hands, ToolFault> {
         let sandbox = self.keeper.provider()?;
         let mut attached = self.attached.lock().await;
-        let id = match *attached {
-            Some(id) => id,
-            None => match self.keeper.greet(&*sandbox).await? {
-                Some(id) => id,
-                None => self.keeper.make(&*sandbox).await?,
+        let met = self.meet(&*sandbox, *attached).await?;
+        *attached = Some(met);
+        Ok(self.hands(sandbox, met.id))
+    }
+
+    /// The box for a call that has not begun anywhere: another one, when the time of
+    /// this one is almost over and no other call is under way in it.
+    pub(super) async fn ready(&self) -> Result<tool::Hands, ToolFault> {
+        let sandbox = self.keeper.provider()?;
+        let mut attached = self.attached.lock().await;
+        let mut met = self.meet(&*sandbox, *attached).await?;
+        let is_due = met.rotates_at.is_some_and(|at| at <= Instant::now());
+        if is_due && self.uses.load(Ordering::SeqCst) <= 1 {
+            // Whatever comes of it, the next look is at the rows.
+            *attached = None;
+            met = self.keeper.rotate(&*sandbox, &met).await?;
+        }
+        *attached = Some(met);
+        Ok(self.hands(sandbox, met.id))
+    }
+
+    async fn meet(&self, sandbox: &dyn Sandbox, attached: Option<Met>) -> Result<Met, ToolFault> {
+        match attached {
+            Some(met) => Ok(met),
+            None => match self.keeper.greet(sandbox).await? {
+                Some(met) => Ok(met),
+                None => self.keeper.make(sandbox).await,
             },
-        };
-        *attached = Some(id);
-        Ok(self.hands(sandbox, id))
+        }
+    }
+
+    /// Returns when the box's time is over; never, when it has none.
+    pub(super) async fn end_of_life(&self) {
+        let ends_at = self.attached.lock().await.and_then(|met| met.ends_at);
+        match ends_at {
+            Some(end) => tokio::time::sleep_until(end.into()).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// The box, if there is one.
     pub(super) async fn if_attached(&self) -> Option<tool::Hands> {
         let sandbox = self.keeper.provider().ok()?;
-        let id = match *self.attached.lock().await {
-            Some(id) => id,
+        let met = match *self.attached.lock().await {
+            Some(met) => met,
             // A command of an earlier worker may still run there.
             None => self.keeper.greet(&*sandbox).await.ok()??,
         };
-        Some(self.hands(sandbox, id))
+        Some(self.hands(sandbox, met.id))
     }
 
     /// Whether the box that an earlier worker used is still there.
@@ -75,8 +130,8 @@ impl Hands {
     /// that lost it together, the first one writes.
     pub(super) async fn lost(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
         let mut attached = self.attached.lock().await;
-        match attached.take_if(|attached| *attached == id) {
-            Some(id) => self.keeper.write_off(id, reason).await,
+        match attached.take_if(|attached| attached.id == id) {
+            Some(_) => self.keeper.write_off(id, reason).await,
             None => Ok(()),
         }
     }

@@ -13,9 +13,9 @@ use super::Worker;
 use crate::{
     base::{
         backoff::Backoff,
-        limit::{CHECKPOINTS_KEPT, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
+        limit::{CHECKPOINTS_KEPT, ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
     },
-    domain::{Actor, Body, CheckpointId, SandboxId, TurnId, event::Draft},
+    domain::{Actor, Body, CheckpointId, SandboxId, TurnId, event::Draft, session::Environment},
     harness::ToolFault,
     journal::Halted,
     sandbox::{BoxLimits, Fault, Files, Grip, Sandbox, Spec, checkpoint},
@@ -23,10 +23,12 @@ use crate::{
         self,
         checkpoint::Checkpoint,
         record::Fence,
-        sandbox::{Liveness, NewSandbox, Past},
+        sandbox::{Life, Liveness, NewSandbox, Past},
     },
 };
 
+/// Why a box ends whose disk the next one goes on with.
+const ROTATED: &str = "rotated";
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
 /// Who looks after a session's box.
@@ -35,6 +37,23 @@ pub(super) struct Keeper {
     pub fence: Fence,
     /// The turn that it is for; none between turns.
     pub turn: Option<TurnId>,
+}
+
+/// A box that answered, and how long it may be used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    pub id: SandboxId,
+    /// When it should be replaced, once nothing is under way in it.
+    pub rotates_at: Option<Instant>,
+    /// When it ends, whatever is.
+    pub ends_at: Option<Instant>,
+}
+
+impl Met {
+    pub(super) fn new(id: SandboxId, life: Option<Life>) -> Self {
+        let at = |left: fn(&Life) -> Duration| Some(Instant::now() + left(&life?));
+        Self { id, rotates_at: at(|life| life.rotates_in), ends_at: at(|life| life.ends_in) }
+    }
 }
 
 /// Where the files of a new box come from.
@@ -53,7 +72,7 @@ impl Keeper {
     }
 
     /// Says hello to the box that the rows know of; `None` when there is none.
-    pub(super) async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<SandboxId>, ToolFault> {
+    pub(super) async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<Met>, ToolFault> {
         let Fence { tenant, session, .. } = self.fence;
         let Some(live) = self.worker.store.live_sandbox(tenant, session).await.map_err(away)? else {
             return Ok(None);
@@ -72,13 +91,13 @@ impl Keeper {
             Ok(()) if !live.is_announced => {
                 // Its maker died before it could say that the box is there.
                 self.announce(id, vec![Body::SandboxCreated { sandbox_id: id, duration_ms: 0 }]).await?;
-                Ok(Some(id))
+                Ok(Some(Met::new(id, live.life)))
             }
             Ok(()) => {
                 if live.state == Liveness::Frozen {
                     self.thawed(id).await?;
                 }
-                Ok(Some(id))
+                Ok(Some(Met::new(id, live.life)))
             }
             Err(Fault::Gone) if !live.is_announced && !self.was_announced(id).await? => {
                 // Its maker died on the way: nothing ran in it, and nobody heard of it.
@@ -111,11 +130,13 @@ impl Keeper {
     }
 
     /// A new box with the session's files.
-    pub(super) async fn make(&self, sandbox: &dyn Sandbox) -> Result<SandboxId, ToolFault> {
+    pub(super) async fn make(&self, sandbox: &dyn Sandbox) -> Result<Met, ToolFault> {
         let Fence { tenant, session, epoch, .. } = self.fence;
         let store = &self.worker.store;
         let mut past = store.past_sandboxes(tenant, session).await.map_err(away)?;
         let checkpoints = store.checkpoints(tenant, session).await.map_err(away)?;
+        let environment = store.environment(tenant, session).await.map_err(away)?;
+        let life = environment.life();
         let started = Instant::now();
         for attempt in 1.. {
             let id: SandboxId = self.worker.journal.origin().id();
@@ -124,8 +145,10 @@ impl Keeper {
                 session,
                 sandbox: id,
                 node: self.worker.node,
-                expires_after: None,
-                rest_after: self.worker.rest.freeze_after,
+                life,
+                rest_after: life
+                    .map_or(Duration::MAX, |(_, rotates)| rotates)
+                    .min(self.worker.rest.freeze_after),
             };
             if !store.begin_sandbox(new, epoch).await.map_err(away)? {
                 return Err(ToolFault::Stale);
@@ -134,7 +157,7 @@ impl Keeper {
                 sandbox: id,
                 tenant,
                 session,
-                limits: BoxLimits::default(),
+                limits: limits(&environment),
                 env: Vec::new(),
                 previous: past.boxes.clone(),
                 restores: !checkpoints.is_empty(),
@@ -143,7 +166,8 @@ impl Keeper {
                 Ok(filled) => {
                     let duration_ms = started.elapsed().as_millis() as u64;
                     self.announce(id, created(id, duration_ms, &filled, &past)).await?;
-                    return Ok(id);
+                    let life = life.map(|(ends_in, rotates_in)| Life { rotates_in, ends_in });
+                    return Ok(Met::new(id, life));
                 }
                 Err(fault) => {
                     self.end_row(id).await?;
@@ -229,15 +253,51 @@ impl Keeper {
         }
     }
 
-    /// Removes a box whose files are saved, and its disk.
+    /// Puts a new box in the place of one whose time is almost over. Its disk goes on;
+    /// the checkpoint is for the case that it does not.
+    pub(super) async fn rotate(&self, sandbox: &dyn Sandbox, old: &Met) -> Result<Met, ToolFault> {
+        let started = Instant::now();
+        let from = old.id;
+        self.say(vec![Body::SandboxRotationStarted { sandbox_id: from }]).await?;
+        let checkpoint = match self.save(sandbox, from).await {
+            Ok(checkpoint) => Some(checkpoint),
+            Err(ToolFault::Unavailable(reason)) => {
+                self.say(vec![Body::SandboxRotationFailed { sandbox_id: from, reason }]).await?;
+                if old.ends_at.is_some_and(|end| Instant::now() < end) {
+                    // It goes on until its end, and is tried again meanwhile.
+                    return Ok(Met { rotates_at: Some(Instant::now() + ROTATION_RETRY), ..*old });
+                }
+                None
+            }
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_))) => return Err(fault),
+        };
+        self.put_away(sandbox, from, ROTATED, checkpoint).await?;
+        match self.make(sandbox).await {
+            Ok(new) => {
+                let duration_ms = started.elapsed().as_millis() as u64;
+                let body =
+                    Body::SandboxRotationCompleted { from_sandbox_id: from, sandbox_id: new.id, duration_ms };
+                self.say(vec![body]).await?;
+                Ok(new)
+            }
+            Err(ToolFault::Unavailable(reason)) => {
+                let body = Body::SandboxRotationFailed { sandbox_id: from, reason: reason.clone() };
+                self.say(vec![body]).await?;
+                Err(ToolFault::Unavailable(reason))
+            }
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_))) => Err(fault),
+        }
+    }
+
+    /// Removes a box whose files are saved, and its disk where no other follows.
     pub(super) async fn put_away(
         &self,
         sandbox: &dyn Sandbox,
         id: SandboxId,
         reason: &str,
-        checkpoint: CheckpointId,
+        checkpoint: Option<CheckpointId>,
     ) -> Result<(), ToolFault> {
-        let ending = self.worker.store.ending_sandbox(self.fence, id, reason, Some(checkpoint)).await;
+        let ending = self.worker.store.ending_sandbox(self.fence, id, reason, checkpoint).await;
         if !ending.map_err(away)? {
             return Err(ToolFault::Stale);
         }
@@ -254,6 +314,9 @@ impl Keeper {
         self.say(vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }]).await?;
         sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
         self.end_row(id).await?;
+        if reason == ROTATED {
+            return Ok(());
+        }
         if let Err(fault) = sandbox.erase(self.fence.tenant, self.fence.session).await {
             tracing::warn!(session.id = %self.fence.session, %fault, "a saved disk could not be removed; the reaper will");
         }
@@ -317,6 +380,16 @@ impl Keeper {
 
     fn blobs_of_session(&self) -> String {
         super::reap::blobs_of(self.fence.tenant, self.fence.session)
+    }
+}
+
+fn limits(environment: &Environment) -> BoxLimits {
+    let default = BoxLimits::default();
+    BoxLimits {
+        // Checked at the door: 100 to 16,000.
+        cpu_millis: environment.cpus.map_or(default.cpu_millis, |cpus| (cpus * 1_000.0).round() as u32),
+        memory_bytes: environment.memory.map_or(default.memory_bytes, |mebibytes| mebibytes << 20),
+        ..default
     }
 }
 

@@ -5,11 +5,11 @@
 //! never stopped. The files are saved when the box is frozen, not when it is removed: so
 //! whatever kills the box or its node while the session rests loses no file.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
     Worker,
-    keeper::{Keeper, away},
+    keeper::{Keeper, Met, away},
 };
 use crate::{
     base::limit::REST_RETRY,
@@ -20,7 +20,7 @@ use crate::{
     store::{
         self,
         hint::Hint,
-        sandbox::{LiveSandbox, Liveness},
+        sandbox::{Life, LiveSandbox, Liveness},
     },
 };
 
@@ -83,6 +83,7 @@ impl Keeper {
             return Ok(Next::Nothing);
         }
         let rest = self.worker.rest;
+        // A turn that is there sees to it itself.
         if idle.is_wanted {
             return Ok(Next::Again(rest.retry()));
         }
@@ -92,16 +93,60 @@ impl Keeper {
             return Ok(Next::Nothing);
         }
         if idle.idle >= rest.hibernate_after {
-            return self.hibernate(&*sandbox, &live).await;
+            return self.hibernate(&*sandbox, &live, "idle").await;
         }
-        match live.state {
-            Liveness::Live if idle.idle >= rest.freeze_after => {
-                let left = rest.hibernate_after.saturating_sub(idle.idle);
-                self.freeze(&*sandbox, &live, left).await
+        let next = match live.life.filter(|life| life.rotates_in.is_zero()) {
+            Some(_) if live.state == Liveness::Frozen => {
+                return self.hibernate(&*sandbox, &live, "expired").await;
             }
-            Liveness::Live => Ok(Next::Again(rest.freeze_after - idle.idle)),
-            Liveness::Frozen | Liveness::Ending(_) => Ok(Next::Again(rest.hibernate_after - idle.idle)),
+            Some(life) => self.replace(&*sandbox, &live, life).await?,
+            None => self.keep(&*sandbox, &live, idle.idle).await?,
+        };
+        // Neither is its time to be missed.
+        let left = live.life.map(|life| life.rotates_in).filter(|left| !left.is_zero());
+        Ok(match (next, left) {
+            (Next::Again(delay), Some(left)) => Next::Again(delay.min(left)),
+            (next, _) => next,
+        })
+    }
+
+    async fn keep(
+        &self,
+        sandbox: &dyn Sandbox,
+        live: &LiveSandbox,
+        idle: Duration,
+    ) -> Result<Next, ToolFault> {
+        let rest = self.worker.rest;
+        match live.state {
+            Liveness::Live if idle >= rest.freeze_after => {
+                let left = rest.hibernate_after.saturating_sub(idle);
+                self.freeze(sandbox, live, left).await
+            }
+            Liveness::Live => Ok(Next::Again(rest.freeze_after - idle)),
+            Liveness::Frozen | Liveness::Ending(_) => Ok(Next::Again(rest.hibernate_after - idle)),
         }
+    }
+
+    /// Puts another box in the place of one whose time is almost over. A command that
+    /// runs is waited for as long as there is time.
+    async fn replace(
+        &self,
+        sandbox: &dyn Sandbox,
+        live: &LiveSandbox,
+        life: Life,
+    ) -> Result<Next, ToolFault> {
+        let is_at_rest = self.is_at_rest(sandbox, live).await?;
+        if !is_at_rest && (!life.ends_in.is_zero() || !self.is_there().await?) {
+            return self.not_now().await;
+        }
+        let new = self.rotate(sandbox, &Met::new(live.sandbox, Some(life))).await?;
+        let left = new.rotates_at.map(|at| at.saturating_duration_since(Instant::now()));
+        Ok(Next::Again(self.worker.rest.retry().min(left.unwrap_or(Duration::MAX))))
+    }
+
+    async fn is_there(&self) -> Result<bool, ToolFault> {
+        let live = self.worker.store.live_sandbox(self.fence.tenant, self.fence.session).await;
+        Ok(live.map_err(away)?.is_some())
     }
 
     /// Saves the files, then stops everything where it stands.
@@ -134,7 +179,12 @@ impl Keeper {
     }
 
     /// Removes the box once its files are saved.
-    async fn hibernate(&self, sandbox: &dyn Sandbox, live: &LiveSandbox) -> Result<Next, ToolFault> {
+    async fn hibernate(
+        &self,
+        sandbox: &dyn Sandbox,
+        live: &LiveSandbox,
+        reason: &str,
+    ) -> Result<Next, ToolFault> {
         let id = live.sandbox;
         let stands_still = sandbox.stats(id).await.is_ok_and(|stats| stats.is_frozen);
         let checkpoint = match live.checkpoint.filter(|_| stands_still) {
@@ -150,7 +200,7 @@ impl Keeper {
                 }
             }
         };
-        self.put_away(sandbox, id, "idle", checkpoint).await?;
+        self.put_away(sandbox, id, reason, Some(checkpoint)).await?;
         Ok(Next::Nothing)
     }
 

@@ -129,6 +129,7 @@ async fn create_new(
         client_id: wanted.client_id,
         metadata: wanted.metadata,
         limits: wanted.limits,
+        environment: wanted.environment,
         source: caller.source,
     };
     match &wanted.agent {

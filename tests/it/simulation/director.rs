@@ -248,6 +248,7 @@ fn session(world: &World) -> Database {
         key: None,
         client_id: None,
         metadata: Default::default(),
+        environment: None,
         limits,
         source: Source::Api,
     };

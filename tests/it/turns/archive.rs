@@ -104,7 +104,7 @@ async fn no_box_is_begun_for_a_session_that_is_closed_or_lost() {
         session: id,
         sandbox: world.origin.id(),
         node: uuid::Uuid::from_u128(2),
-        expires_after: None,
+        life: None,
         rest_after: std::time::Duration::from_secs(60),
     };
     assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));

@@ -7,6 +7,7 @@ mod fold;
 mod handover;
 mod limits;
 mod rest;
+mod rotation;
 mod steering;
 mod task;
 mod tools;

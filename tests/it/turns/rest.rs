@@ -98,6 +98,9 @@ async fn a_session_that_sleeps_holds_no_process_and_wakes_with_its_files() {
         shown = session(owner, &id).await["sandbox"].clone();
     }
     assert_eq!(checkpoints(&scene.ground), 1);
+    let listed = owner.get(&format!("/sessions/{id}/checkpoints")).await.ok()["data"].clone();
+    assert_eq!((listed.as_array().map(Vec::len), &listed[0]["id"]), (Some(1), &shown["checkpoint_id"]));
+    assert_eq!(listed[0]["bytes"], of(&slept, "sandbox.checkpoint_created")[0]["body"]["bytes"]);
 
     for turns in 2..4 {
         let log = say(owner, &id, "cat file ~/kept", turns).await;

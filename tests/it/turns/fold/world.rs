@@ -87,6 +87,7 @@ impl World {
             key: None,
             client_id: None,
             metadata: Map::new(),
+            environment: None,
             limits: Limits::default(),
             source: Source::Api,
         };
