@@ -99,6 +99,11 @@ pub struct Settings {
     #[arg(long, default_value_t = 3_600, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
     pub box_orphan_seconds: u64,
 
+    /// Where blobs are, checkpoints among them: s3://BUCKET/PREFIX, with the AWS_ variables of the AWS tools
+    /// [default: below the data directory]
+    #[arg(long, env = "SOJOURN_BLOB_STORE", value_name = "URL")]
+    pub blob_store: Option<String>,
+
     /// A sandbox that nobody needed for this long is frozen: its processes stand still, in milliseconds
     #[arg(long, default_value_t = 60_000, env = "SOJOURN_BOX_FREEZE_MS", value_name = "MILLISECONDS")]
     pub box_freeze_ms: u64,
@@ -169,6 +174,10 @@ impl Settings {
         }
         if self.lease_ms < LEASE_MS_MIN {
             problems.push(format!("SOJOURN_LEASE_MS must be at least {LEASE_MS_MIN}, not {}", self.lease_ms));
+        }
+        let is_bucket = |url: &String| url.strip_prefix("s3://").is_some_and(|place| !place.is_empty());
+        if !self.blob_store.iter().all(is_bucket) {
+            problems.push("SOJOURN_BLOB_STORE must look like s3://bucket/prefix".to_owned());
         }
         if self.box_freeze_ms < BOX_FREEZE_MS_MIN || self.box_hibernate_ms < self.box_freeze_ms {
             problems.push(format!(

@@ -18,7 +18,8 @@ use std::{
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::{
-    ObjectStore, ObjectStoreExt, buffered::BufWriter, local::LocalFileSystem, path::Path as Key,
+    ObjectStore, ObjectStoreExt, aws::AmazonS3Builder, buffered::BufWriter, local::LocalFileSystem,
+    path::Path as Key, prefix::PrefixStore,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -53,6 +54,23 @@ impl Blobs {
         let synced =
             LocalFileSystem::new_with_prefix(directory)?.with_automatic_cleanup(true).with_fsync(true);
         Ok(Self { store: Arc::new(store), synced: Arc::new(synced), scratch })
+    }
+
+    /// Blobs in a bucket of S3, or of what speaks its protocol: `s3://bucket/prefix`.
+    /// `options` are settings of the AWS tools by their names, as `AWS_ENDPOINT_URL`.
+    pub fn s3(url: &str, options: &[(String, String)], scratch: &Path) -> Result<Self, Error> {
+        let place = url.strip_prefix("s3://").unwrap_or_default();
+        let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+        let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+        for (name, value) in options {
+            // The tools have settings of their own that are none of a bucket's.
+            if let Ok(name) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(name, value);
+            }
+        }
+        let store: Arc<dyn ObjectStore> = Arc::new(PrefixStore::new(builder.build()?, prefix));
+        fs::create_dir_all(scratch)?;
+        Ok(Self { synced: Arc::clone(&store), store, scratch: scratch.to_owned() })
     }
 
     /// Stores a blob, replacing an equal key.
