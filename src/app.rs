@@ -40,7 +40,7 @@ use crate::{
     tool::Catalogue,
     web,
     webhook::Courier,
-    worker::{Network, Worker},
+    worker::{Network, Rest, Worker},
 };
 
 /// The record of a process: the database, migrated and checked.
@@ -268,7 +268,7 @@ impl Parts {
     fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
         let process = Uuid::from_bytes(record.origin.bytes());
         let hints = Hints::new(process);
-        let blobs = Blobs::local(&settings.database.data_dir.join("blobs"))?;
+        let blobs = open_blobs(settings)?;
         let journal = Journal::new(record.store.clone(), blobs.clone(), hints.clone(), record.origin.clone());
         let node = node_id(&settings.database.data_dir, &record.origin)?;
         Ok(Self {
@@ -344,6 +344,11 @@ impl Parts {
             sandbox,
             network: network(settings)?,
             catalogue: Catalogue::builtin(),
+            blobs: self.blobs.clone(),
+            rest: Rest {
+                freeze_after: Duration::from_millis(settings.box_freeze_ms),
+                hibernate_after: Duration::from_millis(settings.box_hibernate_ms),
+            },
             node: self.node,
             slots: settings.workers,
         })
@@ -354,6 +359,15 @@ impl Parts {
 async fn served(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
     serving.await;
     Ok(())
+}
+
+fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
+    let data_dir = &settings.database.data_dir;
+    let Some(url) = &settings.blob_store else {
+        return Ok(Blobs::local(&data_dir.join("blobs"))?);
+    };
+    let options: Vec<_> = std::env::vars().filter(|(name, _)| name.starts_with("AWS_")).collect();
+    Blobs::s3(url, &options, &data_dir.join("scratch")).context("SOJOURN_BLOB_STORE")
 }
 
 async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

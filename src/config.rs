@@ -108,6 +108,19 @@ pub struct Settings {
     #[arg(long, default_value_t = 3_600, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
     pub box_orphan_seconds: u64,
 
+    /// Where blobs are, checkpoints among them: s3://BUCKET/PREFIX, with the AWS_ variables of the AWS tools
+    /// [default: below the data directory]
+    #[arg(long, env = "SOJOURN_BLOB_STORE", value_name = "URL")]
+    pub blob_store: Option<String>,
+
+    /// A sandbox that nobody needed for this long is frozen: its processes stand still, in milliseconds
+    #[arg(long, default_value_t = 60_000, env = "SOJOURN_BOX_FREEZE_MS", value_name = "MILLISECONDS")]
+    pub box_freeze_ms: u64,
+
+    /// A sandbox that nobody needed for this long is removed, its files kept as a checkpoint, in milliseconds
+    #[arg(long, default_value_t = 900_000, env = "SOJOURN_BOX_HIBERNATE_MS", value_name = "MILLISECONDS")]
+    pub box_hibernate_ms: u64,
+
     /// Play a first session when the database is empty: on or off
     #[arg(long, default_value = "on", env = "SOJOURN_FIRST_SESSION", value_name = "ON|OFF", value_parser = on_or_off,
         action = clap::ArgAction::Set)]
@@ -175,6 +188,8 @@ pub struct Traces {
 
 /// Shortest lease that a worker can keep alive.
 const LEASE_MS_MIN: u64 = 200;
+/// Shortest rest after which a box is frozen: sooner would freeze it between two turns.
+const BOX_FREEZE_MS_MIN: u64 = 100;
 /// Turns that one process may run at the same time.
 const WORKERS_MAX: usize = 1_024;
 
@@ -187,6 +202,15 @@ impl Settings {
         }
         if self.lease_ms < LEASE_MS_MIN {
             problems.push(format!("SOJOURN_LEASE_MS must be at least {LEASE_MS_MIN}, not {}", self.lease_ms));
+        }
+        let is_bucket = |url: &String| url.strip_prefix("s3://").is_some_and(|place| !place.is_empty());
+        if !self.blob_store.iter().all(is_bucket) {
+            problems.push("SOJOURN_BLOB_STORE must look like s3://bucket/prefix".to_owned());
+        }
+        if self.box_freeze_ms < BOX_FREEZE_MS_MIN || self.box_hibernate_ms < self.box_freeze_ms {
+            problems.push(format!(
+                "SOJOURN_BOX_FREEZE_MS must be at least {BOX_FREEZE_MS_MIN} and at most SOJOURN_BOX_HIBERNATE_MS"
+            ));
         }
         if self.bootstrap_api_key.as_ref().is_some_and(|key| key.len() < 16) {
             problems.push("SOJOURN_BOOTSTRAP_API_KEY must have 16 or more characters".to_owned());

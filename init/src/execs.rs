@@ -65,6 +65,11 @@ impl Execs {
         self.all.values().filter(|exec| exec.runner.is_some()).count()
     }
 
+    /// Commands that are not over.
+    pub fn unfinished(&self) -> usize {
+        self.all.values().filter(|exec| exec.runner.is_some() && exec.outcome.is_none()).count()
+    }
+
     /// Pids of the runners.
     pub fn runner_pids(&self) -> BTreeSet<u32> {
         self.all.values().filter_map(|exec| Some(exec.runner.as_ref()?.pid)).collect()

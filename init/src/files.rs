@@ -24,14 +24,15 @@ use sojourn_init::{
     protocol::{Answer, FaultKind, WORKSPACE},
 };
 
-use crate::privilege;
+use crate::{archive, privilege};
 
 /// How long a caller may take to send or take a content.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest part of a file in one answer: a frame, less its JSON.
 pub const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
 
-/// Does one operation and answers it: `read PATH OFFSET BYTES_MAX` or `write PATH BYTES`.
+/// Does one operation and answers it: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`,
+/// `pack` or `unpack`.
 pub fn serve(operation: &[&str]) -> io::Result<()> {
     privilege::become_command_user()?;
     let mut caller = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -50,7 +51,9 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
             caller.read_exact(&mut content)?;
             write(&absolute(path), &content)
         }
-        _ => return Err(io::Error::other("file takes read or write")),
+        ["pack"] => archive::pack(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
+        ["unpack"] => archive::unpack(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
+        _ => return Err(io::Error::other("file takes read, write, pack or unpack")),
     };
     let (answer, payload) = result.unwrap_or_else(|error| (fault(&error), Vec::new()));
     frame::write(&mut caller, &answer, &payload)

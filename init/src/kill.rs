@@ -24,6 +24,14 @@ pub fn terminate_descendants(root: u32) {
 /// KILL. Everything is stopped first: a stopped process forks no more and still
 /// takes up its place, so the set of processes cannot run away from the killer.
 pub fn kill_descendants(root: u32) {
+    stop_descendants(root);
+    for pid in descendants(root) {
+        signal(pid, Signal::KILL);
+    }
+}
+
+/// STOP, until no descendant is left that could start another.
+pub fn stop_descendants(root: u32) {
     let mut stopped = BTreeSet::new();
     for _ in 0..STOP_SCANS_MAX {
         let found: Vec<u32> = descendants(root).into_iter().filter(|pid| !stopped.contains(pid)).collect();
@@ -35,8 +43,12 @@ pub fn kill_descendants(root: u32) {
             stopped.insert(pid);
         }
     }
+}
+
+/// CONT: what was stopped goes on.
+pub fn continue_descendants(root: u32) {
     for pid in descendants(root) {
-        signal(pid, Signal::KILL);
+        signal(pid, Signal::CONT);
     }
 }
 

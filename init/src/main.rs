@@ -5,6 +5,7 @@
 //! `relay` (the way to the egress proxy). Four programs in one file, so that nothing has to fork with threads or run
 //! code between fork and exec.
 
+mod archive;
 mod connection;
 mod execs;
 mod files;

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// Where the session's files are; also the directory of relative paths.
 pub const WORKSPACE: &str = "/workspace";
+/// Where the command's user is at home; beside the workspace all that a checkpoint holds.
+pub const HOME: &str = "/home/agent";
 /// The directory that worker and box share; 0700 of the box's uid 0.
 pub const CONTROL_DIR: &str = "/.sojourn/control";
 /// The socket in that directory.
@@ -49,6 +51,11 @@ pub enum Call {
     ReadFile { path: String, offset: u64, bytes_max: usize },
     /// Replaces a file by the payload, written as the command's user.
     WriteFile { epoch: i64, path: String },
+    /// The session's files as a tar archive in parts, made as the command's user while
+    /// everything else in the box stands still.
+    Pack { epoch: i64 },
+    /// Unpacks the archive that follows in parts, as the command's user.
+    Unpack { epoch: i64 },
 }
 
 /// A command to run.
@@ -89,10 +96,12 @@ impl Stream {
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
     Done {},
-    /// The highest epoch and the commands that run or left processes behind.
+    /// The highest epoch, the commands that run or left processes behind, and how many
+    /// of them are not over.
     Status {
         epoch: i64,
         execs: u64,
+        running: u64,
     },
     /// The command was not over in the time that was asked for.
     Running {},
@@ -103,6 +112,9 @@ pub enum Answer {
     File {
         size: u64,
     },
+    /// The payload is the next part of an archive; `Done` follows the last one. The
+    /// worker sends the same when it is the one who has the archive.
+    Part {},
     Fault {
         kind: FaultKind,
         message: String,

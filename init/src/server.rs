@@ -27,13 +27,16 @@ use crate::{
     connection::{Arrived, Connection, Pending},
     execs::Execs,
     files::PART_BYTES_MAX,
-    privilege,
+    kill, privilege,
 };
 
 /// Connections at the same time; one call each.
 const CONNECTIONS_MAX: usize = 256;
 /// File helpers at the same time.
 const HELPERS_MAX: usize = 16;
+/// Longest sleep while an archive is made: the end of a helper makes no event, and
+/// everything stands still until it is noticed.
+const PACKING_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest sleep: orphans of a dead runner make no event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -53,6 +56,7 @@ pub fn serve(orphan_after: Option<Duration>) -> io::Result<()> {
         next_token: 0,
         execs: Execs::default(),
         helpers: BTreeSet::new(),
+        packing: None,
         epoch: i64::MIN,
         last_call: Instant::now(),
     };
@@ -81,6 +85,8 @@ struct Server {
     next_token: u64,
     execs: Execs,
     helpers: BTreeSet<u32>,
+    /// The helper that makes an archive while everything else stands still.
+    packing: Option<u32>,
     epoch: i64,
     last_call: Instant,
 }
@@ -120,6 +126,7 @@ impl Server {
             Some(Pending::Exit { until, .. }) => *until,
             Some(Pending::Gone { .. }) | None => None,
         });
+        let longest = if self.packing.is_some() { longest.min(PACKING_INTERVAL) } else { longest };
         let now = Instant::now();
         untils.map(|until| until.saturating_duration_since(now)).fold(longest, Duration::min)
     }
@@ -158,6 +165,9 @@ impl Server {
             let pid = pid.as_raw_nonzero().get().cast_unsigned();
             self.helpers.remove(&pid);
             self.relay.take_if(|relay| *relay == pid);
+            if self.packing.take_if(|packing| *packing == pid).is_some() {
+                kill::continue_descendants(std::process::id());
+            }
         }
     }
 
@@ -181,6 +191,8 @@ impl Server {
             let Ok((stream, _)) = self.listener.accept() else {
                 return;
             };
+            // A box that was frozen for long is called before it can hear.
+            self.last_call = Instant::now();
             if let Ok(connection) = Connection::new(stream) {
                 self.connections.insert(self.next_token, connection);
                 self.next_token += 1;
@@ -219,6 +231,7 @@ impl Server {
             },
             Call::Status {} => self.status(),
             Call::Start { epoch, exec } => match self.fence(epoch) {
+                Ok(()) if self.packing.is_some() => busy_packing(),
                 Ok(()) => self.execs.start(&exec),
                 Err(stale) => stale,
             },
@@ -247,6 +260,15 @@ impl Server {
                 Ok(()) => return self.help(token, &["write", &path, &payload_bytes.to_string()]),
                 Err(stale) => stale,
             },
+            Call::Pack { epoch } => match self.fence(epoch) {
+                Ok(()) if self.packing.is_some() => busy_packing(),
+                Ok(()) => return self.pack(token),
+                Err(stale) => stale,
+            },
+            Call::Unpack { epoch } => match self.fence(epoch) {
+                Ok(()) => return self.help(token, &["unpack"]),
+                Err(stale) => stale,
+            },
         };
         self.answer(token, &answer, &[])
     }
@@ -261,7 +283,8 @@ impl Server {
     }
 
     fn status(&self) -> Answer {
-        Answer::Status { epoch: self.epoch, execs: self.execs.running() as u64 }
+        let (execs, running) = (self.execs.running() as u64, self.execs.unfinished() as u64);
+        Answer::Status { epoch: self.epoch, execs, running }
     }
 
     fn answer(&mut self, token: u64, answer: &Answer, payload: &[u8]) -> io::Result<()> {
@@ -277,6 +300,18 @@ impl Server {
             connection.pending = Some(pending);
         }
         Ok(())
+    }
+
+    /// Stops everything and lets a helper send the session's files.
+    fn pack(&mut self, token: u64) -> io::Result<()> {
+        kill::stop_descendants(std::process::id());
+        let before = self.helpers.clone();
+        let helped = self.help(token, &["pack"]);
+        self.packing = self.helpers.difference(&before).next().copied();
+        if self.packing.is_none() {
+            kill::continue_descendants(std::process::id());
+        }
+        helped
     }
 
     /// Gives the connection to a helper, which answers it.
@@ -333,6 +368,10 @@ impl Server {
             }
         }
     }
+}
+
+fn busy_packing() -> Answer {
+    Answer::fault(FaultKind::Unavailable, "its files are being saved; try again in a moment")
 }
 
 /// Sends on; an answer that is sent ends its connection.

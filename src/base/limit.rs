@@ -295,6 +295,29 @@ pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(600);
 /// Output of a hook that is kept, per stream, in bytes; its end is told when it fails.
 pub const HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
+/// How long one part of an archive of files may take, in either direction.
+pub const ARCHIVE_PART_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a box may take to unpack all of its files.
+pub const ARCHIVE_UNPACK_TIMEOUT: Duration = Duration::from_secs(600);
+/// Bytes of one part on their way into a box; a frame holds more.
+pub const ARCHIVE_PART_BYTES: usize = 256 << 10;
+/// Parts that wait between a box and the disk.
+pub const ARCHIVE_PARTS_WAITING: usize = 8;
+/// Largest archive of a session's files, before it is compressed.
+pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
+/// Checkpoints of a session that are kept: the newest, and the one before it for
+/// whoever is reading that.
+pub const CHECKPOINTS_KEPT: i64 = 2;
+/// How often a box is looked at that ought to rest and cannot: a command runs, its
+/// files cannot be saved. Shorter where the settings let boxes rest sooner.
+pub const REST_RETRY: Duration = Duration::from_secs(60);
+/// A heartbeat is in the log at most this often.
+pub const HEARTBEAT_SAID_EVERY: Duration = Duration::from_secs(300);
+/// When a rotation is tried again that could not save the files; until then the old box
+/// is used on.
+pub const ROTATION_RETRY: Duration = Duration::from_secs(10);
+/// How long freezing or thawing a box may take.
+pub const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between TERM and KILL when a command is ended; within the two seconds by which
 /// a turn may outlast its deadline.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);

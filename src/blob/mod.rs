@@ -1,13 +1,27 @@
-//! Large bytes outside the database: spilled bodies now, checkpoints later.
+//! Large bytes outside the database: spilled bodies, checkpoints.
 //!
-//! Called by `journal` (spill), `http` and `worker` (read). Keys begin with the
-//! tenant and the session, so that a session's blobs go with it.
+//! Called by `journal` (spill), `http` and `worker` (read), and for checkpoints by
+//! `sandbox`. Keys begin with the tenant and the session, so that a session's blobs
+//! go with it.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    fs::{self, File},
+    io::{self, Seek},
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
-use futures::StreamExt;
-use object_store::{ObjectStore, ObjectStoreExt, local::LocalFileSystem, path::Path as Key};
+use futures::TryStreamExt;
+use object_store::{
+    ObjectStore, ObjectStoreExt, aws::AmazonS3Builder, buffered::BufWriter, local::LocalFileSystem,
+    path::Path as Key, prefix::PrefixStore,
+};
+use tokio::io::AsyncWriteExt;
 
 /// Why a blob could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -22,27 +36,54 @@ pub enum Error {
 
 /// Where blobs are kept. Cheap to clone.
 #[derive(Clone)]
-pub struct Blobs(Arc<dyn ObjectStore>);
+pub struct Blobs {
+    store: Arc<dyn ObjectStore>,
+    /// The same, where what is stored is on the disk before it is answered.
+    synced: Arc<dyn ObjectStore>,
+    /// For files on their way in or out.
+    scratch: PathBuf,
+}
 
 impl Blobs {
     /// Blobs below a local directory, which is made when absent.
     pub fn local(directory: &Path) -> Result<Self, Error> {
-        std::fs::create_dir_all(directory).map_err(|error| Error::Unavailable(error.to_string()))?;
+        fs::create_dir_all(directory)?;
+        let scratch = directory.with_extension("scratch");
+        fs::create_dir_all(&scratch)?;
         let store = LocalFileSystem::new_with_prefix(directory)?.with_automatic_cleanup(true);
-        Ok(Self(Arc::new(store)))
+        let synced =
+            LocalFileSystem::new_with_prefix(directory)?.with_automatic_cleanup(true).with_fsync(true);
+        Ok(Self { store: Arc::new(store), synced: Arc::new(synced), scratch })
+    }
+
+    /// Blobs in a bucket of S3, or of what speaks its protocol: `s3://bucket/prefix`.
+    /// `options` are settings of the AWS tools by their names, as `AWS_ENDPOINT_URL`.
+    pub fn s3(url: &str, options: &[(String, String)], scratch: &Path) -> Result<Self, Error> {
+        let place = url.strip_prefix("s3://").unwrap_or_default();
+        let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+        let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+        for (name, value) in options {
+            // The tools have settings of their own that are none of a bucket's.
+            if let Ok(name) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(name, value);
+            }
+        }
+        let store: Arc<dyn ObjectStore> = Arc::new(PrefixStore::new(builder.build()?, prefix));
+        fs::create_dir_all(scratch)?;
+        Ok(Self { synced: Arc::clone(&store), store, scratch: scratch.to_owned() })
     }
 
     /// Stores a blob, replacing an equal key.
     pub async fn put(&self, key: &str, content: Bytes) -> Result<(), Error> {
-        self.0.put(&Key::from(key), content.into()).await?;
+        self.store.put(&Key::from(key), content.into()).await?;
         Ok(())
     }
 
     /// Removes every blob whose key begins with `prefix` and a slash.
     pub async fn remove_all(&self, prefix: &str) -> Result<(), Error> {
-        let mut found = self.0.list(Some(&Key::from(prefix)));
-        while let Some(blob) = found.next().await {
-            match self.0.delete(&blob?.location).await {
+        let mut found = self.store.list(Some(&Key::from(prefix)));
+        while let Some(blob) = found.try_next().await? {
+            match self.store.delete(&blob.location).await {
                 // Another was faster.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -53,7 +94,52 @@ impl Blobs {
 
     /// Reads a whole blob.
     pub async fn get(&self, key: &str) -> Result<Bytes, Error> {
-        Ok(self.0.get(&Key::from(key)).await?.bytes().await?)
+        Ok(self.store.get(&Key::from(key)).await?.bytes().await?)
+    }
+
+    /// A new file without a name: it is gone with its last handle.
+    pub fn scratch(&self) -> Result<File, Error> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = self.scratch.join(format!("{}-{count}", process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        fs::remove_file(&path)?;
+        Ok(file)
+    }
+
+    /// Stores what a file holds, whole or not at all, and for good.
+    pub async fn put_file(&self, key: &str, file: File) -> Result<(), Error> {
+        let mut file = tokio::fs::File::from_std(file);
+        let mut writer = BufWriter::new(Arc::clone(&self.synced), Key::from(key));
+        match tokio::io::copy(&mut file, &mut writer).await {
+            Ok(_) => Ok(writer.shutdown().await?),
+            Err(error) => {
+                // A part of it would take room for ever.
+                let _ = writer.abort().await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A copy of a blob as a file without a name, at its beginning.
+    pub async fn get_file(&self, key: &str) -> Result<File, Error> {
+        let mut stream = self.store.get(&Key::from(key)).await?.into_stream();
+        let mut file = tokio::fs::File::from_std(self.scratch()?);
+        while let Some(part) = stream.try_next().await? {
+            file.write_all(&part).await?;
+        }
+        file.flush().await?;
+        let mut file = file.into_std().await;
+        file.rewind()?;
+        Ok(file)
+    }
+
+    /// Removes a blob, if it is there.
+    pub async fn delete(&self, key: &str) -> Result<(), Error> {
+        match self.store.delete(&Key::from(key)).await.map_err(Error::from) {
+            Ok(()) | Err(Error::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -63,5 +149,37 @@ impl From<object_store::Error> for Error {
             object_store::Error::NotFound { .. } => Self::NotFound,
             other => Self::Unavailable(other.to_string()),
         }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_comes_back_and_leaves_nothing_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let blobs = Blobs::local(&directory.path().join("blobs")).unwrap();
+        let content: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
+        let mut file = blobs.scratch().unwrap();
+        file.write_all(&content).unwrap();
+        file.rewind().unwrap();
+        blobs.put_file("a/b/c", file).await.unwrap();
+        let mut back = Vec::new();
+        blobs.get_file("a/b/c").await.unwrap().read_to_end(&mut back).unwrap();
+        assert!(back == content);
+        blobs.delete("a/b/c").await.unwrap();
+        blobs.delete("a/b/c").await.unwrap();
+        assert!(matches!(blobs.get_file("a/b/c").await, Err(Error::NotFound)));
+        let left = |name: &str| fs::read_dir(directory.path().join(name)).unwrap().count();
+        assert_eq!((left("blobs"), left("blobs.scratch")), (0, 0));
     }
 }

@@ -3,7 +3,7 @@
 //! Checked where it is stored or sent along, pinned in `session.created`, read by
 //! the worker that makes the box. Pure: the rules and their words.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,6 +26,12 @@ pub struct Environment {
     /// Processes and threads: 16 to 4096, 512 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
+    /// How long one box lives before another with the same files takes its place: 30 to
+    /// 2592000 seconds, for ever when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub rotation: Rotation,
     /// Variables of every command; at most 128, 64 KiB in all.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -34,6 +40,17 @@ pub struct Environment {
     pub network: NetworkPolicy,
     #[serde(skip_serializing_if = "is_default")]
     pub hooks: Hooks,
+}
+
+/// How a box is replaced before its time is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rotation {
+    /// How long before the end of its time it may be replaced, in seconds: a command that
+    /// runs then is waited for, at most until that end. At most half of `timeout_seconds`,
+    /// which it needs; 60, or that half, when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pre_rotate_buffer_seconds: Option<u64>,
 }
 
 /// Scripts that make a box ready.
@@ -77,6 +94,15 @@ pub struct PinnedSecret {
     pub placeholder: String,
 }
 
+/// How long a box lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Until it should be replaced, when nothing is under way in it.
+    pub rotates_in: Duration,
+    /// Until it ends, whatever is.
+    pub ends_in: Duration,
+}
+
 /// What a box may use, in the units of whoever makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
@@ -89,6 +115,10 @@ pub struct Size {
 const CPUS: (f64, f64) = (0.1, 16.0);
 const MEMORY: (u64, u64) = (64 << 20, 64 << 30);
 const PIDS: (u32, u32) = (16, 4_096);
+/// Shortest and longest life of a box: half a minute holds one command, 30 days are
+/// more than any is known to need.
+const TIMEOUT_SECONDS: (u64, u64) = (30, 2_592_000);
+const PRE_ROTATE_BUFFER_SECONDS: u64 = 60;
 /// Variables, and their bytes in all: they stand in every command's own memory.
 const VARIABLES_MAX: usize = 128;
 const VARIABLES_BYTES_MAX: usize = 64 << 10;
@@ -118,6 +148,20 @@ impl Environment {
         if self.pids.is_some_and(|pids| !(PIDS.0..=PIDS.1).contains(&pids)) {
             return problem("pids", "must be 16 to 4096");
         }
+        let (shortest, longest) = TIMEOUT_SECONDS;
+        if self.timeout_seconds.is_some_and(|timeout| !(shortest..=longest).contains(&timeout)) {
+            return problem("timeout_seconds", "must be 30 to 2592000");
+        }
+        match (self.rotation.pre_rotate_buffer_seconds, self.timeout_seconds) {
+            (Some(_), None) => {
+                return problem("rotation.pre_rotate_buffer_seconds", "needs `timeout_seconds`");
+            }
+            (Some(buffer), Some(timeout)) if buffer > timeout / 2 => {
+                let words = "must be at most half of `timeout_seconds`";
+                return problem("rotation.pre_rotate_buffer_seconds", words);
+            }
+            (Some(_) | None, Some(_) | None) => {}
+        }
         let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
         if self.env.len() > VARIABLES_MAX || bytes > VARIABLES_BYTES_MAX {
             return problem("env", "has at most 128 variables of 65536 bytes in all");
@@ -141,6 +185,14 @@ impl Environment {
             memory_bytes: memory.unwrap_or(2 << 30),
             pids: self.pids.unwrap_or(512),
         }
+    }
+
+    /// How long a box of it lives; `None` for ever.
+    pub fn life(&self) -> Option<Life> {
+        let timeout = self.timeout_seconds?;
+        let buffer = self.rotation.pre_rotate_buffer_seconds.unwrap_or(PRE_ROTATE_BUFFER_SECONDS);
+        let rotates_in = Duration::from_secs(timeout - buffer.min(timeout / 2));
+        Some(Life { rotates_in, ends_in: Duration::from_secs(timeout) })
     }
 
     /// The first thing that is wrong with its secrets.
@@ -235,6 +287,15 @@ mod tests {
             (serde_json::json!({ "memory": "+2Gi" }), "memory"),
             (serde_json::json!({ "memory": "99999999999999999999Gi" }), "memory"),
             (serde_json::json!({ "pids": 1 }), "pids"),
+            (serde_json::json!({ "timeout_seconds": 29 }), "timeout_seconds"),
+            (
+                serde_json::json!({ "rotation": { "pre_rotate_buffer_seconds": 1 } }),
+                "rotation.pre_rotate_buffer_seconds",
+            ),
+            (
+                serde_json::json!({ "timeout_seconds": 30, "rotation": { "pre_rotate_buffer_seconds": 16 } }),
+                "rotation.pre_rotate_buffer_seconds",
+            ),
             (serde_json::json!({ "env": { "A=B": "x" } }), "env"),
             (serde_json::json!({ "env": { "1A": "x" } }), "env"),
             (serde_json::json!({ "hooks": { "post_start": "" } }), "hooks.post_start"),
@@ -250,6 +311,19 @@ mod tests {
                 "{json}"
             );
         }
+    }
+
+    #[test]
+    fn a_box_is_replaced_before_its_time_is_over() {
+        let life = |timeout: Option<u64>, buffer: Option<u64>| {
+            let rotation = Rotation { pre_rotate_buffer_seconds: buffer };
+            let environment = Environment { timeout_seconds: timeout, rotation, ..Environment::default() };
+            environment.life().map(|life| (life.ends_in.as_secs(), life.rotates_in.as_secs()))
+        };
+        assert_eq!(life(None, None), None);
+        assert_eq!(life(Some(3_600), None), Some((3_600, 3_540)));
+        assert_eq!(life(Some(3_600), Some(600)), Some((3_600, 3_000)));
+        assert_eq!(life(Some(60), None), Some((60, 30)));
     }
 
     #[test]

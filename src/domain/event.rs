@@ -243,6 +243,43 @@ pub enum Body {
     /// The box, or a tool for it, was kept from a host.
     #[serde(rename = "egress.denied")]
     EgressDenied { host: String, port: u16, method: String, reason: String, count: u64 },
+    /// Nobody needed the sandbox: its processes stand still where they are.
+    #[serde(rename = "sandbox.frozen")]
+    SandboxFrozen { sandbox_id: SandboxId, memory_bytes: u64 },
+    /// The sandbox is needed again and goes on where it was.
+    #[serde(rename = "sandbox.thawed")]
+    SandboxThawed { sandbox_id: SandboxId },
+    /// The session's files are in the blob store as they are in this sandbox.
+    #[serde(rename = "sandbox.checkpoint_created")]
+    SandboxCheckpointCreated {
+        sandbox_id: SandboxId,
+        checkpoint_id: CheckpointId,
+        bytes: u64,
+        duration_ms: u64,
+    },
+    /// The sandbox has its files from a checkpoint.
+    #[serde(rename = "sandbox.checkpoint_restored")]
+    SandboxCheckpointRestored { sandbox_id: SandboxId, checkpoint_id: CheckpointId, duration_ms: u64 },
+    /// What was written since that time is gone with an earlier sandbox's disk; all of
+    /// it, when there is no time.
+    #[serde(rename = "sandbox.files_lost")]
+    SandboxFilesLost {
+        sandbox_id: SandboxId,
+        #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+        since: Option<Timestamp>,
+    },
+    /// The sandbox's time is almost over: another one takes its place.
+    #[serde(rename = "sandbox.rotation_started")]
+    SandboxRotationStarted { sandbox_id: SandboxId },
+    /// The other one has taken its place.
+    #[serde(rename = "sandbox.rotation_completed")]
+    SandboxRotationCompleted { from_sandbox_id: SandboxId, sandbox_id: SandboxId, duration_ms: u64 },
+    /// It could not take its place; the next need makes one.
+    #[serde(rename = "sandbox.rotation_failed")]
+    SandboxRotationFailed { sandbox_id: SandboxId, reason: String },
+    /// A caller asked for the sandbox to be kept; said once in five minutes.
+    #[serde(rename = "sandbox.heartbeat")]
+    SandboxHeartbeat { sandbox_id: SandboxId },
     /// A limit is close: 80 % are used. Once per limit.
     #[serde(rename = "limit.warning")]
     LimitWarning { limit: String, used: u64, allowed: u64 },
@@ -351,6 +388,15 @@ impl Body {
             Self::SandboxTerminated { .. } => "sandbox.terminated",
             Self::EgressAllowed { .. } => "egress.allowed",
             Self::EgressDenied { .. } => "egress.denied",
+            Self::SandboxFrozen { .. } => "sandbox.frozen",
+            Self::SandboxThawed { .. } => "sandbox.thawed",
+            Self::SandboxCheckpointCreated { .. } => "sandbox.checkpoint_created",
+            Self::SandboxCheckpointRestored { .. } => "sandbox.checkpoint_restored",
+            Self::SandboxFilesLost { .. } => "sandbox.files_lost",
+            Self::SandboxRotationStarted { .. } => "sandbox.rotation_started",
+            Self::SandboxRotationCompleted { .. } => "sandbox.rotation_completed",
+            Self::SandboxRotationFailed { .. } => "sandbox.rotation_failed",
+            Self::SandboxHeartbeat { .. } => "sandbox.heartbeat",
             Self::LimitWarning { .. } => "limit.warning",
             Self::LimitExceeded { .. } => "limit.exceeded",
         }
@@ -379,6 +425,15 @@ impl Body {
             | Self::SandboxTerminated { .. }
             | Self::EgressAllowed { .. }
             | Self::EgressDenied { .. }
+            | Self::SandboxFrozen { .. }
+            | Self::SandboxThawed { .. }
+            | Self::SandboxCheckpointCreated { .. }
+            | Self::SandboxCheckpointRestored { .. }
+            | Self::SandboxFilesLost { .. }
+            | Self::SandboxRotationStarted { .. }
+            | Self::SandboxRotationCompleted { .. }
+            | Self::SandboxRotationFailed { .. }
+            | Self::SandboxHeartbeat { .. }
             | Self::LimitWarning { .. }
             | Self::LimitExceeded { .. } => Level::Progress,
         }

@@ -38,6 +38,8 @@ kinds! {
     EventKind EventId "evt"
     /// A sandbox.
     SandboxKind SandboxId "sbx"
+    /// A checkpoint of a session's files.
+    CheckpointKind CheckpointId "ckp"
     /// A webhook destination of a session.
     DestinationKind DestinationId "dst"
     /// One event on its way to one destination.

@@ -73,6 +73,15 @@ impl Usage {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::SandboxFrozen { .. }
+            | Body::SandboxThawed { .. }
+            | Body::SandboxCheckpointCreated { .. }
+            | Body::SandboxCheckpointRestored { .. }
+            | Body::SandboxFilesLost { .. }
+            | Body::SandboxRotationStarted { .. }
+            | Body::SandboxRotationCompleted { .. }
+            | Body::SandboxRotationFailed { .. }
+            | Body::SandboxHeartbeat { .. }
             | Body::EgressAllowed { .. }
             | Body::EgressDenied { .. }
             | Body::LimitWarning { .. }

@@ -141,6 +141,15 @@ impl Conversation {
             | Body::SandboxTerminated { .. }
             | Body::EgressAllowed { .. }
             | Body::EgressDenied { .. }
+            | Body::SandboxFrozen { .. }
+            | Body::SandboxThawed { .. }
+            | Body::SandboxCheckpointCreated { .. }
+            | Body::SandboxCheckpointRestored { .. }
+            | Body::SandboxFilesLost { .. }
+            | Body::SandboxRotationStarted { .. }
+            | Body::SandboxRotationCompleted { .. }
+            | Body::SandboxRotationFailed { .. }
+            | Body::SandboxHeartbeat { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

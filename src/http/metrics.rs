@@ -42,7 +42,9 @@ async fn count(store: &Store) -> store::Result<()> {
     gauge!("sojourn_jobs_ready").set(now.jobs_ready as f64);
     gauge!("sojourn_jobs_ready_age_seconds").set(now.jobs_ready_age_seconds);
     gauge!("sojourn_jobs_held").set(now.jobs_held as f64);
-    gauge!("sojourn_sandboxes").set(now.sandboxes as f64);
+    gauge!("sojourn_sandboxes", "state" => "live").set(now.sandboxes_live as f64);
+    gauge!("sojourn_sandboxes", "state" => "frozen").set(now.sandboxes_frozen as f64);
+    gauge!("sojourn_sandboxes", "state" => "ending").set(now.sandboxes_ending as f64);
     gauge!("sojourn_deliveries_pending").set(now.deliveries_pending as f64);
     gauge!("sojourn_deliveries_due_age_seconds").set(now.deliveries_due_age_seconds);
     Ok(())
@@ -56,7 +58,7 @@ fn describe() {
         ("sojourn_jobs_ready", "Jobs that a worker could take now."),
         ("sojourn_jobs_ready_age_seconds", "How long the oldest job that could be taken has been waiting."),
         ("sojourn_jobs_held", "Jobs that a worker holds."),
-        ("sojourn_sandboxes", "Sandboxes that are there."),
+        ("sojourn_sandboxes", "Sandboxes that are there, by state."),
         ("sojourn_deliveries_pending", "Deliveries that will be tried, now or later."),
         ("sojourn_deliveries_due_age_seconds", "How long the oldest delivery that is due has been waiting."),
     ] {

@@ -153,6 +153,8 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(turns::get))
         .routes(routes!(turns::steps))
         .routes(routes!(sessions::cancel))
+        .routes(routes!(sessions::heartbeat))
+        .routes(routes!(sessions::checkpoints::list))
         .routes(routes!(sessions::archive))
         .routes(routes!(tokens::mint))
         .routes(routes!(destinations::create, destinations::list))

@@ -39,27 +39,31 @@ impl Journal {
     pub fn writer(&self, fence: Fence, turn: TurnId) -> TurnWriter {
         TurnWriter { journal: self.clone(), fence, turn }
     }
-}
 
-impl TurnWriter {
-    /// Appends events of the turn in one statement and returns them with their places.
+    /// Appends events of a leased session in one statement and returns them with their
+    /// places; of a turn where one is named, else of none.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
-    pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
-        let Fence { tenant, session, .. } = self.fence;
-        let ts = self.journal.origin.now();
-        let events = self.journal.pack(tenant, session, drafts).await?;
-        let record = Record { fence: self.fence, turn: self.turn, ts, events };
+    pub async fn record(
+        &self,
+        fence: Fence,
+        turn: Option<TurnId>,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<Event>, Halted> {
+        let Fence { tenant, session, .. } = fence;
+        let ts = self.origin.now();
+        let events = self.pack(tenant, session, drafts).await?;
         let began = Instant::now();
-        let (recorded, record) = self.journal.scribe.record(record).await.map_err(Error::from)?;
+        let record = Record { fence, turn, ts, events };
+        let (recorded, record) = self.scribe.record(record).await.map_err(Error::from)?;
         match recorded {
             Recorded::After { base, letters } => {
                 metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
                 meter::count(&record.events);
-                self.journal.hints.send(Hint::Log(session));
+                self.hints.send(Hint::Log(session));
                 if letters {
-                    self.journal.hints.send(Hint::Delivery);
+                    self.hints.send(Hint::Delivery);
                 }
                 let places = base + 1..;
                 Ok(places
@@ -70,6 +74,16 @@ impl TurnWriter {
             Recorded::Stale => Err(Halted::Stale),
             Recorded::Moved => Err(Halted::Moved),
         }
+    }
+}
+
+impl TurnWriter {
+    /// Appends events of the turn in one statement and returns them with their places.
+    ///
+    /// # Errors
+    /// `Stale` when the fence does not hold; nothing is written then.
+    pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
+        self.journal.record(self.fence, Some(self.turn), drafts).await
     }
 
     /// The log so far.

@@ -5,6 +5,8 @@
 //! length is bounded before anything is allocated, and what does not fit the call
 //! is a fault, never a panic.
 
+mod archive;
+
 use std::{
     io,
     os::fd::AsRawFd,
@@ -43,6 +45,14 @@ impl Init {
     pub async fn hello(&self, epoch: i64) -> Result<(), Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { .. }, _) => Ok(()),
+            (other, _) => Err(misfit(&other)),
+        }
+    }
+
+    /// Commands that are not over; raises the epoch as well.
+    pub async fn running(&self, epoch: i64) -> Result<u64, Fault> {
+        match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
+            (Answer::Status { running, .. }, _) => Ok(running),
             (other, _) => Err(misfit(&other)),
         }
     }
@@ -198,10 +208,13 @@ async fn exchange(
     // A call that is refused is answered before its payload is read; what the
     // box answered counts, not that it did not want the rest.
     let sent = stream.write_all(payload).await;
+    answer(&mut stream).await.map_err(|error| sent.err().unwrap_or(error))
+}
+
+/// One frame of the box.
+async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Answer, Vec<u8>)> {
     let mut head = [0; HEADER_BYTES];
-    if let Err(error) = stream.read_exact(&mut head).await {
-        return Err(sent.err().unwrap_or(error));
-    }
+    stream.read_exact(&mut head).await?;
     let header = Header::parse(head)?;
     let mut json = vec![0; header.json_bytes];
     stream.read_exact(&mut json).await?;
@@ -226,6 +239,7 @@ fn misfit(answer: &Answer) -> Fault {
         Answer::Exit(_) => "exit",
         Answer::Output {} => "output",
         Answer::File { .. } => "file",
+        Answer::Part {} => "part",
         Answer::Fault { .. } => "fault",
     };
     Fault::Unavailable(format!("its init gave an answer that does not fit: {name}"))

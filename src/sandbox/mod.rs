@@ -5,6 +5,7 @@
 //! hostile: everything that comes out of it is bounded and parsed as such, and
 //! the host never opens a path that a box can write.
 
+pub mod checkpoint;
 mod client;
 mod door;
 pub mod local;
@@ -12,6 +13,8 @@ pub mod local;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::mpsc;
 
 use crate::domain::{SandboxId, SessionId, TenantId};
 
@@ -27,16 +30,46 @@ pub trait Sandbox: Send + Sync {
     fn capabilities(&self) -> Capabilities;
 
     /// Makes the box and waits until its init answers. Idempotent by sandbox id.
+    /// Returns what the session's files are in it.
     ///
     /// # Errors
     /// `Unavailable` when it did not start in time; nothing is left behind.
-    async fn create(&self, spec: &Spec, epoch: i64) -> Result<(), Fault>;
+    async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault>;
 
-    /// Says hello to a box that may exist already, raising its epoch.
+    /// Says hello to a box that may exist already, raising its epoch; thaws it.
     ///
     /// # Errors
-    /// `Gone` when there is no such box; `Stale` when the box has seen a higher epoch.
+    /// `Gone` when there is no such box; `Stale` when the box has seen a higher epoch;
+    /// `Unavailable` also when its files were never restored.
     async fn attach(&self, grip: Grip) -> Result<(), Fault>;
+
+    /// Commands of the box that are not over.
+    async fn running(&self, grip: Grip) -> Result<u64, Fault>;
+
+    /// Stops every process of the box where it stands, until it is attached again.
+    ///
+    /// # Errors
+    /// `Stale` when a higher epoch has attached: a late caller never stops a box that
+    /// another one works with. `Refused` where boxes cannot be frozen.
+    async fn freeze(&self, grip: Grip) -> Result<(), Fault>;
+
+    /// Lets a frozen box go on. Nothing happens to one that runs.
+    async fn thaw(&self, grip: Grip) -> Result<(), Fault>;
+
+    /// What the box takes at the moment.
+    async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault>;
+
+    /// Sends the session's files as a tar archive, made by the box itself while nothing
+    /// else in it runs. Returns when the last part is taken; with an error, what was
+    /// sent is no archive.
+    async fn pack(&self, grip: Grip, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;
+
+    /// Fills a box that [`Files::Fresh`] was told of with the archive that `parts`
+    /// brings. Until this is done the box and its files are not used.
+    ///
+    /// # Errors
+    /// The fault that `parts` brings; the box must be destroyed then.
+    async fn unpack(&self, grip: Grip, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault>;
 
     /// Starts a command and returns at once. A second start with the same id is
     /// the first one: nothing runs twice.
@@ -117,6 +150,31 @@ pub struct Spec {
     pub limits: BoxLimits,
     /// Variables that every command of the box sees.
     pub env: Vec<(String, String)>,
+    /// Boxes of the session of which one was the last to change its files: files that
+    /// another one left are out of date.
+    pub previous: Vec<SandboxId>,
+    /// A fresh box gets its files by `unpack` before it is used.
+    pub restores: bool,
+}
+
+/// What a new box finds of its session's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// All that the box before it left.
+    Kept,
+    /// Nothing.
+    Fresh,
+}
+
+/// What a box takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    pub memory_bytes: u64,
+    pub processes: u64,
+    /// Time of processors that it has used since it was made.
+    pub cpu: Duration,
+    /// It was frozen and nothing has let it go on.
+    pub is_frozen: bool,
 }
 
 /// What a box may use.

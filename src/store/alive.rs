@@ -38,7 +38,8 @@ pub(super) use overdue;
 
 impl Store {
     /// Gives a job to every session that has work and none: a turn that should run, by
-    /// the index `turn_live`, or a box that outlived its session, by `sandbox_live`.
+    /// the index `turn_live`, or a box that outlived its session, or that nobody looks
+    /// after, by `sandbox_live`.
     /// Returns how many; with nothing pending a job does nothing.
     pub async fn enqueue_forgotten(&self, jobs_max: i64) -> Result<u64> {
         let done = sqlx::query(
@@ -67,6 +68,19 @@ impl Store {
                    and not exists (
                        select from job j
                        where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'cleanup'
+                   )
+                 limit $1
+             )
+             union all
+             (
+                 select b.tenant_id, b.session_id, 'rest', now(), b.node_id
+                 from sandbox b
+                 join session s using (tenant_id, session_id)
+                 where b.state <> 'ended'
+                   and s.status <> 'archived'
+                   and not exists (
+                       select from job j
+                       where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'rest'
                    )
                  limit $1
              )

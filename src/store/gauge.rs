@@ -17,8 +17,12 @@ pub struct Gauges {
     pub jobs_ready_age_seconds: f64,
     /// Jobs that a worker holds.
     pub jobs_held: i64,
-    /// Sandboxes that are there.
-    pub sandboxes: i64,
+    /// Sandboxes that commands can run in.
+    pub sandboxes_live: i64,
+    /// Sandboxes that stand still.
+    pub sandboxes_frozen: i64,
+    /// Sandboxes that are being removed.
+    pub sandboxes_ending: i64,
     /// Deliveries that will be tried, now or later.
     pub deliveries_pending: i64,
     /// How long the oldest delivery that is due has been waiting, in seconds.
@@ -35,15 +39,23 @@ impl Store {
                 (select count(*) from turn where state = 'running') as turns_running,
                 job.*,
                 (select count(*) from job where worker_id is not null) as jobs_held,
-                (select count(*) from sandbox where state <> 'ended') as sandboxes,
+                sandbox.*,
                 delivery.*
              from (
                  select
                      count(*) as jobs_ready,
                      coalesce(extract(epoch from now() - min(ready_at)), 0)::float8 as jobs_ready_age_seconds
                  from job
-                 where ready_at <= now()
+                 -- A box of a machine that is off waits for it, and keeps nobody waiting.
+                 where ready_at <= now() and kind <> 'rest'
              ) job, (
+                 select
+                     count(*) filter (where state = 'live') as sandboxes_live,
+                     count(*) filter (where state = 'frozen') as sandboxes_frozen,
+                     count(*) filter (where state = 'ending') as sandboxes_ending
+                 from sandbox
+                 where state <> 'ended'
+             ) sandbox, (
                  select
                      count(*) as deliveries_pending,
                      greatest(extract(epoch from now() - min(ready_at)), 0)::float8 as deliveries_due_age_seconds

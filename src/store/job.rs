@@ -3,14 +3,17 @@
 //! Leases are judged by the database's clock alone. The epoch stands on the
 //! session's row and the lease's end on the job's; a claim changes both.
 
+mod claim;
+
 use std::time::Duration;
 
 use sqlx::FromRow;
 use uuid::Uuid;
 
+pub use self::claim::{Claimant, Claimed};
 use super::{Result, Store, Tx};
 use crate::{
-    base::{Id, limit},
+    base::Id,
     domain::{SessionId, TenantId, TurnId},
 };
 
@@ -21,29 +24,8 @@ pub enum Kind {
     Turn,
     /// Remove what an archived session leaves behind.
     Cleanup,
-}
-
-/// Who claims, and which boxes it can reach.
-#[derive(Clone, Copy, Debug)]
-pub struct Claimant {
-    pub worker: Uuid,
-    pub node: Uuid,
-    pub lease: Duration,
-    /// How long a node may be silent before its boxes are given up.
-    pub node_silence: Duration,
-}
-
-/// A job that was taken.
-#[derive(Clone, Copy, Debug)]
-pub struct Claimed {
-    pub tenant: TenantId,
-    pub session: SessionId,
-    pub kind: Kind,
-    pub epoch: i64,
-    /// The holder before let its lease run out: it crashed or hangs.
-    pub taken_over: bool,
-    /// How often that has happened since the job was last done.
-    pub takeovers: i32,
+    /// Look after a box that no turn uses.
+    Rest,
 }
 
 /// What a holder learns about its job.
@@ -66,16 +48,6 @@ pub struct Held {
 }
 
 #[derive(FromRow)]
-struct ClaimRow {
-    tenant_id: Uuid,
-    session_id: Uuid,
-    kind: String,
-    epoch: i64,
-    taken_over: bool,
-    takeovers: i32,
-}
-
-#[derive(FromRow)]
 struct WatchRow {
     tenant_id: Uuid,
     session_id: Uuid,
@@ -90,11 +62,16 @@ impl Kind {
         match self {
             Self::Turn => "turn",
             Self::Cleanup => "cleanup",
+            Self::Rest => "rest",
         }
     }
 
     fn from_word(word: &str) -> Self {
-        if word == "turn" { Self::Turn } else { Self::Cleanup }
+        match word {
+            "turn" => Self::Turn,
+            "cleanup" => Self::Cleanup,
+            _ => Self::Rest,
+        }
     }
 }
 
@@ -118,6 +95,7 @@ impl Tx {
                  from job o
                  where o.tenant_id = $1
                    and o.worker_id is null
+                   and o.kind <> 'rest'
                    and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
              )
              from job j
@@ -150,13 +128,13 @@ impl Tx {
         Ok(())
     }
 
-    /// Replaces the turn job of a closed session by the clean-up of its box, where
+    /// Replaces the jobs of a closed session by the clean-up of its box, where
     /// it ever had one; only the box's own node can do that.
     pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "with gone as (
-                delete from job where tenant_id = $1 and session_id = $2 and kind = 'turn'
+                delete from job where tenant_id = $1 and session_id = $2 and kind in ('turn', 'rest')
              )
              insert into job (tenant_id, session_id, kind, ready_at, node_id)
              select tenant_id, session_id, 'cleanup', now(), node_id
@@ -175,68 +153,6 @@ impl Tx {
 }
 
 impl Store {
-    /// Takes up to `jobs_max` ready jobs: of each tenant in turn, beginning after the
-    /// tenant `after`, the longest waiting first.
-    ///
-    /// One visit takes `weight` jobs of a tenant, and never more than its concurrency
-    /// leaves; tenants and their jobs are found by the index `job_tenant`, what is held
-    /// by `job_held`. Job and session are locked together and skipped together: a
-    /// command that holds the session is never waited for, so the two cannot deadlock.
-    /// A lease that ran out while the server was down is honoured for one more lease:
-    /// its holder could not renew it.
-    ///
-    /// With `takes_over`, also jobs whose holder let its lease run out.
-    pub async fn claim(
-        &self,
-        claimant: Claimant,
-        takes_over: bool,
-        after: TenantId,
-        jobs_max: i64,
-    ) -> Result<Vec<Claimed>> {
-        let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
-            .bind(claimant.worker)
-            .bind(claimant.node)
-            .bind(millis(claimant.lease))
-            .bind(millis(claimant.node_silence))
-            .bind(jobs_max)
-            .bind(after.uuid())
-            .bind(limit::CLAIM_TENANTS_MAX)
-            .bind(limit::TENANT_JOBS_MAX)
-            .bind(takes_over)
-            .fetch_all(&self.system)
-            .await?;
-        let claimed = |row: ClaimRow| Claimed {
-            tenant: Id::from_uuid(row.tenant_id),
-            session: Id::from_uuid(row.session_id),
-            kind: Kind::from_word(&row.kind),
-            epoch: row.epoch,
-            taken_over: row.taken_over,
-            takeovers: row.takeovers,
-        };
-        Ok(rows.into_iter().map(claimed).collect())
-    }
-
-    /// The tenant after which a claim should go on that found nothing to take of the
-    /// first `CLAIM_TENANTS_MAX`; `None` when there are no more than those.
-    pub async fn skip_tenants(&self, after: TenantId) -> Result<Option<TenantId>> {
-        let row: Option<(Option<Uuid>,)> = sqlx::query_as(
-            "with recursive visited as (
-                (select tenant_id, 1 as place from job where tenant_id > $1 order by tenant_id limit 1)
-                union all
-                select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1),
-                       v.place + 1
-                from visited v
-                where v.tenant_id is not null and v.place < $2
-             )
-             select tenant_id from visited where place = $2",
-        )
-        .bind(after.uuid())
-        .bind(limit::CLAIM_TENANTS_MAX)
-        .fetch_optional(&self.system)
-        .await?;
-        Ok(row.and_then(|(tenant,)| tenant).map(Id::from_uuid))
-    }
-
     /// Prolongs leases. A job that is not in the answer is held no more.
     pub async fn renew(&self, worker: Uuid, lease: Duration, held: &Held) -> Result<Vec<Watched>> {
         let rows = sqlx::query_as(
@@ -332,7 +248,8 @@ impl Store {
              )
              update job
              set worker_id = null,
-                 ready_at = now() + case when s.is_canceled then 0 else $5 end * interval '1 millisecond'
+                 ready_at = now() + case when s.is_canceled and kind = 'turn' then 0 else $5 end
+                     * interval '1 millisecond'
              from s
              where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
         )
@@ -403,79 +320,14 @@ impl Store {
             "select count(*) filter (where worker_id is null and ready_at <= now()),
                     count(*) filter (where worker_id is not null),
                     count(*) filter (where worker_id is null and ready_at > now())
-             from job",
+             from job
+             where kind <> 'rest'",
         )
         .fetch_one(&self.system)
         .await?;
         Ok(row)
     }
 }
-
-/// $1 worker, $2 node, $3 lease and $4 silence of a node in ms, $5 jobs, $6 the
-/// tenant served last, $7 tenants of one visit, $8 concurrency by default, $9 whether
-/// leases that ran out are taken over.
-const CLAIM: &str = "
-with recursive visited as (
-    (select tenant_id, 1 as place from job where tenant_id > $6 order by tenant_id limit 1)
-    union all
-    select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1), v.place + 1
-    from visited v
-    where v.tenant_id is not null and v.place < $7
-), again as (
-    -- Round the corner: those up to and including the one that was served last.
-    (select tenant_id, 1000 + 1 as place from job where tenant_id <= $6 order by tenant_id limit 1)
-    union all
-    select (
-        select j.tenant_id from job j
-        where j.tenant_id > v.tenant_id and j.tenant_id <= $6
-        order by j.tenant_id
-        limit 1
-    ), v.place + 1
-    from again v
-    where v.tenant_id is not null and v.place < 1000 + $7
-), round as (
-    select tenant_id, place from visited where tenant_id is not null
-    union all
-    select tenant_id, place from again where tenant_id is not null
-), due as (
-    select d.tenant_id, d.session_id, d.kind, d.taken_over
-    from round r
-    join tenant t on t.tenant_id = r.tenant_id and t.suspended_at is null
-    cross join lateral (
-        select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
-        from job j
-        join session s using (tenant_id, session_id)
-        where j.tenant_id = r.tenant_id
-          and j.ready_at <= now()
-          and (j.worker_id is null
-               or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
-          and (j.node_id is null or j.node_id = $2 or not exists (
-              select from node n
-              where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
-          ))
-        order by j.ready_at
-        limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
-            select count(*) from job h
-            where h.tenant_id = r.tenant_id and h.worker_id is not null and h.ready_at > now()
-        )))
-        for update of j, s skip locked
-    ) d
-    order by ceil(row_number() over (partition by d.tenant_id order by d.ready_at)::float8 / t.weight), r.place
-    limit $5
-), held as (
-    update job j
-    set worker_id = $1,
-        ready_at = now() + $3 * interval '1 millisecond',
-        takeovers = j.takeovers + due.taken_over::integer
-    from due
-    where j.tenant_id = due.tenant_id and j.session_id = due.session_id and j.kind = due.kind
-    returning j.tenant_id, j.session_id, j.kind, due.taken_over, j.takeovers
-)
-update session s
-set epoch = s.epoch + 1
-from held
-where s.tenant_id = held.tenant_id and s.session_id = held.session_id
-returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers";
 
 fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
     let watched = |row: WatchRow| Watched {

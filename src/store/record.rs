@@ -31,11 +31,12 @@ pub struct Fence {
     pub worker: Uuid,
 }
 
-/// What one turn wants written, under its fence.
+/// What one lease wants written, under its fence.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub fence: Fence,
-    pub turn: TurnId,
+    /// None for events of the session alone.
+    pub turn: Option<TurnId>,
     pub ts: Timestamp,
     pub events: Vec<Packed>,
 }
@@ -86,7 +87,8 @@ impl Store {
     /// Appends the events of one turn and their difference, if the fence holds.
     ///
     /// At the end of the turn the job goes with it, or becomes ready again when
-    /// more input waits; both in the same statement, so that no wake is lost.
+    /// more input waits; both in the same statement, so that no wake is lost. Without a
+    /// turn the events are of the session alone, as what becomes of its sandbox.
     pub async fn record(&self, record: &Record) -> Result<Recorded> {
         let Record { fence, turn, ts, events } = record;
         let delta = Delta::of(events.iter().map(|event| &event.draft));
@@ -97,7 +99,7 @@ impl Store {
             .bind(fence.session.uuid())
             .bind(fence.epoch)
             .bind(fence.worker)
-            .bind(turn.uuid())
+            .bind(turn.map(Id::uuid))
             .bind(ts)
             .bind(columns.ids)
             .bind(columns.types)
@@ -139,7 +141,7 @@ impl Store {
     }
 }
 
-/// $1 tenant, $2 session, $3 epoch, $4 worker, $5 turn, $6 time, $7-$16 events,
+/// $1 tenant, $2 session, $3 epoch, $4 worker, $5 turn or null, $6 time, $7-$16 events,
 /// $17 attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether
 /// there is any, $38 the model that answered, $39 whether a call is over.
 const RECORD: &str = concat!(
@@ -191,7 +193,7 @@ with s as (
            or ($17 = 1 and queued_turn_id = $5 and running_turn_id is null and input_head = $18)
            or ($17 > 1 and running_turn_id = $5))
       -- Nothing is written for a turn that is over, by whoever comes late.
-      and (running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
+      and ($5::uuid is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
     returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more, agent_id,
               coalesce($38, agent_snapshot ->> 'model') as model
 ), appended as (

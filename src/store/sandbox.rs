@@ -1,16 +1,18 @@
 //! Sandboxes as rows: written before the box exists, ended after it is gone.
 
+use std::{collections::HashMap, time::Duration};
+
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use super::{Result, Store};
+use super::{Result, Store, Tx, record::Fence};
 use crate::{
-    base::Id,
-    domain::{SandboxId, SessionId, TenantId},
+    base::{Id, Timestamp},
+    domain::{CheckpointId, SandboxId, Session, SessionId, TenantId, environment::Life},
 };
 
 /// A box that should exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveSandbox {
     pub tenant: TenantId,
     pub session: SessionId,
@@ -18,6 +20,73 @@ pub struct LiveSandbox {
     pub node: Uuid,
     /// The log says that it is there.
     pub is_announced: bool,
+    pub state: Liveness,
+    /// The checkpoint that has all its files; none once anything may have run since.
+    pub checkpoint: Option<CheckpointId>,
+    /// What is left of its time, by the database's clock.
+    pub life: Option<Life>,
+}
+
+/// What a box that should exist is in the middle of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    Live,
+    /// It stands still, or did when this was written.
+    Frozen,
+    /// It is being removed, for this reason.
+    Ending(String),
+}
+
+/// A box to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewSandbox {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub sandbox: SandboxId,
+    pub node: Uuid,
+    /// How long it lives; for ever when `None`.
+    pub life: Option<Life>,
+    /// When to look first whether it is still needed.
+    pub rest_after: Duration,
+}
+
+/// What is known of the boxes that a session had.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    /// The last one that the log tells of, and those since: the session's files are
+    /// what one of these left.
+    pub boxes: Vec<SandboxId>,
+    /// There was one that the log tells of.
+    pub was_used: bool,
+    /// The checkpoint that has all that the last one left.
+    pub checkpoint: Option<CheckpointId>,
+}
+
+/// A session's box as its callers see it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub sandbox: SandboxId,
+    /// The word in the column.
+    pub state: String,
+    pub is_announced: bool,
+    pub is_ended: bool,
+    /// It was removed on purpose, its files kept.
+    pub is_put_away: bool,
+    pub checkpoint: Option<CheckpointId>,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+}
+
+#[derive(FromRow)]
+struct ShownRow {
+    session_id: Uuid,
+    sandbox_id: Uuid,
+    state: String,
+    is_announced: bool,
+    is_put_away: bool,
+    checkpoint_id: Option<Uuid>,
+    created_at: Timestamp,
+    expires_at: Option<Timestamp>,
 }
 
 #[derive(FromRow)]
@@ -27,6 +96,11 @@ struct Row {
     sandbox_id: Uuid,
     node_id: Uuid,
     is_announced: bool,
+    state: String,
+    ending: Option<String>,
+    checkpoint_id: Option<Uuid>,
+    rotates_in: Option<f64>,
+    ends_in: Option<f64>,
 }
 
 impl From<Row> for LiveSandbox {
@@ -37,32 +111,86 @@ impl From<Row> for LiveSandbox {
             sandbox: Id::from_uuid(row.sandbox_id),
             node: row.node_id,
             is_announced: row.is_announced,
+            state: match row.state.as_str() {
+                "frozen" => Liveness::Frozen,
+                "ending" => Liveness::Ending(row.ending.unwrap_or_default()),
+                _ => Liveness::Live,
+            },
+            checkpoint: row.checkpoint_id.map(Id::from_uuid),
+            life: row.rotates_in.zip(row.ends_in).map(|(rotates_in, ends_in)| Life {
+                rotates_in: Duration::from_secs_f64(rotates_in.max(0.0)),
+                ends_in: Duration::from_secs_f64(ends_in.max(0.0)),
+            }),
         }
+    }
+}
+
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select tenant_id, session_id, sandbox_id, node_id, is_announced, state, ending, checkpoint_id,
+                    extract(epoch from rotates_at - now())::float8 as rotates_in,
+                    extract(epoch from expires_at - now())::float8 as ends_in
+             from sandbox ",
+            $rest
+        )
+    };
+}
+
+impl Tx {
+    /// The box of each of these sessions that has or had one: the live one, else the
+    /// last. By the index `sandbox_of_session`.
+    pub async fn sandboxes(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Shown>> {
+        let tenant = self.tenant.uuid();
+        let ids: Vec<_> = sessions.iter().map(|session| session.id.uuid()).collect();
+        let rows: Vec<ShownRow> = sqlx::query_as(
+            "select distinct on (session_id)
+                    session_id, sandbox_id, state, is_announced, ending is not null as is_put_away, checkpoint_id,
+                    created_at, expires_at
+             from sandbox
+             where tenant_id = $1 and session_id = any($2) and (state <> 'ended' or is_announced)
+             order by session_id, (state <> 'ended') desc, created_at desc",
+        )
+        .bind(tenant)
+        .bind(ids)
+        .fetch_all(self.connection())
+        .await?;
+        let shown = |row: ShownRow| {
+            let shown = Shown {
+                sandbox: Id::from_uuid(row.sandbox_id),
+                is_announced: row.is_announced,
+                is_ended: row.state == "ended",
+                is_put_away: row.is_put_away,
+                checkpoint: row.checkpoint_id.map(Id::from_uuid),
+                created_at: row.created_at,
+                expires_at: row.expires_at,
+                state: row.state,
+            };
+            (Id::from_uuid(row.session_id), shown)
+        };
+        Ok(rows.into_iter().map(shown).collect())
     }
 }
 
 impl Store {
     /// The session's live box, by the unique index `sandbox_live`.
     pub async fn live_sandbox(&self, tenant: TenantId, session: SessionId) -> Result<Option<LiveSandbox>> {
-        let row: Option<Row> = sqlx::query_as(
-            "select tenant_id, session_id, sandbox_id, node_id, is_announced
-             from sandbox
-             where tenant_id = $1 and session_id = $2 and state <> 'ended'",
-        )
-        .bind(tenant.uuid())
-        .bind(session.uuid())
-        .fetch_optional(&self.system)
-        .await?;
+        let row: Option<Row> =
+            sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and state <> 'ended'"))
+                .bind(tenant.uuid())
+                .bind(session.uuid())
+                .fetch_optional(&self.system)
+                .await?;
         Ok(row.map(Into::into))
     }
 
-    /// The row before the box. Ties the session's jobs to the box's node. Returns
-    /// whether `epoch` still holds the session: an archive finds each box's row, or
-    /// the box is not made.
+    /// The row before the box, and the job that looks after it. Ties the session's jobs
+    /// to the box's node. Returns whether `epoch` still holds the session: an archive
+    /// finds each box's row, or the box is not made.
     ///
     /// # Errors
     /// `Conflict("sandbox_live")` when the session has one already.
-    pub async fn begin_sandbox(&self, sandbox: LiveSandbox, epoch: i64) -> Result<bool> {
+    pub async fn begin_sandbox(&self, new: NewSandbox, epoch: i64) -> Result<bool> {
         let done = sqlx::query(
             "with held as (
                 select session_id
@@ -70,16 +198,30 @@ impl Store {
                 where tenant_id = $1 and session_id = $3 and epoch = $5 and status <> 'archived'
                 for share
              ), tied as (
-                update job j set node_id = $4 from held where j.tenant_id = $1 and j.session_id = held.session_id
+                update job j
+                set node_id = $4
+                from held
+                where j.tenant_id = $1 and j.session_id = held.session_id and j.kind <> 'rest'
+             ), rest as (
+                insert into job (tenant_id, session_id, kind, ready_at, node_id)
+                select $1, session_id, 'rest', now() + $6 * interval '1 millisecond', $4 from held
+                on conflict (tenant_id, session_id, kind) do update
+                set ready_at = excluded.ready_at, node_id = excluded.node_id, worker_id = null
+                where job.worker_id is null or job.ready_at <= now()
              )
-             insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state)
-             select $1, $2, session_id, $4, 'live' from held",
+             insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)
+             select $1, $2, session_id, $4, 'live', now() + $7 * interval '1 millisecond',
+                    now() + $8 * interval '1 millisecond'
+             from held",
         )
-        .bind(sandbox.tenant.uuid())
-        .bind(sandbox.sandbox.uuid())
-        .bind(sandbox.session.uuid())
-        .bind(sandbox.node)
+        .bind(new.tenant.uuid())
+        .bind(new.sandbox.uuid())
+        .bind(new.session.uuid())
+        .bind(new.node)
         .bind(epoch)
+        .bind(millis(new.rest_after))
+        .bind(new.life.map(|life| millis(life.ends_in)))
+        .bind(new.life.map(|life| millis(life.rotates_in)))
         .execute(&self.system)
         .await?;
         Ok(done.rows_affected() > 0)
@@ -95,11 +237,90 @@ impl Store {
         Ok(())
     }
 
+    /// Notes that the box stands still, and the checkpoint that has its files. Returns
+    /// whether the fence holds.
+    pub async fn froze_sandbox(
+        &self,
+        fence: Fence,
+        sandbox: SandboxId,
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<bool> {
+        self.change(fence, sandbox, "frozen", None, checkpoint).await
+    }
+
+    /// Notes that the box goes on, before anything can run in it: no checkpoint has its
+    /// files from here on. Returns whether the fence holds.
+    pub async fn thawed_sandbox(&self, fence: Fence, sandbox: SandboxId) -> Result<bool> {
+        self.change(fence, sandbox, "live", None, None).await
+    }
+
+    /// Has the session's box looked at after this time, if that is sooner than planned.
+    pub async fn rest_soon(&self, tenant: TenantId, session: SessionId, after: Duration) -> Result<()> {
+        sqlx::query(
+            "update job
+             set ready_at = least(ready_at, now() + $3 * interval '1 millisecond')
+             where tenant_id = $1 and session_id = $2 and kind = 'rest' and worker_id is null",
+        )
+        .bind(tenant.uuid())
+        .bind(session.uuid())
+        .bind(millis(after))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes that the box is being removed: nobody uses it from here on. Returns
+    /// whether the fence holds.
+    pub async fn ending_sandbox(
+        &self,
+        fence: Fence,
+        sandbox: SandboxId,
+        reason: &str,
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<bool> {
+        self.change(fence, sandbox, "ending", Some(reason), checkpoint).await
+    }
+
+    async fn change(
+        &self,
+        fence: Fence,
+        sandbox: SandboxId,
+        state: &str,
+        ending: Option<&str>,
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<bool> {
+        let done = sqlx::query(
+            "with held as (
+                select session_id
+                from session
+                where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+                for share
+             )
+             update sandbox b
+             set state = $5, ending = $6, checkpoint_id = $7
+             from held
+             where b.tenant_id = $1 and b.session_id = held.session_id and b.sandbox_id = $4 and b.state <> 'ended'",
+        )
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(sandbox.uuid())
+        .bind(state)
+        .bind(ending)
+        .bind(checkpoint.map(Id::uuid))
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
     /// The box is gone; any node may serve the session again.
     pub async fn end_sandbox(&self, tenant: TenantId, session: SessionId, sandbox: SandboxId) -> Result<()> {
         sqlx::query(
             "with untied as (
-                update job set node_id = null where tenant_id = $1 and session_id = $2
+                update job set node_id = null where tenant_id = $1 and session_id = $2 and kind <> 'rest'
+             ), rested as (
+                delete from job
+                where tenant_id = $1 and session_id = $2 and kind = 'rest' and worker_id is null
              )
              update sandbox
              set state = 'ended', ended_at = coalesce(ended_at, now())
@@ -113,33 +334,77 @@ impl Store {
         Ok(())
     }
 
-    /// Every box that should exist on a node. The reaper's list; read rarely.
-    pub async fn sandboxes_of_node(&self, node: Uuid) -> Result<Vec<LiveSandbox>> {
-        let rows: Vec<Row> = sqlx::query_as(
-            "select tenant_id, session_id, sandbox_id, node_id, is_announced
+    /// The boxes that a session had, by the index `sandbox_of_session`.
+    pub async fn past_sandboxes(&self, tenant: TenantId, session: SessionId) -> Result<Past> {
+        let rows: Vec<(Uuid, bool, Option<Uuid>)> = sqlx::query_as(
+            "select sandbox_id, is_announced, checkpoint_id
              from sandbox
-             where node_id = $1 and state <> 'ended'",
+             where tenant_id = $1
+               and session_id = $2
+               and state = 'ended'
+               and created_at >= coalesce((
+                   select max(created_at)
+                   from sandbox
+                   where tenant_id = $1 and session_id = $2 and state = 'ended' and is_announced
+               ), '-infinity')
+             order by created_at",
         )
-        .bind(node)
+        .bind(tenant.uuid())
+        .bind(session.uuid())
         .fetch_all(&self.system)
         .await?;
+        let used = rows.iter().find(|(_, is_announced, _)| *is_announced);
+        Ok(Past {
+            was_used: used.is_some(),
+            checkpoint: used.and_then(|(_, _, checkpoint)| checkpoint.map(Id::from_uuid)),
+            boxes: rows.into_iter().map(|(sandbox, _, _)| Id::from_uuid(sandbox)).collect(),
+        })
+    }
+
+    /// Every box that should exist on a node. The reaper's list; read rarely.
+    pub async fn sandboxes_of_node(&self, node: Uuid) -> Result<Vec<LiveSandbox>> {
+        let rows: Vec<Row> = sqlx::query_as(columns!("where node_id = $1 and state <> 'ended'"))
+            .bind(node)
+            .fetch_all(&self.system)
+            .await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
-    /// Which of these sessions are closed or unknown: their disks may go.
-    pub async fn closed_sessions(&self, sessions: &[(TenantId, SessionId)]) -> Result<Vec<SessionId>> {
+    /// Which of these sessions' disks on this node may go: the session is closed or
+    /// unknown, or its files are elsewhere (saved before its last box was removed, or
+    /// with a box on another node).
+    pub async fn stale_disks(
+        &self,
+        node: Uuid,
+        sessions: &[(TenantId, SessionId)],
+    ) -> Result<Vec<SessionId>> {
         let (tenants, ids): (Vec<_>, Vec<_>) =
             sessions.iter().map(|(tenant, session)| (tenant.uuid(), session.uuid())).unzip();
         let rows: Vec<(Uuid,)> = sqlx::query_as(
             "select wanted.session_id
              from unnest($1::uuid[], $2::uuid[]) as wanted (tenant_id, session_id)
              left join session s using (tenant_id, session_id)
-             where s.session_id is null or s.status = 'archived'",
+             left join lateral (
+                 select b.node_id, b.state, b.ending
+                 from sandbox b
+                 where b.tenant_id = wanted.tenant_id and b.session_id = wanted.session_id and b.is_announced
+                 order by b.created_at desc
+                 limit 1
+             ) last on true
+             where s.session_id is null
+                or s.status = 'archived'
+                or last.node_id <> $3
+                or (last.state = 'ended' and last.ending is not null and last.ending <> 'rotated')",
         )
         .bind(tenants)
         .bind(ids)
+        .bind(node)
         .fetch_all(&self.system)
         .await?;
         Ok(rows.into_iter().map(|(session,)| Id::from_uuid(session)).collect())
     }
+}
+
+pub(super) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
 }

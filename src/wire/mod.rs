@@ -16,6 +16,7 @@ pub mod limits;
 pub mod organization;
 pub mod page;
 pub mod price;
+pub mod sandbox;
 pub mod session;
 pub mod turn;
 pub mod webhook;

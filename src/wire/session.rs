@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::{
     environment::{EnvironmentChoice, sound_choice},
     limits::LimitsInput,
+    sandbox::SandboxView,
     small_object,
     webhook::{CreateDestination, DestinationView},
 };
@@ -193,6 +194,9 @@ pub struct SessionView {
     pub environment: Option<EnvironmentSnapshot>,
     #[schema(required)]
     pub last_turn: Option<LastTurn>,
+    /// Null until a command needs one, and once the session is archived.
+    #[schema(required)]
+    pub sandbox: Option<SandboxView>,
     pub usage: Usage,
     pub limits: Limits,
     /// What counts against them so far.
@@ -239,6 +243,7 @@ impl From<Session> for SessionView {
             agent_snapshot: created.agent_snapshot,
             environment: created.environment,
             last_turn,
+            sandbox: None,
             usage: session.usage,
             limits: created.limits,
             budget_consumed,

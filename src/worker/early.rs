@@ -13,6 +13,7 @@ use super::{
     outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
     preflight::Refusal,
+    surroundings::Wish,
 };
 use crate::{
     domain::{
@@ -47,7 +48,7 @@ pub(super) async fn end_early(worker: &Worker, writer: &TurnWriter, refusal: Ref
     let open = harness::history::open_calls(&log, writer.turn());
     // What an earlier attempt started would go on beside the next turn.
     let outlet = Arc::new(Outlet::new(worker.network.clone(), writer.clone(), origin, Allowed::default()));
-    let hands = Hands::new(worker.clone(), writer.fence(), writer.clone(), outlet);
+    let hands = Hands::new(worker.clone(), writer.clone(), outlet, Wish::default());
     let tools = LeasedTools::new(worker.catalogue.clone(), hands, None);
     for call in &open {
         harness::Tools::cancel(&tools, call).await;

@@ -7,10 +7,12 @@
 mod early;
 mod hands;
 mod hook;
+mod keeper;
 mod outlet;
 mod ports;
 mod preflight;
 mod reap;
+mod rest;
 mod slot;
 mod surroundings;
 mod sweep;
@@ -28,8 +30,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use rest::Rest;
+
 use crate::{
     base::limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT},
+    blob::Blobs,
     journal::Journal,
     model::Providers,
     queue::{Lease, Queue},
@@ -51,6 +56,10 @@ pub struct Worker {
     pub catalogue: Catalogue,
     /// How boxes reach the world.
     pub network: Network,
+    /// Where checkpoints are kept.
+    pub blobs: Blobs,
+    /// When boxes rest.
+    pub rest: Rest,
     /// The machine whose boxes this worker reaches.
     pub node: Uuid,
     /// Turns that run at the same time.

@@ -162,8 +162,8 @@ impl LeasedTools {
 
     /// Runs a call in the box that is there, asking again while that does not answer.
     async fn run_here(&self, call: &ToolCall, started: Instant) -> Result<Result<Done, Open>, ToolFault> {
-        let hands = self.hands.attached().await?;
-        match self.catalogue.run(call, &hands).await {
+        let hands = self.hands.ready().await?;
+        match self.within_life(call, &hands, self.catalogue.run(call, &hands)).await {
             Ok(done) => Ok(Ok(ran(done, started))),
             Err(tool::ToolFault::Stale) => Err(ToolFault::Stale),
             Err(tool::ToolFault::SandboxGone) => self.gone(&hands, "it was gone when a tool used it").await,
@@ -182,7 +182,7 @@ impl LeasedTools {
         for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
             tokio::time::sleep(self.hands.delay(&BACKOFF, attempt)).await;
             hands = self.hands.attached().await?;
-            match self.catalogue.recover(call, &hands).await {
+            match self.within_life(call, &hands, self.catalogue.recover(call, &hands)).await {
                 Ok(recovered) => return Ok(recovered_here(recovered, started)),
                 Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
                 Err(tool::ToolFault::SandboxGone) => {
@@ -192,6 +192,18 @@ impl LeasedTools {
             }
         }
         self.gone(&hands, &reason).await
+    }
+
+    /// Ends the command of a call when the time of its box is over.
+    async fn within_life<T>(&self, call: &ToolCall, hands: &tool::Hands, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        tokio::select! {
+            done = &mut work => done,
+            () = self.hands.end_of_life() => {
+                self.catalogue.cancel(call, hands).await;
+                work.await
+            }
+        }
     }
 
     async fn gone(&self, hands: &tool::Hands, reason: &str) -> Result<Result<Done, Open>, ToolFault> {
@@ -219,6 +231,7 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+        let _use = self.hands.enter();
         let started = Instant::now();
         for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
             match self.run_here(call, started).await? {
@@ -231,6 +244,7 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+        let begun = self.hands.enter();
         let started = Instant::now();
         // Without the box that it was announced for, nobody can say whether it ran.
         if self.is_unsafe(call) && !self.hands.survived().await? {
@@ -238,10 +252,11 @@ impl harness::Tools for LeasedTools {
                 return Ok(unknown(started));
             }
             // Its worker died before it had a box: nothing can have begun.
+            drop(begun);
             return self.run(call).await;
         }
         let hands = self.hands.attached().await?;
-        let settled = match self.catalogue.recover(call, &hands).await {
+        let settled = match self.within_life(call, &hands, self.catalogue.recover(call, &hands)).await {
             Ok(recovered) => recovered_here(recovered, started),
             Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
             Err(tool::ToolFault::SandboxGone) => {
@@ -252,7 +267,10 @@ impl harness::Tools for LeasedTools {
         match settled {
             Ok(done) => Ok(done),
             Err(Open::Lost) if self.is_unsafe(call) => Ok(unknown(started)),
-            Err(Open::Lost | Open::NeverRan) => self.run(call).await,
+            Err(Open::Lost | Open::NeverRan) => {
+                drop(begun);
+                self.run(call).await
+            }
         }
     }
 

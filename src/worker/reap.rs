@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::Worker;
 use crate::{
     base::limit::{HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS},
+    domain::{SessionId, TenantId},
     queue::Lease,
-    sandbox::{Fault, Sandbox},
+    sandbox::{Fault, Sandbox, checkpoint},
     store,
 };
 
@@ -53,7 +54,7 @@ impl Worker {
         }
     }
 
-    /// Removes boxes that no row owns and disks of sessions that are closed.
+    /// Removes boxes that no row owns and disks that no session needs.
     ///
     /// The provider is asked first: a row is written before its box, so a box that
     /// is on the list and has no row afterwards is nobody's.
@@ -67,14 +68,18 @@ impl Worker {
             removed += 1;
         }
         let disks: Vec<_> = found.iter().map(|found| (found.tenant, found.session)).collect();
-        let closed = self.store.closed_sessions(&disks).await.map_err(|error| error.to_string())?;
-        let closed: HashSet<_> = closed.into_iter().collect();
+        let stale = self.store.stale_disks(self.node, &disks).await.map_err(|error| error.to_string())?;
+        let stale: HashSet<_> = stale.into_iter().collect();
         let busy: HashSet<_> = rows.iter().map(|row| row.session).collect();
         for (tenant, session) in disks {
             // A closed session with a live row is its clean-up's to do.
-            if closed.contains(&session) && !busy.contains(&session) {
-                sandbox.erase(tenant, session).await.map_err(|fault| fault.to_string())?;
-                removed += 1;
+            if !stale.contains(&session) || busy.contains(&session) {
+                continue;
+            }
+            match sandbox.erase(tenant, session).await {
+                Ok(()) => removed += 1,
+                // A box has just been made there.
+                Err(fault) => tracing::debug!(session.id = %session, %fault, "a disk stays"),
             }
         }
         Ok(removed)
@@ -87,13 +92,17 @@ impl Worker {
             Ok(sandbox) => self.remove_box(&**sandbox, &claimed).await?,
             Err(_) => Ok(()),
         };
+        let removed = match removed {
+            Ok(()) => self.remove_checkpoints(claimed.tenant, claimed.session, 0).await,
+            Err(fault) => Err(fault.to_string()),
+        };
         match removed {
             Ok(()) => {
                 lease.finish().await?;
                 Ok("cleaned up")
             }
-            Err(fault) => {
-                tracing::warn!(session.id = %claimed.session, %fault, "a box could not be removed; trying again");
+            Err(reason) => {
+                tracing::warn!(session.id = %claimed.session, reason, "a box could not be removed; trying again");
                 lease.release(NODE_BEAT).await?;
                 Ok("not cleaned up yet")
             }
@@ -113,4 +122,30 @@ impl Worker {
         }
         Ok(sandbox.erase(claimed.tenant, claimed.session).await)
     }
+
+    /// Removes a session's checkpoints but the `kept` newest: each blob before its row.
+    pub(super) async fn remove_checkpoints(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        kept: usize,
+    ) -> Result<(), String> {
+        let all = self.store.checkpoints(tenant, session).await.map_err(|error| error.to_string())?;
+        let (kept, old) = all.split_at(kept.min(all.len()));
+        for checkpoint in old {
+            // Equal files have one blob.
+            if !kept.iter().any(|kept| kept.digest == checkpoint.digest) {
+                let key = checkpoint::key(&blobs_of(tenant, session), &checkpoint.digest);
+                self.blobs.delete(&key).await.map_err(|error| error.to_string())?;
+            }
+            let forgotten = self.store.forget_checkpoint(tenant, session, checkpoint.checkpoint).await;
+            forgotten.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the blobs of a session are.
+pub(super) fn blobs_of(tenant: TenantId, session: SessionId) -> String {
+    format!("{}/{}", tenant.uuid(), session.uuid())
 }

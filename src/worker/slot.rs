@@ -46,6 +46,7 @@ pub(super) async fn run(
 ) -> Result<&'static str, store::Error> {
     match lease.claimed().kind {
         Kind::Cleanup => worker.clean_up(lease).await,
+        Kind::Rest => worker.look_after(lease).await,
         Kind::Turn => run_turns(worker, lease, draining).await,
     }
 }
@@ -208,7 +209,7 @@ async fn run_turn(
     let signals = signals(lease.state(), draining.clone(), writer.turn());
     let outlet = Outlet::new(worker.network.clone(), writer.clone(), worker.journal.origin(), allowed);
     let outlet = Arc::new(outlet);
-    let hands = Hands::new(worker.clone(), lease.fence(), writer.clone(), Arc::clone(&outlet)).wishing(wish);
+    let hands = Hands::new(worker.clone(), writer.clone(), Arc::clone(&outlet), wish);
     let leased = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
     let tools = TracedTools(&leased);
     let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet), is_free);

@@ -4,7 +4,11 @@
 //! of secrets alone, the environment as it is now.
 
 use crate::{
-    domain::{Session, TenantId, environment::EnvironmentSnapshot, network::HostPattern},
+    domain::{
+        Session, TenantId,
+        environment::{EnvironmentSnapshot, Life},
+        network::HostPattern,
+    },
     egress::{Policy, Secret, Secrets},
     sandbox::BoxLimits,
     store::{self, Store},
@@ -23,6 +27,14 @@ pub(super) struct Wish {
     pub env: Vec<(String, String)>,
     /// What makes the box ready.
     pub post_start: Option<String>,
+    /// How long it lives; for ever when `None`.
+    pub life: Option<Life>,
+}
+
+impl Wish {
+    pub(super) fn of(session: &Session) -> Self {
+        session.created.environment.as_ref().map(wish).unwrap_or_default()
+    }
 }
 
 /// Reads a session's environment; or the code and the words of why its turn cannot run.
@@ -54,6 +66,7 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
         limits: BoxLimits { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes, pids: size.pids },
         env: env.chain(placeholders).collect(),
         post_start: snapshot.config.hooks.post_start.clone(),
+        life: snapshot.config.life(),
     }
 }
 

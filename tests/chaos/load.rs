@@ -115,6 +115,10 @@ impl Load {
             if driven.is_err() || self.stop.load(Ordering::Relaxed) {
                 break;
             }
+            if dice.once_in(3) {
+                // Long enough for the box to be frozen, or to be in the middle of that.
+                sleep(dice.millis(200, 900)).await;
+            }
             let text = script(&format!("{name}.{turn}"), dice).to_string();
             driven = self.post(&format!("/sessions/{id}/messages"), &json!({ "text": text })).await.map(drop);
             if driven.is_err() {

@@ -7,6 +7,7 @@
 mod archive;
 mod cancel;
 mod create;
+mod heartbeat;
 mod patch;
 mod steer;
 
@@ -36,6 +37,8 @@ pub enum Command {
         /// Calls of the running turn that have no result yet.
         open_calls: Vec<ToolCall>,
     },
+    /// Keep the sandbox; in the log only where one is named.
+    Heartbeat { sandbox: Option<SandboxId> },
     /// Change what may change.
     Patch { title: Option<Option<String>>, metadata: Option<Map<String, Value>>, limits: Option<Limits> },
 }
@@ -80,6 +83,7 @@ pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<
         Command::Steer(input) => steer::decide(session, input, stamp),
         Command::Cancel => Ok(cancel::decide(session, stamp)),
         Command::Archive { open_calls } => Ok(archive::decide(session, open_calls, stamp)),
+        Command::Heartbeat { sandbox } => heartbeat::decide(session, sandbox, stamp),
         Command::Patch { title, metadata, limits } => patch::decide(session, title, metadata, limits, stamp),
     }
 }

@@ -20,7 +20,9 @@ use crate::{
         destinations, environments,
         error::ApiError,
         openapi::Errors,
-        path, tokens,
+        path,
+        sessions::view::view,
+        tokens,
         write::{Answer, Once},
     },
     journal::Unit,
@@ -99,7 +101,8 @@ async fn create_by_key(
         }
         Begun::Replay { .. } => {
             let session = unit.tx().session_by_key(&key).await?.ok_or_else(ApiError::not_found)?;
-            Ok(Answer::new(StatusCode::OK, &json!({ "session": SessionView::from(session) })))
+            let session = view(unit.tx(), session).await?;
+            Ok(Answer::new(StatusCode::OK, &json!({ "session": session })))
         }
         Begun::Mismatch => Err(conflict()),
     }

@@ -6,7 +6,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
 
 use crate::{
-    domain::{AgentId, Session, Status},
+    domain::{AgentId, Status},
     http::{
         App,
         auth::{Caller, ReadSessions},
@@ -14,6 +14,7 @@ use crate::{
         openapi::Errors,
         page::{List, Query, rows},
         path,
+        sessions::view::views,
         write::json,
     },
     store::session::Filter,
@@ -72,12 +73,8 @@ pub async fn list(
     filter.below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let sessions = tx.sessions(&filter, rows as i64 + 1).await?;
-    let waits = tx.waits(&sessions).await?;
-    let view = |session: Session| {
-        let waits = waits.get(&session.id).copied();
-        SessionView::from(session).waiting(waits)
-    };
-    Ok(json(&list.page(sessions, rows, |session| session.id, view)))
+    let views = views(&mut tx, sessions).await?;
+    Ok(json(&list.page(views, rows, |view| view.id, std::convert::identity)))
 }
 
 /// The `metadata[name]=value` pairs; any other unknown parameter is refused here.

@@ -1,8 +1,10 @@
-//! Sessions: create, list, read, change, steer, cancel, archive.
+//! Sessions: create, list, read, change, steer, cancel, keep, archive.
 
+pub mod checkpoints;
 pub mod create;
 pub mod list;
 pub mod steer;
+mod view;
 pub mod whole;
 
 use axum::{extract::State, http::StatusCode, response::Response};
@@ -33,8 +35,7 @@ pub async fn get(
     let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let session = tx.session(id).await?;
-    let waits = tx.waits(std::slice::from_ref(&session)).await?.remove(&id);
-    let mut view = SessionView::from(session).waiting(waits);
+    let mut view = view::view(&mut tx, session).await?;
     if view.status == Status::Queued {
         view.queue_position = tx.queue_position(id).await?;
     }
@@ -77,8 +78,9 @@ pub async fn patch(
     };
     let command = Command::Patch { title: change.title, metadata: change.metadata, limits };
     let executed = unit.execute(id, command, &stamp).await?;
+    let view = view::view(unit.tx(), executed.session).await?;
     unit.commit().await?;
-    Ok(json(&SessionView::from(executed.session)))
+    Ok(json(&view))
 }
 
 /// Ask the running turn to end, and end the queued one. Without either, nothing happens.
@@ -95,7 +97,31 @@ pub async fn cancel(
     let stamp = caller.stamp(app.0.journal.origin());
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
         let executed = unit.execute(id, Command::Cancel, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &SessionView::from(executed.session)))
+        Ok(Answer::new(StatusCode::OK, &view::view(unit.tx(), executed.session).await?))
+    })
+    .await
+}
+
+/// Keep the session's sandbox as it is: it is not frozen or removed for want of use
+/// before its time has passed anew. Without a sandbox, nothing happens.
+#[utoipa::path(post, path = "/sessions/{session_id}/heartbeat", tag = "sessions", operation_id = "heartbeatSession",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
+pub async fn heartbeat(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let id = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        // Session before sandbox, like everyone who changes both.
+        unit.tx().lock_session(id).await?;
+        let heartbeat = unit.tx().heartbeat(id).await?;
+        let sandbox = heartbeat.filter(|heartbeat| heartbeat.is_due).map(|heartbeat| heartbeat.sandbox);
+        let executed = unit.execute(id, Command::Heartbeat { sandbox }, &stamp).await?;
+        Ok(Answer::new(StatusCode::OK, &view::view(unit.tx(), executed.session).await?))
     })
     .await
 }
@@ -114,7 +140,7 @@ pub async fn archive(
     let stamp = caller.stamp(app.0.journal.origin());
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
         let executed = unit.archive(id, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &SessionView::from(executed.session)))
+        Ok(Answer::new(StatusCode::OK, &view::view(unit.tx(), executed.session).await?))
     })
     .await
 }

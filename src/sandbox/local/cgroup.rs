@@ -8,12 +8,17 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{base::limit, domain::SandboxId, sandbox::Fault};
+use super::freezer::Freezer;
+use crate::{
+    base::limit,
+    domain::SandboxId,
+    sandbox::{Fault, Stats},
+};
 
 /// Below every hierarchy's root: the parent of all boxes.
 const PARENT: &str = "sojourn";
@@ -122,9 +127,46 @@ impl Cgroups {
 
     /// Kills what is in a box's cgroups, without waiting for its end.
     pub fn kill(&self, sandbox: SandboxId) {
-        for mount in &self.mounts {
-            kill_tree(&mount.join(PARENT).join(sandbox.to_string()));
+        for directory in self.directories(sandbox) {
+            kill_tree(&directory);
         }
+    }
+
+    /// What stops the box's processes, where something can.
+    pub fn freezer(&self, sandbox: SandboxId) -> Option<Freezer> {
+        Freezer::among(&self.directories(sandbox))
+    }
+
+    /// What the box takes; what a hierarchy does not count is 0.
+    pub fn stats(&self, sandbox: SandboxId) -> Stats {
+        let directories = self.directories(sandbox);
+        let number = |name: &str| {
+            let counts =
+                |directory: &PathBuf| fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok();
+            directories.iter().find_map(counts)
+        };
+        let micros = || {
+            let line = |directory: &PathBuf| {
+                let stat = fs::read_to_string(directory.join("cpu.stat")).ok()?;
+                stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok())
+            };
+            directories.iter().find_map(line)
+        };
+        let cpu = match number("cpuacct.usage") {
+            Some(nanos) => Duration::from_nanos(nanos),
+            None => Duration::from_micros(micros().unwrap_or(0)),
+        };
+        Stats {
+            memory_bytes: number("memory.usage_in_bytes").or_else(|| number("memory.current")).unwrap_or(0),
+            processes: number("pids.current").unwrap_or(0),
+            cpu,
+            is_frozen: self.freezer(sandbox).is_some_and(|freezer| freezer.is_frozen()),
+        }
+    }
+
+    fn directories(&self, sandbox: SandboxId) -> Vec<PathBuf> {
+        let id = sandbox.to_string();
+        self.mounts.iter().map(|mount| mount.join(PARENT).join(&id)).filter(|path| path.exists()).collect()
     }
 
     /// Kills whatever is left in a box's cgroups and removes them.
@@ -167,6 +209,13 @@ fn kill_tree(directory: &Path) {
     for pid in tree(directory).iter().flat_map(|level| pids(level)) {
         // It may have ended meanwhile; the next look tells.
         let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+    }
+    for level in tree(directory) {
+        // Frozen by a v1 hierarchy, it would die only when it is let go.
+        let state = level.join("freezer.state");
+        if state.exists() {
+            let _ = fs::write(state, "THAWED");
+        }
     }
 }
 

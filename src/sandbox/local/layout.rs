@@ -176,10 +176,20 @@ impl Layout {
 }
 
 impl Disk {
+    /// Makes the directory that all of it is in.
+    pub fn make_root(&self) -> io::Result<()> {
+        make_dir(&self.root, 0o700)
+    }
+
+    /// What a box can write, and what is known about it.
+    pub fn parts(&self) -> [PathBuf; 5] {
+        let Self { root, workspace, home, output } = self;
+        [workspace.clone(), home.clone(), output.clone(), root.join("box"), self.incomplete()]
+    }
+
     /// Makes what is missing, owned by the session's ids. What exists keeps its
     /// owner and content; only directories that no box can replace are touched.
     pub fn prepare(&self, ids: IdRange) -> io::Result<()> {
-        make_dir(&self.root, 0o700)?;
         for (path, owner) in
             [(&self.workspace, ids.command()), (&self.home, ids.command()), (&self.output, ids.first)]
         {
@@ -197,6 +207,37 @@ impl Disk {
     /// The box that was last made on this disk.
     pub fn latest_box(&self) -> Option<SandboxId> {
         fs::read_to_string(self.root.join("box")).ok()?.parse().ok()
+    }
+
+    /// Whether one of these boxes was the last to change the files, all of which are
+    /// there.
+    pub fn is_left_by(&self, boxes: &[SandboxId]) -> bool {
+        self.workspace.is_dir()
+            && self.home.is_dir()
+            && !self.is_incomplete()
+            && self.latest_box().is_some_and(|latest| boxes.contains(&latest))
+    }
+
+    /// Whether the files are those of a checkpoint that was not restored to its end.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete().exists()
+    }
+
+    /// Notes that the files are not to be used, before the first of them exists.
+    pub fn begin_restore(&self) -> io::Result<()> {
+        fs::write(self.incomplete(), "")
+    }
+
+    /// Notes that all files are there.
+    pub fn end_restore(&self) -> io::Result<()> {
+        match fs::remove_file(self.incomplete()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn incomplete(&self) -> PathBuf {
+        self.root.join("incomplete")
     }
 
     /// Notes the box that is about to be made, before anything of it exists.
@@ -283,6 +324,7 @@ mod tests {
         let tenant = TenantId::from_uuid(Uuid::from_u128(1));
         let session = SessionId::from_uuid(Uuid::from_u128(2));
         let sandbox = SandboxId::from_uuid(Uuid::from_u128(3));
+        layout.disk(tenant, session).make_root().unwrap();
         layout.disk(tenant, session).prepare(IdRange::of(session)).unwrap();
         assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: None }]);
         layout.claim(sandbox, tenant, session).unwrap();

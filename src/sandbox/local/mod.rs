@@ -8,6 +8,7 @@
 
 mod bundle;
 mod cgroup;
+mod freezer;
 mod layout;
 mod rootfs;
 mod runtime;
@@ -22,18 +23,20 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use rustix::process::{geteuid, test_kill_process};
-use tokio::{process::Command, time::timeout};
+use tokio::{process::Command, sync::mpsc, time::timeout};
 
 use self::{
     bundle::Ingredients,
     cgroup::Cgroups,
-    layout::{IdRange, Layout, remove_dir},
+    freezer::Gate,
+    layout::{Disk, IdRange, Layout, remove_dir},
     runtime::{Runtime, last_words},
 };
 use super::{
-    Capabilities, Door, Exec, Exit, Fault, FilePart, Found, Grip, OutputRange, Reach, Sandbox, Spec,
-    client::Init,
+    Capabilities, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange, Reach, Sandbox, Spec,
+    Stats, client::Init,
 };
 use crate::{
     base::limit,
@@ -162,9 +165,36 @@ impl Local {
         if !self.layout.sandbox(latest).exists() {
             return Ok(());
         }
-        match self.init(latest).hello(epoch).await {
+        match self.attach(Grip { sandbox: latest, epoch }).await {
             Err(Fault::Stale) => Err(Fault::Stale),
             Ok(()) | Err(_) => self.destroy(latest).await,
+        }
+    }
+
+    /// Makes the disk ready for the box: what another box than the session's last one
+    /// left is removed.
+    async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
+        let mut writers = spec.previous.clone();
+        writers.push(spec.sandbox);
+        if disk.is_left_by(&writers) {
+            return Ok(Files::Kept);
+        }
+        remove_disk(&disk.parts()).await?;
+        if spec.restores {
+            disk.begin_restore().map_err(|error| unavailable("its restore cannot be noted", &error))?;
+        }
+        Ok(Files::Fresh)
+    }
+
+    fn disk_of(&self, sandbox: SandboxId) -> Option<Disk> {
+        self.layout.owner(sandbox).map(|(tenant, session)| self.layout.disk(tenant, session))
+    }
+
+    /// Lets a frozen box go on; one that cannot be frozen is not.
+    async fn let_go(&self, sandbox: SandboxId) -> Result<(), Fault> {
+        match self.cgroups.freezer(sandbox) {
+            Some(freezer) if freezer.is_frozen() => freezer.set(false).await,
+            Some(_) | None => Ok(()),
         }
     }
 }
@@ -177,26 +207,26 @@ impl Sandbox for Local {
 
     /// Dropping the future may leave remains; the next `create` with this id or
     /// `destroy` removes them.
-    async fn create(&self, spec: &Spec, epoch: i64) -> Result<(), Fault> {
+    async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault> {
         refuse_bad_names(&spec.env)?;
         let disk = self.layout.disk(spec.tenant, spec.session);
-        disk.prepare(IdRange::of(spec.session))
-            .map_err(|error| unavailable("the session's disk cannot be made", &error))?;
+        disk.make_root().map_err(|error| unavailable("the session's disk cannot be made", &error))?;
         let _lock = lock(&disk.lock())?;
         match disk.latest_box() {
             Some(latest) if latest != spec.sandbox => self.displace(latest, epoch).await?,
             Some(_) | None => {}
         }
         if self.layout.sandbox(spec.sandbox).exists() {
-            match self.init(spec.sandbox).hello(epoch).await {
-                Ok(()) => return Ok(()),
+            match self.attach(Grip { sandbox: spec.sandbox, epoch }).await {
+                Ok(()) => return Ok(Files::Kept),
                 Err(Fault::Stale) => return Err(Fault::Stale),
                 // The remains of a crash, or a box that does not answer any more.
                 Err(_) => self.destroy(spec.sandbox).await?,
             }
         }
+        let files = self.ready(&disk, spec).await?;
         let fault = match timeout(limit::SANDBOX_START_TIMEOUT, self.assemble(spec, epoch)).await {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(())) => return Ok(files),
             // It is up and a later epoch has greeted it: it is that one's box now.
             Ok(Err(Fault::Stale)) => return Err(Fault::Stale),
             Ok(Err(fault)) => fault,
@@ -207,7 +237,49 @@ impl Sandbox for Local {
     }
 
     async fn attach(&self, grip: Grip) -> Result<(), Fault> {
-        self.init(grip.sandbox).hello(grip.epoch).await
+        let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
+        if self.disk_of(grip.sandbox).is_some_and(|disk| disk.is_incomplete()) {
+            return Err(Fault::Unavailable("its files were not restored to their end".to_owned()));
+        }
+        // The call waits at the door before the box goes on: init must not find that
+        // it was alone for too long.
+        let init = self.init(grip.sandbox);
+        let (greeted, let_go) = tokio::join!(init.hello(grip.epoch), self.let_go(grip.sandbox));
+        let_go.and(greeted)
+    }
+
+    async fn running(&self, grip: Grip) -> Result<u64, Fault> {
+        self.init(grip.sandbox).running(grip.epoch).await
+    }
+
+    async fn freeze(&self, grip: Grip) -> Result<(), Fault> {
+        let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
+        match self.cgroups.freezer(grip.sandbox) {
+            Some(freezer) => freezer.set(true).await,
+            None => Err(Fault::Refused("there is no cgroup here that can be frozen".to_owned())),
+        }
+    }
+
+    async fn thaw(&self, grip: Grip) -> Result<(), Fault> {
+        let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
+        self.let_go(grip.sandbox).await
+    }
+
+    async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault> {
+        match self.layout.sandbox(sandbox).exists() {
+            true => Ok(self.cgroups.stats(sandbox)),
+            false => Err(Fault::Gone),
+        }
+    }
+
+    async fn pack(&self, grip: Grip, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        self.init(grip.sandbox).pack(grip.epoch, parts).await
+    }
+
+    async fn unpack(&self, grip: Grip, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
+        self.init(grip.sandbox).unpack(grip.epoch, parts).await?;
+        let disk = self.disk_of(grip.sandbox).ok_or(Fault::Gone)?;
+        disk.end_restore().map_err(|error| unavailable("its restore cannot be noted", &error))
     }
 
     async fn start(&self, grip: Grip, exec: &Exec) -> Result<(), Fault> {
@@ -268,8 +340,7 @@ impl Sandbox for Local {
                 .forget(sandbox)
                 .map_err(|error| unavailable("its state cannot be removed", &error))?;
         }
-        let output =
-            self.layout.owner(sandbox).map(|(tenant, session)| self.layout.disk(tenant, session).output);
+        let output = self.disk_of(sandbox).map(|disk| disk.output);
         let removed = off_the_reactor(move || {
             // The box's own directory goes last: while it is there, the box is listed.
             output.map_or(Ok(()), |output| remove_dir(&output))?;
@@ -287,7 +358,7 @@ impl Sandbox for Local {
         if disk.latest_box().is_some_and(|latest| self.layout.sandbox(latest).exists()) {
             return Err(Fault::Refused("a sandbox is alive on this disk: destroy it first".to_owned()));
         }
-        remove_disk(&disk.root).await?;
+        remove_disk(std::slice::from_ref(&disk.root)).await?;
         // The tenant's directory goes with the last session; another may be there.
         let _ = disk.root.parent().map(fs::remove_dir);
         Ok(())
@@ -309,10 +380,10 @@ async fn off_the_reactor<T: Send + 'static>(
 
 /// Removes what a box wrote. The tree may be deeper than a recursion or the open
 /// files of this process allow; `rm` is made for that and follows no link.
-async fn remove_disk(root: &Path) -> Result<(), Fault> {
+async fn remove_disk(parts: &[PathBuf]) -> Result<(), Fault> {
     let removal = Command::new("/bin/rm")
         .args(["-rf", "--one-file-system", "--"])
-        .arg(root)
+        .args(parts)
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::null())

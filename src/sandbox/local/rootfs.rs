@@ -14,7 +14,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use sojourn_init::protocol::{CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
+use sojourn_init::protocol::{self, CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
 
 use super::layout::remove_dir;
 use crate::base::text;
@@ -23,7 +23,7 @@ use crate::base::text;
 static INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sojourn-init"));
 
 /// Home of the command's user.
-pub const HOME: &str = "/home/agent";
+pub const HOME: &str = protocol::HOME;
 /// Name of the command's user.
 pub const USER: &str = "agent";
 

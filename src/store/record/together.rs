@@ -26,7 +26,7 @@ struct Members {
     sessions: Vec<Uuid>,
     epochs: Vec<i64>,
     workers: Vec<Uuid>,
-    turns: Vec<Uuid>,
+    turns: Vec<Option<Uuid>>,
     times: Vec<Timestamp>,
     events: Vec<i64>,
     attempts: Vec<Option<i32>>,
@@ -64,7 +64,7 @@ impl Members {
         self.sessions.push(record.fence.session.uuid());
         self.epochs.push(record.fence.epoch);
         self.workers.push(record.fence.worker);
-        self.turns.push(record.turn.uuid());
+        self.turns.push(record.turn.map(Id::uuid));
         self.times.push(record.ts);
         self.events.push(record.events.len() as i64);
         self.attempts.push(delta.start.map(|start| start.attempt));
@@ -162,7 +162,7 @@ with m as (
                and l.input_head = m.window_to)
            or (m.attempt > 1 and l.running_turn_id = m.turn_id))
       -- Nothing is written for a turn that is over, by whoever comes late.
-      and (l.running_turn_id = m.turn_id or (l.queued_turn_id = m.turn_id and l.running_turn_id is null))
+      and (m.turn_id is null or l.running_turn_id = m.turn_id or (l.queued_turn_id = m.turn_id and l.running_turn_id is null))
 ), s as (
     update session u
     set head = u.head + m.events,

@@ -18,14 +18,15 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
 
 use sojourn::{
     base::Origin,
     domain::{SandboxId, SessionId, TenantId},
     sandbox::{
-        Capabilities, Cause, Door, Exec, Exit, Fault, FilePart, Found, Grip, OutputRange, OutputStream,
-        Reach, Sandbox, Spec,
+        Capabilities, Cause, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange,
+        OutputStream, Reach, Sandbox, Spec, Stats,
     },
     tool::{Hands, Page, WORKSPACE, Web},
 };
@@ -139,6 +140,11 @@ impl FakeBox {
     }
 }
 
+/// No tool asks for this.
+fn never() -> Fault {
+    Fault::Refused("this box does not rest".to_owned())
+}
+
 fn refused(error: &std::io::Error) -> Fault {
     match error.kind() {
         std::io::ErrorKind::NotFound => Fault::NotFound("no such file".to_owned()),
@@ -171,8 +177,34 @@ impl Sandbox for FakeBox {
         Capabilities { reach: Reach::Node }
     }
 
-    async fn create(&self, _: &Spec, _: i64) -> Result<(), Fault> {
-        Ok(())
+    async fn create(&self, _: &Spec, _: i64) -> Result<Files, Fault> {
+        Ok(Files::Kept)
+    }
+
+    async fn running(&self, grip: Grip) -> Result<u64, Fault> {
+        self.check(grip)?;
+        let runs = self.runs.lock().expect("no holder panics");
+        Ok(runs.values().filter(|run| run.exit.borrow().is_none()).count() as u64)
+    }
+
+    async fn freeze(&self, _: Grip) -> Result<(), Fault> {
+        Err(never())
+    }
+
+    async fn thaw(&self, _: Grip) -> Result<(), Fault> {
+        Err(never())
+    }
+
+    async fn stats(&self, _: SandboxId) -> Result<Stats, Fault> {
+        Err(never())
+    }
+
+    async fn pack(&self, _: Grip, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        Err(never())
+    }
+
+    async fn unpack(&self, _: Grip, _: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
+        Err(never())
     }
 
     async fn attach(&self, grip: Grip) -> Result<(), Fault> {

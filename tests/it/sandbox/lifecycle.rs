@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use sojourn::sandbox::{Cause, Fault, Grip, OutputRange, OutputStream, Spec};
+use sojourn::sandbox::{Cause, Fault, Files, Grip, OutputRange, OutputStream, Spec};
 
 use super::{World, is_gone};
 
@@ -19,6 +19,7 @@ pub async fn a_stale_epoch_changes_nothing(world: &World<'_>) {
     assert_eq!(world.sandbox.write_file(world.grip, "late", &vec![0; 1 << 20]).await, Err(Fault::Stale));
     assert_eq!(world.sandbox.attach(world.grip).await, Err(Fault::Stale));
     assert_eq!(world.sandbox.create(&world.spec, world.grip.epoch).await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.freeze(world.grip).await, Err(Fault::Stale));
     let missing = world.sandbox.read_file(successor, "late", 0, 1).await;
     assert!(matches!(missing, Err(Fault::NotFound(_))), "{missing:?}");
     world.sandbox.kill(successor, "open").await.unwrap();
@@ -41,7 +42,7 @@ pub async fn a_box_that_was_taken_over_while_it_started_lives_on(world: &World<'
         let taken = async { timeout(PATIENCE, taken).await.expect("a box is made") };
         // Whoever greets the box first: the other one finds it alive.
         let (made, ()) = tokio::join!(world.sandbox.create(&world.spec, 8), taken);
-        assert!(matches!(made, Ok(()) | Err(Fault::Stale)), "{made:?} in round {round}");
+        assert!(matches!(made, Ok(_) | Err(Fault::Stale)), "{made:?} in round {round}");
         assert_eq!(world.sandbox.attach(taker).await, Ok(()));
         assert_eq!(world.sandbox.create(&world.spec, 8).await, Err(Fault::Stale));
         world.sandbox.destroy(world.spec.sandbox).await.unwrap();
@@ -65,8 +66,9 @@ pub async fn the_disk_outlives_the_box(world: &World<'_>) {
     world.says("echo kept > /workspace/a; echo too > ~/b; echo not > /tmp/c").await;
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     world.provider.assert_nothing_left(world.spec.sandbox);
-    let next = Spec { sandbox: world.origin.id(), ..world.spec.clone() };
-    world.sandbox.create(&next, 2).await.unwrap();
+    let previous = vec![world.spec.sandbox];
+    let next = Spec { sandbox: world.origin.id(), previous, ..world.spec.clone() };
+    assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Kept));
     let grip = Grip { sandbox: next.sandbox, epoch: 2 };
     // The id is free again: the first one ran in another box.
     let script = "cat /workspace/a ~/b; stat -c %U /workspace/a; ls /tmp";
@@ -96,8 +98,8 @@ pub async fn two_workers_at_once_make_one_box(world: &World<'_>) {
         third.create(&world.spec, 3)
     );
     let outcomes = [outcomes.0, outcomes.1, outcomes.2];
-    assert!(outcomes.contains(&Ok(())), "{outcomes:?}");
-    assert!(outcomes.iter().all(|made| matches!(made, Ok(()) | Err(Fault::Unavailable(_)))), "{outcomes:?}");
+    assert!(outcomes.contains(&Ok(Files::Kept)), "{outcomes:?}");
+    assert!(outcomes.iter().all(|made| matches!(made, Ok(_) | Err(Fault::Unavailable(_)))), "{outcomes:?}");
     world.sandbox.attach(Grip { epoch: 3, ..world.grip }).await.unwrap();
 }
 
@@ -139,4 +141,19 @@ pub async fn the_box_is_listed_with_its_owner(world: &World<'_>) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     let listed: Vec<_> = world.sandbox.list().await.unwrap().into_iter().filter(mine).collect();
     assert_eq!((listed.len(), listed[0].sandbox), (1, None));
+}
+
+pub async fn a_disk_that_another_box_left_is_not_used(world: &World<'_>) {
+    world.says("echo old > /workspace/a; echo old > ~/b").await;
+    world.sandbox.destroy(world.spec.sandbox).await.unwrap();
+    // The session went on elsewhere meanwhile, and comes back.
+    let elsewhere = vec![world.origin.id()];
+    let next = Spec { sandbox: world.origin.id(), previous: elsewhere, ..world.spec.clone() };
+    assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Fresh));
+    let grip = Grip { sandbox: next.sandbox, epoch: 2 };
+    world.sandbox.start(grip, &world.shell("look", "ls -A /workspace ~")).await.unwrap();
+    world.sandbox.wait(grip, "look").await.unwrap();
+    let range = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 1_000 };
+    assert_eq!(world.sandbox.output(grip, "look", range).await.unwrap(), b"/home/agent:\n\n/workspace:\n");
+    world.sandbox.destroy(next.sandbox).await.unwrap();
 }

@@ -11,6 +11,7 @@ mod escape;
 mod files;
 mod lifecycle;
 mod local;
+mod rest;
 
 use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
@@ -64,6 +65,8 @@ pub fn run(
             session: origin.id(),
             limits,
             env: vec![("BOX_SETTING".to_owned(), "of the box".to_owned())],
+            previous: Vec::new(),
+            restores: false,
         };
         let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
         sandbox.create(&spec, grip.epoch).await.expect("a box can be made");
@@ -131,6 +134,13 @@ impl World<'_> {
     }
 
     async fn end(&self) {
+        // A check that failed may have left another one.
+        for found in self.sandbox.list().await.expect("a list") {
+            let is_own = found.session == self.spec.session;
+            if let Some(sandbox) = found.sandbox.filter(|_| is_own) {
+                self.sandbox.destroy(sandbox).await.expect("a box can be ended");
+            }
+        }
         self.sandbox.destroy(self.spec.sandbox).await.expect("a box can be ended");
         self.sandbox.destroy(self.spec.sandbox).await.expect("a box can be ended twice");
         // The disk goes before anything is asserted: a failed test leaves nothing either.
@@ -184,6 +194,17 @@ macro_rules! conformance {
                 lifecycle: a_second_box_of_a_session_displaces_the_first,
                 lifecycle: a_command_outlives_the_worker_that_started_it,
                 lifecycle: the_box_is_listed_with_its_owner,
+                lifecycle: a_disk_that_another_box_left_is_not_used,
+                rest: a_frozen_box_stands_still_and_goes_on,
+                rest: a_frozen_box_can_be_ended,
+                rest: a_late_worker_freezes_nothing,
+                rest: a_command_counts_as_long_as_it_runs,
+                rest: files_come_back_as_they_were,
+                rest: a_large_file_with_holes_takes_no_room,
+                rest: everything_stands_still_while_files_are_saved,
+                rest: a_box_that_was_not_restored_to_its_end_is_not_used,
+                rest: an_archive_never_leads_out_of_the_files,
+                rest: a_checkpoint_that_is_gone_or_changed_is_not_restored,
             );
         }
     };

@@ -3,7 +3,7 @@
 use serde_json::json;
 use sojourn::{
     domain::decide::{Command, Input},
-    store::sandbox::LiveSandbox,
+    store::sandbox::NewSandbox,
 };
 
 use super::{
@@ -99,12 +99,13 @@ async fn no_box_is_begun_for_a_session_that_is_closed_or_lost() {
     let id = world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await;
     let first = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
     let second = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
-    let row = || LiveSandbox {
+    let row = || NewSandbox {
         tenant: world.tenant,
         session: id,
         sandbox: world.origin.id(),
         node: uuid::Uuid::from_u128(2),
-        is_announced: false,
+        life: None,
+        rest_after: std::time::Duration::from_secs(60),
     };
     assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));
     let held = row();

@@ -7,6 +7,8 @@ mod faults;
 mod fold;
 mod handover;
 mod limits;
+mod rest;
+mod rotation;
 mod steering;
 mod task;
 mod tools;

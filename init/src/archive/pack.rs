@@ -1,0 +1,257 @@
+//! Writing the archive: a walk that follows no link and leaves nothing out.
+//!
+//! Entries stand in the order of their names, so that equal files give equal archives.
+//! The walk is that of the command's user: what its owner may not read is made readable
+//! for the moment, since a checkpoint must not fail on `chmod 000`.
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, CString, OsStr},
+    fs::File,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{ffi::OsStrExt, net::UnixStream},
+    },
+    path::Path,
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chmodat, fgetxattr, flistxattr, openat, readlinkat,
+        statat,
+    },
+    io::Errno,
+};
+use sojourn_init::{frame, protocol::Answer};
+use tar::{Builder, EntryType, Header};
+
+use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, PART_BYTES, ROOTS, hex, refused};
+
+/// Bytes of a link that fit into a header; longer ones get an entry of their own.
+const LINK_BYTES_MAX: usize = 100;
+/// Largest list of attributes, and largest attribute, that the kernel gives.
+const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
+
+pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
+    let mut packer = Packer {
+        builder: Builder::new(Parts { caller, buffer: Vec::new() }),
+        links: HashMap::new(),
+        entries: 0,
+    };
+    for (name, path) in ROOTS {
+        let path = CString::new(path)?;
+        let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)?;
+        packer.directory(CWD.as_fd(), &path, name.as_bytes(), &stat)?;
+    }
+    packer.builder.into_inner()?.flush()
+}
+
+/// What is written, cut into frames.
+struct Parts<'a> {
+    caller: &'a mut UnixStream,
+    buffer: Vec<u8>,
+}
+
+impl Write for Parts<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= PART_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        for part in self.buffer.chunks(PART_BYTES) {
+            frame::write(self.caller, &Answer::Part {}, part)?;
+        }
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+struct Packer<'a> {
+    builder: Builder<Parts<'a>>,
+    /// The first name of each file that has several.
+    links: HashMap<(u64, u64), Vec<u8>>,
+    entries: u64,
+}
+
+impl Packer<'_> {
+    fn directory(&mut self, parent: impl AsFd, name: &CStr, archived: &[u8], stat: &Stat) -> io::Result<()> {
+        let parent = parent.as_fd();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (directory, was) = readable(parent, name, flags, stat, 0o700)?;
+        let walked = self.walk(&directory, archived, stat);
+        if let Some(was) = was {
+            chmodat(parent, name, was, AtFlags::empty())?;
+        }
+        walked
+    }
+
+    fn walk(&mut self, directory: &OwnedFd, archived: &[u8], stat: &Stat) -> io::Result<()> {
+        self.entry(archived, EntryType::Directory, stat, Some(directory), &[])?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(directory)? {
+            let name = entry?.file_name().to_owned();
+            if name.as_bytes() != b"." && name.as_bytes() != b".." {
+                names.push(name);
+            }
+        }
+        names.sort();
+        for name in names {
+            let archived = [archived, b"/", name.as_bytes()].concat();
+            let stat = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            self.child(directory, &name, &archived, &stat)?;
+        }
+        Ok(())
+    }
+
+    fn child(&mut self, directory: &OwnedFd, name: &CStr, archived: &[u8], stat: &Stat) -> io::Result<()> {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => self.directory(directory, name, archived, stat),
+            FileType::RegularFile => self.file(directory, name, archived, stat),
+            FileType::Symlink => {
+                let target = readlinkat(directory, name, Vec::new())?;
+                self.entry(archived, EntryType::Symlink, stat, None, target.as_bytes())
+            }
+            FileType::Fifo => self.entry(archived, EntryType::Fifo, stat, None, &[]),
+            // A socket is nothing without its process, and devices cannot be made here.
+            FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => {
+                Ok(())
+            }
+        }
+    }
+
+    fn file(&mut self, directory: &OwnedFd, name: &CStr, archived: &[u8], stat: &Stat) -> io::Result<()> {
+        if stat.st_nlink > 1 {
+            let first = self.links.entry((stat.st_dev, stat.st_ino)).or_insert_with(|| archived.to_owned());
+            if first != archived {
+                let first = first.clone();
+                return self.entry(archived, EntryType::Link, stat, None, &first);
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let (file, was) = readable(directory.as_fd(), name, flags, stat, 0o600)?;
+        if let Some(was) = was {
+            chmodat(directory, name, was, AtFlags::empty())?;
+        }
+        self.entry(archived, EntryType::Regular, stat, Some(&file), &[])
+    }
+
+    /// One entry; the content is that of `open`, when it is a file.
+    fn entry(
+        &mut self,
+        archived: &[u8],
+        kind: EntryType,
+        stat: &Stat,
+        open: Option<&OwnedFd>,
+        link: &[u8],
+    ) -> io::Result<()> {
+        self.entries += 1;
+        if archived.len() > NAME_BYTES_MAX {
+            return Err(refused(format!("a path is longer than {NAME_BYTES_MAX} bytes")));
+        }
+        if self.entries > ENTRIES_MAX {
+            return Err(refused(format!("there are more than {ENTRIES_MAX} files")));
+        }
+        self.extensions(stat, open)?;
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(stat.st_mode & 0o7777);
+        header.set_uid(stat.st_uid.into());
+        header.set_gid(stat.st_gid.into());
+        header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
+        header.set_size(0);
+        if link.len() <= LINK_BYTES_MAX {
+            header.set_link_name_literal(link)?;
+        } else {
+            self.long_link(link)?;
+        }
+        let path = Path::new(OsStr::from_bytes(archived));
+        match open.filter(|_| kind == EntryType::Regular) {
+            Some(file) => {
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                header.set_size(size);
+                // Exactly what the header says, whatever has become of the file.
+                let content = File::from(file.try_clone()?).chain(io::repeat(0)).take(size);
+                self.builder.append_data(&mut header, path, content)
+            }
+            None => self.builder.append_data(&mut header, path, io::empty()),
+        }
+    }
+
+    fn extensions(&mut self, stat: &Stat, open: Option<&OwnedFd>) -> io::Result<()> {
+        let mut extensions = Vec::new();
+        if stat.st_mtime_nsec > 0 {
+            let time = format!("{}.{:09}", stat.st_mtime, stat.st_mtime_nsec);
+            extensions.push(("mtime".to_owned(), time));
+        }
+        if let Some(open) = open {
+            extensions.extend(attributes(open)?);
+        }
+        let extensions = extensions.iter().map(|(key, value)| (key.as_str(), value.as_bytes()));
+        self.builder.append_pax_extensions(extensions)
+    }
+
+    /// The entry before one whose link is too long for its header (GNU's `K`).
+    fn long_link(&mut self, link: &[u8]) -> io::Result<()> {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(EntryType::GNULongLink);
+        header.set_path("././@LongLink")?;
+        header.set_mode(0o644);
+        header.set_size(link.len() as u64 + 1);
+        header.set_cksum();
+        self.builder.append(&header, [link, b"\0"].concat().as_slice())
+    }
+}
+
+/// Opens what its owner may have closed to itself; returns the rights that it had, if it
+/// had to be opened wider.
+fn readable(
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+    flags: OFlags,
+    stat: &Stat,
+    wanted: u32,
+) -> io::Result<(OwnedFd, Option<Mode>)> {
+    let was = Mode::from_raw_mode(stat.st_mode & 0o7777);
+    let wide = was | Mode::from_raw_mode(wanted);
+    let is_closed = FileType::from_raw_mode(stat.st_mode) == FileType::Directory && wide != was;
+    if !is_closed {
+        match openat(parent, name, flags, Mode::empty()) {
+            Err(Errno::ACCESS) => {}
+            opened => return Ok((opened?, None)),
+        }
+    }
+    // It is no link: the walk has just looked, and nothing else runs.
+    chmodat(parent, name, wide, AtFlags::empty())?;
+    match openat(parent, name, flags, Mode::empty()) {
+        Ok(opened) => Ok((opened, Some(was))),
+        Err(error) => {
+            chmodat(parent, name, was, AtFlags::empty())?;
+            Err(error.into())
+        }
+    }
+}
+
+fn attributes(file: &OwnedFd) -> io::Result<Vec<(String, String)>> {
+    let mut names = vec![0; ATTRIBUTE_BYTES_MAX];
+    let length = match flistxattr(file, &mut names[..]) {
+        Ok(length) => length,
+        Err(Errno::OPNOTSUPP) => 0,
+        Err(error) => return Err(error.into()),
+    };
+    let mut found = Vec::new();
+    for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        if !name.starts_with(OWN_ATTRIBUTES.as_bytes()) {
+            continue;
+        }
+        let mut value = vec![0; ATTRIBUTE_BYTES_MAX];
+        let length = fgetxattr(file, name, &mut value[..])?;
+        found.push((format!("{ATTRIBUTE}{}", hex(name)), hex(&value[..length])));
+    }
+    found.sort();
+    Ok(found)
+}

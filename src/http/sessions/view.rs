@@ -1,0 +1,51 @@
+//! Sessions as they are answered: the fold of the log, and what stands outside of it.
+
+use crate::{
+    domain::{Session, Status},
+    store::{self, Tx, sandbox::Shown},
+    wire::{
+        sandbox::{SandboxState, SandboxView},
+        session::SessionView,
+    },
+};
+
+/// Sessions with what they wait for and their sandboxes.
+pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionView>, store::Error> {
+    let waits = tx.waits(&sessions).await?;
+    let mut sandboxes = tx.sandboxes(&sessions).await?;
+    let view = |session: Session| {
+        let id = session.id;
+        let is_archived = session.status == Status::Archived;
+        // The files of a closed session are gone with its sandbox.
+        let shown = sandboxes.remove(&id).filter(|shown| !(is_archived && shown.is_ended));
+        SessionView {
+            sandbox: shown.map(|shown| sandbox(&shown)),
+            ..SessionView::from(session).waiting(waits.get(&id).copied())
+        }
+    };
+    Ok(sessions.into_iter().map(view).collect())
+}
+
+/// One session.
+pub async fn view(tx: &mut Tx, session: Session) -> Result<SessionView, store::Error> {
+    let mut views = views(tx, vec![session]).await?;
+    Ok(views.pop().expect("one session has one view"))
+}
+
+fn sandbox(shown: &Shown) -> SandboxView {
+    let state = match shown.state.as_str() {
+        "frozen" => SandboxState::Frozen,
+        "ending" => SandboxState::Stopping,
+        "ended" if shown.is_put_away => SandboxState::Hibernated,
+        "ended" => SandboxState::Lost,
+        _ if shown.is_announced => SandboxState::Running,
+        _ => SandboxState::Starting,
+    };
+    SandboxView {
+        id: shown.sandbox,
+        state,
+        checkpoint_id: shown.checkpoint,
+        created_at: shown.created_at,
+        expires_at: shown.expires_at.filter(|_| !shown.is_ended),
+    }
+}

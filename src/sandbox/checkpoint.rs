@@ -1,0 +1,184 @@
+//! Checkpoints: the session's files as `tar` in `zstd`, one format for every provider.
+//!
+//! Called by `worker`. On its way the archive lies in a file that has no name, because
+//! the blob's own name is the SHA-256 of what is compressed and is known only at its
+//! end. A checkpoint counts when the blob store has given it back whole; before a box
+//! gets a byte of one, it is read whole and compared with its name.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Read, Seek, Write},
+};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::{sync::mpsc, task::spawn_blocking};
+
+use super::{Fault, Grip, Sandbox};
+use crate::{
+    base::{
+        limit::{ARCHIVE_PART_BYTES, ARCHIVE_PARTS_WAITING, CHECKPOINT_BYTES_MAX},
+        text::hex,
+    },
+    blob::{self, Blobs},
+};
+
+/// Level of the compression: the first step saves the most and costs the least.
+const LEVEL: i32 = 1;
+
+/// A checkpoint that the blob store has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// SHA-256 of the blob, in hexadecimal; also the last part of its key.
+    pub digest: String,
+    /// Bytes of the blob.
+    pub bytes: u64,
+}
+
+/// The key of a checkpoint, below its session's.
+pub fn key(session: &str, digest: &str) -> String {
+    format!("{session}/checkpoints/{digest}")
+}
+
+/// Saves the files of a box below `session`, unless the store has the same already as
+/// `known`. Dropped, it leaves at most a blob that is replaced or removed later.
+///
+/// # Errors
+/// Those of the box, and `Unavailable` when the files could not be stored whole.
+pub async fn save(
+    sandbox: &dyn Sandbox,
+    grip: Grip,
+    blobs: &Blobs,
+    session: &str,
+    known: Option<&str>,
+) -> Result<Saved, Fault> {
+    let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
+    let file = blobs.scratch().map_err(|error| away(&error))?;
+    let compressed = spawn_blocking(move || compress(file, receiver));
+    let packed = sandbox.pack(grip, sender).await;
+    let compressed = compressed.await.map_err(|error| away(&error))?;
+    packed?;
+    let (file, saved) = compressed.map_err(|error| away(&error))?;
+    if known == Some(saved.digest.as_str()) {
+        return Ok(saved);
+    }
+    let key = key(session, &saved.digest);
+    blobs.put_file(&key, file).await.map_err(|error| away(&error))?;
+    let (_, stored) = fetch(blobs, &key).await?;
+    if stored != saved.digest {
+        return Err(Fault::Unavailable("the blob store did not keep the files as they are".to_owned()));
+    }
+    Ok(saved)
+}
+
+/// Fills a fresh box with the checkpoint of this digest.
+///
+/// # Errors
+/// `NotFound` when the store has it no more, or not as it was; those of the box.
+pub async fn load(
+    sandbox: &dyn Sandbox,
+    grip: Grip,
+    blobs: &Blobs,
+    session: &str,
+    digest: &str,
+) -> Result<(), Fault> {
+    let (file, stored) = fetch(blobs, &key(session, digest)).await?;
+    if stored != digest {
+        return Err(Fault::NotFound("the checkpoint is not what was stored".to_owned()));
+    }
+    let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
+    let expanded = spawn_blocking(move || expand(file, &sender));
+    let unpacked = sandbox.unpack(grip, receiver).await;
+    let expanded = expanded.await.map_err(|error| away(&error))?;
+    // A box that refused the rest has said why.
+    unpacked.and(expanded)
+}
+
+/// A blob as a file, and the digest of what came.
+async fn fetch(blobs: &Blobs, key: &str) -> Result<(File, String), Fault> {
+    let missing = |error: blob::Error| match error {
+        blob::Error::NotFound => Fault::NotFound("the checkpoint is gone from the blob store".to_owned()),
+        error @ blob::Error::Unavailable(_) => away(&error),
+    };
+    let file = blobs.get_file(key).await.map_err(missing)?;
+    let digested = spawn_blocking(move || digest(file)).await.map_err(|error| away(&error))?;
+    digested.map_err(|error| away(&error))
+}
+
+fn compress(file: File, mut parts: mpsc::Receiver<Bytes>) -> io::Result<(File, Saved)> {
+    let out = Digesting { inner: BufWriter::new(file), hasher: Sha256::new(), bytes: 0 };
+    let mut encoder = zstd::Encoder::new(out, LEVEL)?;
+    while let Some(part) = parts.blocking_recv() {
+        encoder.write_all(&part)?;
+    }
+    let mut out = encoder.finish()?;
+    out.flush()?;
+    let saved = Saved { digest: hex(&out.hasher.finalize()), bytes: out.bytes };
+    let mut file = out.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.rewind()?;
+    Ok((file, saved))
+}
+
+fn expand(file: File, parts: &mpsc::Sender<Result<Bytes, Fault>>) -> Result<(), Fault> {
+    let read = || -> io::Result<()> {
+        // More than any checkpoint has is a bomb.
+        let mut decoder = zstd::Decoder::new(file)?.take(CHECKPOINT_BYTES_MAX);
+        loop {
+            let mut part = vec![0; ARCHIVE_PART_BYTES];
+            let mut filled = 0;
+            while filled < part.len() {
+                match decoder.read(&mut part[filled..])? {
+                    0 => break,
+                    length => filled += length,
+                }
+            }
+            part.truncate(filled);
+            if filled == 0 || parts.blocking_send(Ok(part.into())).is_err() {
+                return Ok(());
+            }
+        }
+    };
+    let Err(error) = read() else { return Ok(()) };
+    let fault = Fault::Refused(format!("the checkpoint cannot be read: {error}"));
+    // The box must not take half an archive for a whole one.
+    let _ = parts.blocking_send(Err(fault.clone()));
+    Err(fault)
+}
+
+fn digest(mut file: File) -> io::Result<(File, String)> {
+    let mut hasher = Sha256::new();
+    let mut reader = BufReader::new(&file);
+    let mut chunk = vec![0; ARCHIVE_PART_BYTES];
+    loop {
+        match reader.read(&mut chunk)? {
+            0 => break,
+            length => hasher.update(&chunk[..length]),
+        }
+    }
+    file.rewind()?;
+    Ok((file, hex(&hasher.finalize())))
+}
+
+/// Counts and digests what passes.
+struct Digesting<W> {
+    inner: W,
+    hasher: Sha256,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let length = self.inner.write(bytes)?;
+        self.hasher.update(&bytes[..length]);
+        self.bytes += length as u64;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn away(error: &dyn std::fmt::Display) -> Fault {
+    Fault::Unavailable(format!("its files cannot be saved or restored: {error}"))
+}

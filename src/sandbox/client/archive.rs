@@ -1,0 +1,111 @@
+//! The session's files on their way out of a box and into one: many frames, one call.
+
+use std::io;
+
+use bytes::Bytes;
+use sojourn_init::{
+    frame,
+    protocol::{Answer, Call},
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::mpsc,
+    time::timeout,
+};
+
+use super::{Broken, Init, answer, fault, misfit};
+use crate::{base::limit, sandbox::Fault};
+
+impl Init {
+    /// Sends the archive on, part by part.
+    pub async fn pack(&self, epoch: i64, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        let mut stream = self.call_out(&Call::Pack { epoch }).await?;
+        let mut sent = 0u64;
+        loop {
+            match timeout(limit::ARCHIVE_PART_TIMEOUT, answer(&mut stream)).await {
+                Ok(Ok((Answer::Part {}, part))) => {
+                    sent += part.len() as u64;
+                    if sent > limit::CHECKPOINT_BYTES_MAX {
+                        let max = limit::CHECKPOINT_BYTES_MAX;
+                        return Err(Fault::Refused(format!("its files are more than {max} bytes")));
+                    }
+                    let nobody = || Fault::Unavailable("nobody takes its files".to_owned());
+                    parts.send(part.into()).await.map_err(|_| nobody())?;
+                }
+                Ok(Ok((Answer::Done {}, _))) => return Ok(()),
+                Ok(Ok((Answer::Fault { kind, message }, _))) => return Err(fault(kind, &message)),
+                Ok(Ok((other, _))) => return Err(misfit(&other)),
+                Ok(Err(error)) => return Err(self.broke(&error).await),
+                Err(_) => return Err(Fault::Unavailable("its files do not arrive".to_owned())),
+            }
+        }
+    }
+
+    /// Brings an archive into the box.
+    pub async fn unpack(
+        &self,
+        epoch: i64,
+        mut parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        let (mut ears, mut mouth) = self.call_out(&Call::Unpack { epoch }).await?.into_split();
+        let told = async {
+            while let Some(part) = parts.recv().await {
+                if send(&mut mouth, &Answer::Part {}, &part?).await.is_err() {
+                    // Its answer says why.
+                    return Ok(());
+                }
+            }
+            let _ = send(&mut mouth, &Answer::Done {}, &[]).await;
+            Ok(())
+        };
+        let heard = hear(&mut ears);
+        tokio::pin!(told, heard);
+        // An answer before the end is a refusal; the rest need not be sent.
+        let heard = tokio::select! {
+            told = &mut told => { told?; heard.await }
+            heard = &mut heard => heard,
+        };
+        match heard {
+            Ok((Answer::Done {}, _)) => Ok(()),
+            Ok((Answer::Fault { kind, message }, _)) => Err(fault(kind, &message)),
+            Ok((other, _)) => Err(misfit(&other)),
+            Err(error) => Err(self.broke(&error).await),
+        }
+    }
+
+    async fn call_out(&self, call: &Call) -> Result<UnixStream, Fault> {
+        let off = |error: io::Error| Fault::Unavailable(format!("its init broke off: {error}"));
+        let request = frame::encode(call, 0).map_err(off)?;
+        let mut stream = match self.connect().await {
+            Ok(stream) => stream,
+            Err(Broken::Gone) => return Err(Fault::Gone),
+            Err(Broken::Off(error)) => return Err(off(error)),
+        };
+        stream.write_all(&request).await.map_err(off)?;
+        Ok(stream)
+    }
+
+    async fn broke(&self, error: &io::Error) -> Fault {
+        match self.is_alive().await {
+            true => Fault::Unavailable(format!("its init broke off: {error}")),
+            false => Fault::Gone,
+        }
+    }
+}
+
+async fn hear(ears: &mut OwnedReadHalf) -> io::Result<(Answer, Vec<u8>)> {
+    let unpacked = timeout(limit::ARCHIVE_UNPACK_TIMEOUT, answer(ears)).await;
+    unpacked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn send(mouth: &mut OwnedWriteHalf, word: &Answer, part: &[u8]) -> io::Result<()> {
+    let taken = timeout(limit::ARCHIVE_PART_TIMEOUT, async {
+        mouth.write_all(&frame::encode(word, part.len())?).await?;
+        mouth.write_all(part).await
+    });
+    taken.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}

@@ -1,0 +1,174 @@
+//! Freezing a box, and who may.
+//!
+//! Called by `local`. Init cannot be asked: it stands still with its box. So the host
+//! itself keeps the highest epoch that has attached, in a file that no box sees, and
+//! whoever freezes or thaws holds that file's lock: a worker that lost the session and
+//! does not know it yet never stops a box that another one works with.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Read, Seek, Write},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use super::unavailable;
+use crate::{
+    base::limit::{FREEZE_TIMEOUT, SANDBOX_START_POLL},
+    sandbox::Fault,
+};
+
+/// The right to freeze and thaw one box, until it is dropped.
+pub struct Gate {
+    _file: File,
+}
+
+impl Gate {
+    /// Waits for the box's gate and passes it with an epoch.
+    ///
+    /// # Errors
+    /// `Gone` when there is no such box, `Stale` when a higher epoch has passed.
+    pub async fn pass(box_dir: &Path, epoch: i64) -> Result<Self, Fault> {
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(box_dir.join("gate"));
+        let mut file = match file {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Gone),
+            Err(error) => return Err(unavailable("its gate cannot be opened", &error)),
+        };
+        let until = Instant::now() + 2 * FREEZE_TIMEOUT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    tokio::time::sleep(SANDBOX_START_POLL.0).await;
+                }
+                Err(error) => return Err(unavailable("its gate cannot be locked", &error.into())),
+            }
+        }
+        let passed =
+            pass(&mut file, epoch).map_err(|error| unavailable("its gate cannot be read", &error))?;
+        if passed { Ok(Self { _file: file }) } else { Err(Fault::Stale) }
+    }
+}
+
+/// Whether no higher epoch was here before; notes this one.
+fn pass(file: &mut File, epoch: i64) -> io::Result<bool> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    if text.trim().parse().is_ok_and(|before: i64| before > epoch) {
+        return Ok(false);
+    }
+    file.rewind()?;
+    // Of one length, so that no rest of an older number stays behind it.
+    write!(file, "{epoch:20}")?;
+    Ok(true)
+}
+
+/// What stops the processes of one cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Freezer {
+    /// `cgroup.freeze`; its processes can be killed while they stand still.
+    Unified(PathBuf),
+    /// `freezer.state` of v1; a killed process dies when it is thawed.
+    Legacy(PathBuf),
+}
+
+impl Freezer {
+    /// The freezer of a box: of its directories below all hierarchies, the v2 one
+    /// with processes in it first.
+    pub fn among(directories: &[PathBuf]) -> Option<Self> {
+        let is_populated = |directory: &PathBuf| {
+            let events = fs::read_to_string(directory.join("cgroup.events")).unwrap_or_default();
+            events.lines().any(|line| line == "populated 1") && directory.join("cgroup.freeze").exists()
+        };
+        let has_state = |directory: &PathBuf| directory.join("freezer.state").exists();
+        let unified = directories.iter().find(|directory| is_populated(directory));
+        let legacy = || directories.iter().find(|directory| has_state(directory));
+        match unified {
+            Some(directory) => Some(Self::Unified(directory.clone())),
+            None => legacy().cloned().map(Self::Legacy),
+        }
+    }
+
+    /// Whether every process stands still.
+    pub fn is_frozen(&self) -> bool {
+        match self {
+            Self::Unified(directory) => {
+                let events = fs::read_to_string(directory.join("cgroup.events")).unwrap_or_default();
+                events.lines().any(|line| line == "frozen 1")
+            }
+            Self::Legacy(directory) => fs::read_to_string(directory.join("freezer.state"))
+                .is_ok_and(|state| state.trim() == "FROZEN"),
+        }
+    }
+
+    /// Stops or lets go, and waits until it is so.
+    pub async fn set(&self, freeze: bool) -> Result<(), Fault> {
+        let until = Instant::now() + FREEZE_TIMEOUT;
+        let mut pause = Duration::from_micros(100);
+        self.write(freeze)?;
+        while self.is_frozen() != freeze {
+            if Instant::now() >= until {
+                if freeze {
+                    // Half a frozen box would hang its next caller.
+                    self.write(false)?;
+                }
+                return Err(Fault::Unavailable("its processes do not come to a stand".to_owned()));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SANDBOX_START_POLL.1);
+            if freeze && matches!(self, Self::Legacy(_)) {
+                // A v1 freezer that was too slow gives up; asked again, it goes on.
+                self.write(true)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, freeze: bool) -> Result<(), Fault> {
+        let written = match self {
+            Self::Unified(directory) => {
+                fs::write(directory.join("cgroup.freeze"), if freeze { "1" } else { "0" })
+            }
+            Self::Legacy(directory) => {
+                fs::write(directory.join("freezer.state"), if freeze { "FROZEN" } else { "THAWED" })
+            }
+        };
+        written.map_err(|error| unavailable("its cgroup cannot be frozen or thawed", &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_gate_lets_no_lower_epoch_pass() {
+        let directory = tempfile::tempdir().unwrap();
+        for epoch in [1, 7, 7, 123] {
+            assert!(Gate::pass(directory.path(), epoch).await.is_ok(), "{epoch}");
+        }
+        assert_eq!(Gate::pass(directory.path(), 99).await.err(), Some(Fault::Stale));
+        assert!(Gate::pass(directory.path(), 1_000).await.is_ok());
+        assert_eq!(Gate::pass(&directory.path().join("never"), 1).await.err(), Some(Fault::Gone));
+    }
+
+    #[test]
+    fn the_freezer_that_has_the_processes_is_taken() {
+        let root = tempfile::tempdir().unwrap();
+        let (v1, v2) = (root.path().join("v1"), root.path().join("v2"));
+        fs::create_dir(&v1).unwrap();
+        fs::create_dir(&v2).unwrap();
+        let both = [v1.clone(), v2.clone()];
+        assert_eq!(Freezer::among(&both), None);
+        fs::write(v1.join("freezer.state"), "THAWED\n").unwrap();
+        fs::write(v2.join("cgroup.freeze"), "0\n").unwrap();
+        fs::write(v2.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
+        assert_eq!(Freezer::among(&both), Some(Freezer::Legacy(v1)));
+        fs::write(v2.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        let unified = Freezer::among(&both).unwrap();
+        assert_eq!(unified, Freezer::Unified(v2));
+        assert!(unified.is_frozen());
+    }
+}

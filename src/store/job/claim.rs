@@ -1,0 +1,190 @@
+//! Taking jobs: which of those that are due, for whom, and in which order.
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{Kind, millis};
+use crate::{
+    base::{Id, limit},
+    domain::{SessionId, TenantId},
+    store::{Result, Store},
+};
+
+/// Who claims, and which boxes it can reach.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimant {
+    pub worker: Uuid,
+    pub node: Uuid,
+    pub lease: Duration,
+    /// How long a node may be silent before its boxes are given up.
+    pub node_silence: Duration,
+}
+
+/// A job that was taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub kind: Kind,
+    pub epoch: i64,
+    /// The holder before let its lease run out: it crashed or hangs.
+    pub taken_over: bool,
+    /// How often that has happened since the job was last done.
+    pub takeovers: i32,
+}
+
+#[derive(FromRow)]
+struct ClaimRow {
+    tenant_id: Uuid,
+    session_id: Uuid,
+    kind: String,
+    epoch: i64,
+    taken_over: bool,
+    takeovers: i32,
+}
+
+impl Store {
+    /// Takes up to `jobs_max` ready jobs: of each tenant in turn, beginning after the
+    /// tenant `after`, the longest waiting first.
+    ///
+    /// One visit takes `weight` jobs of a tenant, and never more than its concurrency
+    /// leaves; tenants and their jobs are found by the index `job_tenant`, what is held
+    /// by `job_held`. Job and session are locked together and skipped together: a
+    /// command that holds the session is never waited for, so the two cannot deadlock.
+    /// A lease that ran out while the server was down is honoured for one more lease:
+    /// its holder could not renew it.
+    ///
+    /// A session has one holder: a turn waits for a rest that is under way, and a rest
+    /// for every turn that is held or due. Two claims at once may not know of each
+    /// other; the later one finds another epoch under its lock than before and passes by.
+    ///
+    /// With `takes_over`, also jobs whose holder let its lease run out.
+    pub async fn claim(
+        &self,
+        claimant: Claimant,
+        takes_over: bool,
+        after: TenantId,
+        jobs_max: i64,
+    ) -> Result<Vec<Claimed>> {
+        let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
+            .bind(claimant.worker)
+            .bind(claimant.node)
+            .bind(millis(claimant.lease))
+            .bind(millis(claimant.node_silence))
+            .bind(jobs_max)
+            .bind(after.uuid())
+            .bind(limit::CLAIM_TENANTS_MAX)
+            .bind(limit::TENANT_JOBS_MAX)
+            .bind(takes_over)
+            .fetch_all(&self.system)
+            .await?;
+        let claimed = |row: ClaimRow| Claimed {
+            tenant: Id::from_uuid(row.tenant_id),
+            session: Id::from_uuid(row.session_id),
+            kind: Kind::from_word(&row.kind),
+            epoch: row.epoch,
+            taken_over: row.taken_over,
+            takeovers: row.takeovers,
+        };
+        Ok(rows.into_iter().map(claimed).collect())
+    }
+
+    /// The tenant after which a claim should go on that found nothing to take of the
+    /// first `CLAIM_TENANTS_MAX`; `None` when there are no more than those.
+    pub async fn skip_tenants(&self, after: TenantId) -> Result<Option<TenantId>> {
+        let row: Option<(Option<Uuid>,)> = sqlx::query_as(
+            "with recursive visited as (
+                (select tenant_id, 1 as place from job where tenant_id > $1 order by tenant_id limit 1)
+                union all
+                select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1),
+                       v.place + 1
+                from visited v
+                where v.tenant_id is not null and v.place < $2
+             )
+             select tenant_id from visited where place = $2",
+        )
+        .bind(after.uuid())
+        .bind(limit::CLAIM_TENANTS_MAX)
+        .fetch_optional(&self.system)
+        .await?;
+        Ok(row.and_then(|(tenant,)| tenant).map(Id::from_uuid))
+    }
+}
+
+/// $1 worker, $2 node, $3 lease and $4 silence of a node in ms, $5 jobs, $6 the
+/// tenant served last, $7 tenants of one visit, $8 concurrency by default, $9 whether
+/// leases that ran out are taken over.
+const CLAIM: &str = "
+with recursive visited as (
+    (select tenant_id, 1 as place from job where tenant_id > $6 order by tenant_id limit 1)
+    union all
+    select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1), v.place + 1
+    from visited v
+    where v.tenant_id is not null and v.place < $7
+), again as (
+    -- Round the corner: those up to and including the one that was served last.
+    (select tenant_id, 1000 + 1 as place from job where tenant_id <= $6 order by tenant_id limit 1)
+    union all
+    select (
+        select j.tenant_id from job j
+        where j.tenant_id > v.tenant_id and j.tenant_id <= $6
+        order by j.tenant_id
+        limit 1
+    ), v.place + 1
+    from again v
+    where v.tenant_id is not null and v.place < 1000 + $7
+), round as (
+    select tenant_id, place from visited where tenant_id is not null
+    union all
+    select tenant_id, place from again where tenant_id is not null
+), due as (
+    select d.tenant_id, d.session_id, d.kind, d.taken_over
+    from round r
+    join tenant t on t.tenant_id = r.tenant_id and t.suspended_at is null
+    cross join lateral (
+        select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
+        from job j
+        join session s using (tenant_id, session_id)
+        where j.tenant_id = r.tenant_id
+          and j.ready_at <= now()
+          and (j.worker_id is null
+               or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
+          and (j.node_id is null or j.node_id = $2 or j.kind <> 'rest' and not exists (
+              select from node n
+              where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
+          ))
+          and not exists (
+              select from job o
+              where o.tenant_id = j.tenant_id
+                and o.session_id = j.session_id
+                and (j.kind = 'turn' and o.kind = 'rest' and o.worker_id is not null and o.ready_at > now()
+                     or j.kind = 'rest' and o.kind = 'turn' and (o.worker_id is not null or o.ready_at <= now()))
+          )
+          and s.epoch = (
+              select e.epoch from session e where e.tenant_id = j.tenant_id and e.session_id = j.session_id
+          )
+        order by j.ready_at
+        limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
+            select count(*) from job h
+            where h.tenant_id = r.tenant_id and h.worker_id is not null and h.ready_at > now()
+        )))
+        for update of j, s skip locked
+    ) d
+    order by ceil(row_number() over (partition by d.tenant_id order by d.ready_at)::float8 / t.weight), r.place
+    limit $5
+), held as (
+    update job j
+    set worker_id = $1,
+        ready_at = now() + $3 * interval '1 millisecond',
+        takeovers = j.takeovers + due.taken_over::integer
+    from due
+    where j.tenant_id = due.tenant_id and j.session_id = due.session_id and j.kind = due.kind
+    returning j.tenant_id, j.session_id, j.kind, due.taken_over, j.takeovers
+)
+update session s
+set epoch = s.epoch + 1
+from held
+where s.tenant_id = held.tenant_id and s.session_id = held.session_id
+returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers";

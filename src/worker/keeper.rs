@@ -1,0 +1,411 @@
+//! One session's box under one lease: found, made, told of, given up.
+//!
+//! Called by `hands` for a turn and by `rest` between turns. Whatever becomes of the
+//! box is in the log before it is in its row, and a box is in the log before anything
+//! runs in it: a takeover reads there what can have begun.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{Worker, surroundings::Wish};
+use crate::{
+    base::{
+        backoff::Backoff,
+        limit::{CHECKPOINTS_KEPT, ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
+    },
+    domain::{Actor, Body, CheckpointId, SandboxId, TurnId, environment::Life, event::Draft},
+    harness::ToolFault,
+    journal::Halted,
+    sandbox::{Fault, Files, Grip, Sandbox, Spec, checkpoint},
+    store::{
+        self,
+        checkpoint::Checkpoint,
+        record::Fence,
+        sandbox::{Liveness, NewSandbox, Past},
+    },
+};
+
+/// Why a box ends whose disk the next one goes on with.
+const ROTATED: &str = "rotated";
+const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
+
+/// Who looks after a session's box.
+pub(super) struct Keeper {
+    pub worker: Worker,
+    pub fence: Fence,
+    /// The turn that it is for; none between turns.
+    pub turn: Option<TurnId>,
+    /// What a new box is like.
+    pub wish: Wish,
+}
+
+/// A box that answered, and how long it may be used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    pub id: SandboxId,
+    /// When it should be replaced, once nothing is under way in it.
+    pub rotates_at: Option<Instant>,
+    /// When it ends, whatever is.
+    pub ends_at: Option<Instant>,
+}
+
+impl Met {
+    pub(super) fn new(id: SandboxId, life: Option<Life>) -> Self {
+        let at = |left: fn(&Life) -> Duration| Some(Instant::now() + left(&life?));
+        Self { id, rotates_at: at(|life| life.rotates_in), ends_at: at(|life| life.ends_in) }
+    }
+}
+
+/// Where the files of a new box come from.
+struct Filled {
+    restored: Option<(Checkpoint, Duration)>,
+    files: Files,
+}
+
+impl Keeper {
+    pub(super) fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
+        self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
+    }
+
+    pub(super) fn grip(&self, sandbox: SandboxId) -> Grip {
+        Grip { sandbox, epoch: self.fence.epoch }
+    }
+
+    /// Says hello to the box that the rows know of; `None` when there is none.
+    pub(super) async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<Met>, ToolFault> {
+        let Fence { tenant, session, .. } = self.fence;
+        let Some(live) = self.worker.store.live_sandbox(tenant, session).await.map_err(away)? else {
+            return Ok(None);
+        };
+        let id = live.sandbox;
+        if live.node != self.worker.node {
+            // Claimed from another node: that one has been silent for too long.
+            self.write_off(id, "its node is gone").await?;
+            return Ok(None);
+        }
+        if let Liveness::Ending(reason) = &live.state {
+            self.finish_ending(sandbox, id, reason).await?;
+            return Ok(None);
+        }
+        match sandbox.attach(self.grip(id)).await {
+            Ok(()) if !live.is_announced => {
+                // Its maker died before it could say that the box is there.
+                self.announce(id, vec![Body::SandboxCreated { sandbox_id: id, duration_ms: 0 }]).await?;
+                Ok(Some(Met::new(id, live.life)))
+            }
+            Ok(()) => {
+                if live.state == Liveness::Frozen {
+                    self.thawed(id).await?;
+                }
+                Ok(Some(Met::new(id, live.life)))
+            }
+            Err(Fault::Gone) if !live.is_announced && !self.was_announced(id).await? => {
+                // Its maker died on the way: nothing ran in it, and nobody heard of it.
+                self.end_row(id).await?;
+                Ok(None)
+            }
+            Err(fault) => {
+                self.give_up(sandbox, id, fault, "it was gone when its session went on").await.map(|()| None)
+            }
+        }
+    }
+
+    /// Writes off a box that did not answer; it is ended first, so that no second one
+    /// lives beside it.
+    pub(super) async fn give_up(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+        fault: Fault,
+        gone: &str,
+    ) -> Result<(), ToolFault> {
+        match fault {
+            Fault::Stale => Err(ToolFault::Stale),
+            Fault::Gone => self.write_off(id, gone).await,
+            Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_) => {
+                sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+                self.write_off(id, &fault.to_string()).await
+            }
+        }
+    }
+
+    /// A new box with the session's files.
+    pub(super) async fn make(&self, sandbox: &dyn Sandbox) -> Result<Met, ToolFault> {
+        let Fence { tenant, session, epoch, .. } = self.fence;
+        let store = &self.worker.store;
+        let mut past = store.past_sandboxes(tenant, session).await.map_err(away)?;
+        let checkpoints = store.checkpoints(tenant, session).await.map_err(away)?;
+        let life = self.wish.life;
+        let started = Instant::now();
+        for attempt in 1.. {
+            let id: SandboxId = self.worker.journal.origin().id();
+            let new = NewSandbox {
+                tenant,
+                session,
+                sandbox: id,
+                node: self.worker.node,
+                life,
+                rest_after: life
+                    .map_or(Duration::MAX, |life| life.rotates_in)
+                    .min(self.worker.rest.freeze_after),
+            };
+            if !store.begin_sandbox(new, epoch).await.map_err(away)? {
+                return Err(ToolFault::Stale);
+            }
+            let spec = Spec {
+                sandbox: id,
+                tenant,
+                session,
+                limits: self.wish.limits,
+                env: self.wish.env.clone(),
+                previous: past.boxes.clone(),
+                restores: !checkpoints.is_empty(),
+            };
+            match self.fill(sandbox, &spec, &checkpoints).await {
+                Ok(filled) => {
+                    let duration_ms = started.elapsed().as_millis() as u64;
+                    self.announce(id, created(id, duration_ms, &filled, &past)).await?;
+                    return Ok(Met::new(id, life));
+                }
+                Err(fault) => {
+                    self.end_row(id).await?;
+                    // It may have been the last on the disk all the same.
+                    past.boxes.push(id);
+                    if fault == Fault::Stale {
+                        return Err(ToolFault::Stale);
+                    }
+                    tracing::warn!(session.id = %session, attempt, %fault, "a sandbox did not start");
+                    if attempt >= SANDBOX_START_ATTEMPTS_MAX {
+                        return Err(ToolFault::Unavailable(fault.to_string()));
+                    }
+                    tokio::time::sleep(BACKOFF.delay(attempt, self.worker.journal.origin())).await;
+                }
+            }
+        }
+        unreachable!("the loop above only ends by returning")
+    }
+
+    /// Makes the box and restores its files, from the newest checkpoint that there is.
+    /// Nothing is left behind when it fails.
+    async fn fill(&self, sandbox: &dyn Sandbox, spec: &Spec, from: &[Checkpoint]) -> Result<Filled, Fault> {
+        let mut spec = spec.clone();
+        let mut from = from.iter();
+        loop {
+            spec.restores = from.len() > 0;
+            let files = sandbox.create(&spec, self.fence.epoch).await?;
+            let Some(checkpoint) = from.next().filter(|_| files == Files::Fresh) else {
+                return Ok(Filled { restored: None, files });
+            };
+            let started = Instant::now();
+            let grip = self.grip(spec.sandbox);
+            let (blobs, session) = (&self.worker.blobs, self.blobs_of_session());
+            match checkpoint::load(sandbox, grip, blobs, &session, &checkpoint.digest).await {
+                Ok(()) => {
+                    return Ok(Filled { restored: Some((checkpoint.clone(), started.elapsed())), files });
+                }
+                Err(fault) => {
+                    sandbox.destroy(spec.sandbox).await?;
+                    if !matches!(fault, Fault::NotFound(_)) {
+                        return Err(fault);
+                    }
+                    tracing::error!(checkpoint.id = %checkpoint.checkpoint, %fault, "a checkpoint cannot be restored");
+                }
+            }
+        }
+    }
+
+    /// Saves the box's files, unless the newest checkpoint has just these.
+    pub(super) async fn save(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<CheckpointId, ToolFault> {
+        let Fence { tenant, session, .. } = self.fence;
+        let (store, blobs) = (&self.worker.store, &self.worker.blobs);
+        let started = Instant::now();
+        let latest = store.latest_checkpoint(tenant, session).await.map_err(away)?;
+        let known = latest.as_ref().map(|latest| latest.digest.as_str());
+        let saved = checkpoint::save(sandbox, self.grip(id), blobs, &self.blobs_of_session(), known).await;
+        let saved = saved.map_err(|fault| match fault {
+            Fault::Stale => ToolFault::Stale,
+            fault => ToolFault::Unavailable(fault.to_string()),
+        })?;
+        if let Some(latest) = latest.filter(|latest| latest.digest == saved.digest) {
+            return Ok(latest.checkpoint);
+        }
+        let checkpoint_id: CheckpointId = self.worker.journal.origin().id();
+        let added = store.add_checkpoint(self.fence, checkpoint_id, id, &saved.digest, saved.bytes).await;
+        if !added.map_err(away)? {
+            return Err(ToolFault::Stale);
+        }
+        let duration_ms = started.elapsed().as_millis() as u64;
+        let body =
+            Body::SandboxCheckpointCreated { sandbox_id: id, checkpoint_id, bytes: saved.bytes, duration_ms };
+        self.say(vec![body]).await?;
+        self.forget_old().await;
+        Ok(checkpoint_id)
+    }
+
+    /// Removes the checkpoints that newer ones have replaced.
+    async fn forget_old(&self) {
+        let Fence { tenant, session, .. } = self.fence;
+        let removed = self.worker.remove_checkpoints(tenant, session, CHECKPOINTS_KEPT as usize).await;
+        if let Err(error) = removed {
+            tracing::warn!(session.id = %session, error, "old checkpoints could not be removed; they are tried again");
+        }
+    }
+
+    /// Puts a new box in the place of one whose time is almost over. Its disk goes on;
+    /// the checkpoint is for the case that it does not.
+    pub(super) async fn rotate(&self, sandbox: &dyn Sandbox, old: &Met) -> Result<Met, ToolFault> {
+        let started = Instant::now();
+        let from = old.id;
+        self.say(vec![Body::SandboxRotationStarted { sandbox_id: from }]).await?;
+        let checkpoint = match self.save(sandbox, from).await {
+            Ok(checkpoint) => Some(checkpoint),
+            Err(ToolFault::Unavailable(reason)) => {
+                self.say(vec![Body::SandboxRotationFailed { sandbox_id: from, reason }]).await?;
+                if old.ends_at.is_some_and(|end| Instant::now() < end) {
+                    // It goes on until its end, and is tried again meanwhile.
+                    return Ok(Met { rotates_at: Some(Instant::now() + ROTATION_RETRY), ..*old });
+                }
+                None
+            }
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Hook(_))) => return Err(fault),
+        };
+        self.put_away(sandbox, from, ROTATED, checkpoint).await?;
+        match self.make(sandbox).await {
+            Ok(new) => {
+                let duration_ms = started.elapsed().as_millis() as u64;
+                let body =
+                    Body::SandboxRotationCompleted { from_sandbox_id: from, sandbox_id: new.id, duration_ms };
+                self.say(vec![body]).await?;
+                Ok(new)
+            }
+            Err(ToolFault::Unavailable(reason)) => {
+                let body = Body::SandboxRotationFailed { sandbox_id: from, reason: reason.clone() };
+                self.say(vec![body]).await?;
+                Err(ToolFault::Unavailable(reason))
+            }
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Hook(_))) => Err(fault),
+        }
+    }
+
+    /// Removes a box whose files are saved, and its disk where no other follows.
+    pub(super) async fn put_away(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+        reason: &str,
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<(), ToolFault> {
+        let ending = self.worker.store.ending_sandbox(self.fence, id, reason, checkpoint).await;
+        if !ending.map_err(away)? {
+            return Err(ToolFault::Stale);
+        }
+        self.finish_ending(sandbox, id, reason).await
+    }
+
+    /// Removes a box that is ending, whoever began it.
+    pub(super) async fn finish_ending(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+        reason: &str,
+    ) -> Result<(), ToolFault> {
+        self.say(vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }]).await?;
+        sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+        self.end_row(id).await?;
+        if reason == ROTATED {
+            return Ok(());
+        }
+        if let Err(fault) = sandbox.erase(self.fence.tenant, self.fence.session).await {
+            tracing::warn!(session.id = %self.fence.session, %fault, "a saved disk could not be removed; the reaper will");
+        }
+        Ok(())
+    }
+
+    /// Notes that a frozen box goes on, then says so: from the note on, the checkpoint
+    /// of its sleep is out of date.
+    pub(super) async fn thawed(&self, id: SandboxId) -> Result<(), ToolFault> {
+        let store = &self.worker.store;
+        if !store.thawed_sandbox(self.fence, id).await.map_err(away)? {
+            return Err(ToolFault::Stale);
+        }
+        let Fence { tenant, session, .. } = self.fence;
+        store.rest_soon(tenant, session, self.worker.rest.freeze_after).await.map_err(away)?;
+        self.say(vec![Body::SandboxThawed { sandbox_id: id }]).await
+    }
+
+    /// Whether the log says that the box is there: its maker may have died before the
+    /// row said so, too.
+    async fn was_announced(&self, id: SandboxId) -> Result<bool, ToolFault> {
+        let log = self.worker.journal.log(self.fence.tenant, self.fence.session, 0).await;
+        let log = log.map_err(|error| ToolFault::Away(error.to_string()))?;
+        let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
+        Ok(log.iter().any(|event| says(&event.draft.body)))
+    }
+
+    /// Says that the box is there, before anything runs in it.
+    async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), ToolFault> {
+        self.say(bodies).await?;
+        self.worker.store.announced_sandbox(self.fence.tenant, id).await.map_err(away)
+    }
+
+    /// Says that a box is gone before its row is: whoever finds no row finds that.
+    pub(super) async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
+        self.say(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
+        self.end_row(id).await
+    }
+
+    async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
+        self.worker.store.end_sandbox(self.fence.tenant, self.fence.session, id).await.map_err(away)
+    }
+
+    pub(super) async fn say(&self, bodies: Vec<Body>) -> Result<(), ToolFault> {
+        let draft = |body: Body| Draft {
+            id: self.worker.journal.origin().id(),
+            actor: Actor::system(),
+            level: body.level(),
+            turn_id: self.turn,
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        };
+        let drafts = bodies.into_iter().map(draft).collect();
+        match self.worker.journal.record(self.fence, self.turn, drafts).await {
+            Ok(_) => Ok(()),
+            Err(Halted::Stale | Halted::Moved) => Err(ToolFault::Stale),
+            Err(Halted::Failed(error)) => Err(ToolFault::Away(error.to_string())),
+        }
+    }
+
+    fn blobs_of_session(&self) -> String {
+        super::reap::blobs_of(self.fence.tenant, self.fence.session)
+    }
+}
+
+/// What is said of a new box: where its files are from, and which are gone.
+fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &Past) -> Vec<Body> {
+    let mut bodies = vec![Body::SandboxCreated { sandbox_id: id, duration_ms }];
+    if let Some((checkpoint, took)) = &filled.restored {
+        bodies.push(Body::SandboxCheckpointRestored {
+            sandbox_id: id,
+            checkpoint_id: checkpoint.checkpoint,
+            duration_ms: took.as_millis() as u64,
+        });
+    }
+    let restored = filled.restored.as_ref().map(|(checkpoint, _)| checkpoint);
+    let has_all = filled.files == Files::Kept
+        || !past.was_used
+        || restored.is_some_and(|restored| past.checkpoint == Some(restored.checkpoint));
+    if !has_all {
+        bodies.push(Body::SandboxFilesLost {
+            sandbox_id: id,
+            since: restored.map(|checkpoint| checkpoint.created_at),
+        });
+    }
+    bodies
+}
+
+pub(super) fn away(error: store::Error) -> ToolFault {
+    ToolFault::Away(error.to_string())
+}
