@@ -90,7 +90,7 @@ impl Outcome<'_> {
         table
     }
 
-    /// Keeps the table as the last full run.
+    /// Keeps the table as the last full run; what the document says of other things stays.
     pub fn write(&mut self) -> anyhow::Result<()> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reliability.md");
         let kills = f64::from(self.faults.counts.kills.load(Relaxed).max(1));
@@ -103,6 +103,8 @@ impl Outcome<'_> {
             self.table(),
             300.0 / kills,
         );
-        Ok(fs::write(file, text)?)
+        let before = fs::read_to_string(&file).unwrap_or_default();
+        let rest = before.find("\n## ").map_or("", |at| &before[at..]);
+        Ok(fs::write(file, text + rest)?)
     }
 }
