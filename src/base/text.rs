@@ -1,5 +1,10 @@
 //! Cutting text without breaking a character.
 
+/// Text for a record that takes no U+0000, of bytes that may be anything.
+pub fn printable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}")
+}
+
 /// The longest prefix of at most `bytes_max` bytes that ends between characters.
 pub fn truncate(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {

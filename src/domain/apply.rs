@@ -93,6 +93,8 @@ impl Session {
             | Body::SandboxRotationCompleted { .. }
             | Body::SandboxRotationFailed { .. }
             | Body::SandboxHeartbeat { .. }
+            | Body::ExecStarted { .. }
+            | Body::FileWritten { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

@@ -72,6 +72,8 @@ impl Delta {
                 | Body::SandboxRotationCompleted { .. }
                 | Body::SandboxRotationFailed { .. }
                 | Body::SandboxHeartbeat { .. }
+                | Body::ExecStarted { .. }
+                | Body::FileWritten { .. }
                 | Body::LimitWarning { .. }
                 | Body::LimitExceeded { .. } => {}
             }

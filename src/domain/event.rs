@@ -177,7 +177,11 @@ pub enum Body {
     /// A command of the sandbox ended.
     #[serde(rename = "exec.completed")]
     ExecCompleted {
+        /// The tool call, or `exec_id` for a caller's own command.
         call_id: String,
+        /// The caller's own command, which counts as a call.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        exec_id: Option<OperationId>,
         command: String,
         exit_code: i32,
         /// The end of its output.
@@ -280,6 +284,12 @@ pub enum Body {
     /// A caller asked for the sandbox to be kept; said once in five minutes.
     #[serde(rename = "sandbox.heartbeat")]
     SandboxHeartbeat { sandbox_id: SandboxId },
+    /// A caller asked for a command of their own; `exec.completed` follows.
+    #[serde(rename = "exec.started")]
+    ExecStarted { exec_id: OperationId, command: String, working_dir: String },
+    /// A caller wrote a file in the sandbox.
+    #[serde(rename = "file.written")]
+    FileWritten { write_id: OperationId, path: String, bytes: u64 },
     /// A limit is close: 80 % are used. Once per limit.
     #[serde(rename = "limit.warning")]
     LimitWarning { limit: String, used: u64, allowed: u64 },
@@ -397,6 +407,8 @@ impl Body {
             Self::SandboxRotationCompleted { .. } => "sandbox.rotation_completed",
             Self::SandboxRotationFailed { .. } => "sandbox.rotation_failed",
             Self::SandboxHeartbeat { .. } => "sandbox.heartbeat",
+            Self::ExecStarted { .. } => "exec.started",
+            Self::FileWritten { .. } => "file.written",
             Self::LimitWarning { .. } => "limit.warning",
             Self::LimitExceeded { .. } => "limit.exceeded",
         }
@@ -434,6 +446,8 @@ impl Body {
             | Self::SandboxRotationCompleted { .. }
             | Self::SandboxRotationFailed { .. }
             | Self::SandboxHeartbeat { .. }
+            | Self::ExecStarted { .. }
+            | Self::FileWritten { .. }
             | Self::LimitWarning { .. }
             | Self::LimitExceeded { .. } => Level::Progress,
         }

@@ -40,6 +40,8 @@ kinds! {
     SandboxKind SandboxId "sbx"
     /// A checkpoint of a session's files.
     CheckpointKind CheckpointId "ckp"
+    /// What a caller asked of a session's sandbox.
+    OperationKind OperationId "opr"
     /// A webhook destination of a session.
     DestinationKind DestinationId "dst"
     /// One event on its way to one destination.

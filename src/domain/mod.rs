@@ -16,6 +16,7 @@ pub mod exit;
 pub mod ids;
 pub mod network;
 pub mod notice;
+pub mod operation;
 pub mod piece;
 pub mod price;
 pub mod session;

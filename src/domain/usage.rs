@@ -52,11 +52,14 @@ impl Usage {
             }
             Body::ToolCall { .. } => Self { tool_calls: 1, ..Self::default() },
             Body::TurnStarted { fee_micros, .. } => cost(Cost { fee_micros: *fee_micros, ..Cost::default() }),
-            Body::ExecCompleted { cpu_micros, memory_micros, .. } => cost(Cost {
-                sandbox_cpu_micros: *cpu_micros,
-                sandbox_memory_micros: *memory_micros,
-                ..Cost::default()
-            }),
+            Body::ExecCompleted { exec_id, cpu_micros, memory_micros, .. } => Self {
+                tool_calls: u64::from(exec_id.is_some()),
+                ..cost(Cost {
+                    sandbox_cpu_micros: *cpu_micros,
+                    sandbox_memory_micros: *memory_micros,
+                    ..Cost::default()
+                })
+            },
             Body::SessionCreated(_)
             | Body::SessionUpdated { .. }
             | Body::SessionStatusChanged { .. }
@@ -84,6 +87,8 @@ impl Usage {
             | Body::SandboxHeartbeat { .. }
             | Body::EgressAllowed { .. }
             | Body::EgressDenied { .. }
+            | Body::ExecStarted { .. }
+            | Body::FileWritten { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => Self::default(),
         }

@@ -150,6 +150,8 @@ impl Conversation {
             | Body::SandboxRotationCompleted { .. }
             | Body::SandboxRotationFailed { .. }
             | Body::SandboxHeartbeat { .. }
+            | Body::ExecStarted { .. }
+            | Body::FileWritten { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
         }

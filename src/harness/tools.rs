@@ -175,6 +175,7 @@ impl Run<'_> {
             let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
             let body = Body::ExecCompleted {
                 call_id: call.call_id.clone(),
+                exec_id: None,
                 command: exec.command,
                 exit_code: exec.exit_code,
                 summary: exec.summary,

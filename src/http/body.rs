@@ -81,6 +81,17 @@ impl<S: Send + Sync> FromRequest<S> for Lines {
     }
 }
 
+/// Bytes of whatever kind.
+pub struct Raw(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Raw {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        bytes(request, state).await.map(Self)
+    }
+}
+
 /// The body of a call that takes no field: nothing, or an empty object.
 #[derive(Debug, Default, serde::Deserialize, garde::Validate, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -40,6 +40,11 @@ impl ApiError {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Conflict, message) }
     }
 
+    /// 402: a budget is used up; `code` says which kind. Never an answer that is tried again.
+    pub fn payment_required(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code: Some(code.into()), ..Self::new(ErrorType::PaymentRequired, message) }
+    }
+
     /// 422, with the exact reason.
     pub fn unprocessable(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Unprocessable, message) }
@@ -138,11 +143,12 @@ impl From<journal::Error> for ApiError {
 
 impl From<Rejection> for ApiError {
     fn from(rejection: Rejection) -> Self {
-        let code = match rejection {
-            Rejection::Archived => "archived",
-            Rejection::NoAgent => "no_agent",
-        };
-        Self::conflict(code, rejection.to_string())
+        let message = rejection.to_string();
+        match rejection {
+            Rejection::Archived => Self::conflict("archived", message),
+            Rejection::NoAgent => Self::conflict("no_agent", message),
+            Rejection::BudgetExceeded(_) => Self::payment_required("budget_exceeded", message),
+        }
     }
 }
 

@@ -16,7 +16,9 @@ use tracing::Instrument;
 use super::{App, error::ApiError, rate::Told};
 use crate::{
     base::{
-        limit::{BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT},
+        limit::{
+            BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX, FILE_WRITE_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT,
+        },
         trace,
     },
     domain::RequestId,
@@ -73,7 +75,11 @@ async fn drain(mut body: Body) {
 }
 
 fn body_bytes_max(path: &str) -> usize {
-    if path == "/v3/sessions/import" { IMPORT_BYTES_MAX } else { BODY_BYTES_MAX }
+    match path {
+        "/v3/sessions/import" => IMPORT_BYTES_MAX,
+        path if path.starts_with("/v3/sessions/") && path.ends_with("/files") => FILE_WRITE_BYTES_MAX,
+        _ => BODY_BYTES_MAX,
+    }
 }
 
 /// Answers 503 when no answer has begun within `REQUEST_TIMEOUT`. The body of an

@@ -42,6 +42,7 @@ pub enum Errors {
         (name = "agents", description = "What a session runs: prompt, model, tools, in immutable revisions."),
         (name = "credentials", description = "Provider keys, sealed at rest."),
         (name = "environments", description = "What a session's sandbox is, and what it may reach."),
+        (name = "sandbox", description = "Commands and files of a session's sandbox, past its agent."),
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "keys", description = "Who may call: API keys with scopes and an end."),
         (name = "organization", description = "Settings of the organization, and what was done to it."),

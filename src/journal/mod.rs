@@ -2,10 +2,11 @@
 //!
 //! Callers' commands come through a [`Unit`]: one transaction in which the session
 //! is locked, decided on and written back. A leased turn comes through
-//! [`TurnWriter::record`]: one fenced statement, which turns of one process that write
+//! [`Writer::record`]: one fenced statement, which turns of one process that write
 //! at the same time share. Hints leave after the commit.
 
 mod meter;
+mod operation;
 mod read;
 mod record;
 mod scribe;
@@ -22,7 +23,8 @@ use crate::{
 
 use scribe::Scribe;
 
-pub use record::{Halted, TurnWriter};
+pub use operation::operation_blob;
+pub use record::{Halted, Writer};
 pub use unit::{Executed, Unit};
 pub use whole::Export;
 

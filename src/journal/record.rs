@@ -12,12 +12,12 @@ use crate::{
 
 use super::{Error, Journal, meter};
 
-/// The pen of one leased turn.
+/// The pen of one lease: of its turn, or of the session alone.
 #[derive(Clone)]
-pub struct TurnWriter {
+pub struct Writer {
     journal: Journal,
     fence: Fence,
-    turn: TurnId,
+    turn: Option<TurnId>,
 }
 
 /// Why a leased turn could not write.
@@ -35,9 +35,9 @@ pub enum Halted {
 }
 
 impl Journal {
-    /// The pen for one turn under one lease.
-    pub fn writer(&self, fence: Fence, turn: TurnId) -> TurnWriter {
-        TurnWriter { journal: self.clone(), fence, turn }
+    /// The pen for one lease, and for one turn under it.
+    pub fn writer(&self, fence: Fence, turn: Option<TurnId>) -> Writer {
+        Writer { journal: self.clone(), fence, turn }
     }
 
     /// Appends events of a leased session in one statement and returns them with their
@@ -77,13 +77,13 @@ impl Journal {
     }
 }
 
-impl TurnWriter {
-    /// Appends events of the turn in one statement and returns them with their places.
+impl Writer {
+    /// Appends events in one statement and returns them with their places.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
     pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
-        self.journal.record(self.fence, Some(self.turn), drafts).await
+        self.journal.record(self.fence, self.turn, drafts).await
     }
 
     /// The log so far.
@@ -110,8 +110,8 @@ impl TurnWriter {
         reserved.ok_or(Halted::Stale)
     }
 
-    /// The turn that this pen writes for.
-    pub fn turn(&self) -> TurnId {
+    /// The turn that this pen writes for, if it is of one.
+    pub fn turn(&self) -> Option<TurnId> {
         self.turn
     }
 

@@ -1,6 +1,6 @@
 //! Records of many leased turns in one commit.
 //!
-//! Called by [`super::TurnWriter`]; calls `store::record`. Nobody waits for company:
+//! Called by [`super::Writer`]; calls `store::record`. Nobody waits for company:
 //! what comes while nothing is being written is written at once, and what comes while
 //! something is leaves together with the next flight. A flight is a task of its own, so
 //! a turn that is dropped does not take its company with it.

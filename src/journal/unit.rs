@@ -140,6 +140,7 @@ impl Unit {
     async fn wake(&mut self, session: &Session, events: &[Event]) -> Result<(), Error> {
         if session.status == Status::Archived {
             self.tx.enqueue_cleanup(session.id).await?;
+            self.tx.cancel_operations(session.id).await?;
             self.hints.extend([Hint::Job, Hint::Control]);
             return Ok(());
         }

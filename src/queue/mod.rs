@@ -61,6 +61,10 @@ pub struct State {
     pub lost: bool,
     /// The turn that a caller asked to end.
     pub cancel_turn: Option<TurnId>,
+    /// How often callers have asked something of the box, when an answer is open.
+    pub operations: Option<i32>,
+    /// A turn wants the session, which another job holds.
+    pub is_wanted: bool,
 }
 
 /// The right to work on one session. Dropped, it is kept no longer.
@@ -206,7 +210,12 @@ fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watche
             // Ours under an epoch that its holder does not know yet: it is about to.
             Some(row) if row.epoch != holding.epoch => {}
             Some(row) => {
-                let state = State { lost: false, cancel_turn: row.cancel_turn };
+                let state = State {
+                    lost: false,
+                    cancel_turn: row.cancel_turn,
+                    operations: row.operations,
+                    is_wanted: row.is_wanted,
+                };
                 holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
             }
             None => lose(holding),
@@ -306,7 +315,15 @@ mod tests {
         let key: Key = (origin.id(), origin.id(), Kind::Turn);
         let (sender, state) = watch::channel(State::default());
         let held = HashMap::from([(key, Holding { epoch: 2, state: sender })]);
-        let row = |epoch| Watched { tenant: key.0, session: key.1, kind: key.2, epoch, cancel_turn: None };
+        let row = |epoch| Watched {
+            tenant: key.0,
+            session: key.1,
+            kind: key.2,
+            epoch,
+            cancel_turn: None,
+            operations: None,
+            is_wanted: false,
+        };
         // The job was given back and claimed again while the answer was under way.
         heard(&held, &HashMap::from([(key, 1)]), &[row(1)]);
         heard(&held, &HashMap::from([(key, 1)]), &[]);

@@ -252,6 +252,18 @@ pub enum Cause {
     Killed,
 }
 
+impl Cause {
+    /// The word in the log.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Timeout => "timeout",
+            Self::Oom => "oom",
+            Self::Killed => "killed",
+        }
+    }
+}
+
 /// Part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePart {

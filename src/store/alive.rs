@@ -39,7 +39,7 @@ pub(super) use overdue;
 impl Store {
     /// Gives a job to every session that has work and none: a turn that should run, by
     /// the index `turn_live`, or a box that outlived its session, or that nobody looks
-    /// after, by `sandbox_live`.
+    /// after, by `sandbox_live`, or that is asked something, by `operation_open`.
     /// Returns how many; with nothing pending a job does nothing.
     pub async fn enqueue_forgotten(&self, jobs_max: i64) -> Result<u64> {
         let done = sqlx::query(
@@ -81,6 +81,21 @@ impl Store {
                    and not exists (
                        select from job j
                        where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'rest'
+                   )
+                 limit $1
+             )
+             union all
+             (
+                 select distinct o.tenant_id, o.session_id, 'operate', now(), b.node_id
+                 from operation o
+                 join session s using (tenant_id, session_id)
+                 left join sandbox b
+                     on b.tenant_id = o.tenant_id and b.session_id = o.session_id and b.state <> 'ended'
+                 where o.completed_at is null
+                   and s.status <> 'archived'
+                   and not exists (
+                       select from job j
+                       where j.tenant_id = o.tenant_id and j.session_id = o.session_id and j.kind = 'operate'
                    )
                  limit $1
              )

@@ -26,6 +26,8 @@ pub enum Kind {
     Cleanup,
     /// Look after a box that no turn uses.
     Rest,
+    /// Serve what callers ask of the box.
+    Operate,
 }
 
 /// What a holder learns about its job.
@@ -37,6 +39,10 @@ pub struct Watched {
     pub epoch: i64,
     /// The turn that a caller asked to end.
     pub cancel_turn: Option<TurnId>,
+    /// How often callers have asked something of the box, when an answer is open.
+    pub operations: Option<i32>,
+    /// A turn wants the session, which another job holds.
+    pub is_wanted: bool,
 }
 
 /// Jobs of one holder, as parallel arrays.
@@ -54,6 +60,24 @@ struct WatchRow {
     kind: String,
     epoch: i64,
     cancel_turn_id: Option<Uuid>,
+    operations: Option<i32>,
+    is_wanted: bool,
+}
+
+/// What a holder is told, of the session `s` and its held job `j`.
+macro_rules! told {
+    () => {
+        "j.tenant_id, j.session_id, j.kind, s.epoch, s.cancel_turn_id,
+                    case when exists (
+                        select from operation o
+                        where o.tenant_id = s.tenant_id and o.session_id = s.session_id and o.completed_at is null
+                    ) then s.operations end as operations,
+                    j.kind = 'operate' and exists (
+                        select from job t
+                        where t.tenant_id = s.tenant_id and t.session_id = s.session_id and t.kind = 'turn'
+                          and t.ready_at <= now()
+                    ) as is_wanted"
+    };
 }
 
 impl Kind {
@@ -63,6 +87,7 @@ impl Kind {
             Self::Turn => "turn",
             Self::Cleanup => "cleanup",
             Self::Rest => "rest",
+            Self::Operate => "operate",
         }
     }
 
@@ -70,7 +95,8 @@ impl Kind {
         match word {
             "turn" => Self::Turn,
             "cleanup" => Self::Cleanup,
-            _ => Self::Rest,
+            "rest" => Self::Rest,
+            _ => Self::Operate,
         }
     }
 }
@@ -134,7 +160,7 @@ impl Tx {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "with gone as (
-                delete from job where tenant_id = $1 and session_id = $2 and kind in ('turn', 'rest')
+                delete from job where tenant_id = $1 and session_id = $2 and kind in ('turn', 'rest', 'operate')
              )
              insert into job (tenant_id, session_id, kind, ready_at, node_id)
              select tenant_id, session_id, 'cleanup', now(), node_id
@@ -155,7 +181,7 @@ impl Tx {
 impl Store {
     /// Prolongs leases. A job that is not in the answer is held no more.
     pub async fn renew(&self, worker: Uuid, lease: Duration, held: &Held) -> Result<Vec<Watched>> {
-        let rows = sqlx::query_as(
+        let rows = sqlx::query_as(concat!(
             "with h as (
                 select j.tenant_id, j.session_id, j.kind
                 from unnest($3::uuid[], $4::uuid[], $5::text[]) as h (tenant_id, session_id, kind)
@@ -173,10 +199,11 @@ impl Store {
                   and j.kind = h.kind
                 returning j.tenant_id, j.session_id, j.kind
              )
-             select r.tenant_id, r.session_id, r.kind, s.epoch, s.cancel_turn_id
-             from renewed r
+             select ",
+            told!(),
+            " from renewed j
              join session s using (tenant_id, session_id)",
-        )
+        ))
         .bind(worker)
         .bind(millis(lease))
         .bind(&held.tenants)
@@ -189,13 +216,14 @@ impl Store {
 
     /// Looks at held jobs without prolonging them.
     pub async fn watch(&self, worker: Uuid, held: &Held) -> Result<Vec<Watched>> {
-        let rows = sqlx::query_as(
-            "select j.tenant_id, j.session_id, j.kind, s.epoch, s.cancel_turn_id
-             from unnest($2::uuid[], $3::uuid[], $4::text[]) as h (tenant_id, session_id, kind)
+        let rows = sqlx::query_as(concat!(
+            "select ",
+            told!(),
+            " from unnest($2::uuid[], $3::uuid[], $4::text[]) as h (tenant_id, session_id, kind)
              join job j on j.tenant_id = h.tenant_id and j.session_id = h.session_id and j.kind = h.kind
              join session s on s.tenant_id = h.tenant_id and s.session_id = h.session_id
              where j.worker_id = $1",
-        )
+        ))
         .bind(worker)
         .bind(&held.tenants)
         .bind(&held.sessions)
@@ -290,20 +318,27 @@ impl Store {
     pub async fn finish(&self, worker: Uuid, job: &Claimed) -> Result<()> {
         sqlx::query(
             "with s as (
-                select queued_turn_id is not null or running_turn_id is not null as more
-                from session
+                select case kind
+                           when 'turn' then queued_turn_id is not null or running_turn_id is not null
+                           when 'operate' then exists (
+                               select from operation
+                               where tenant_id = $1 and session_id = $2 and completed_at is null
+                           )
+                           else false
+                       end as more
+                from session, (values ($3)) as k (kind)
                 where tenant_id = $1 and session_id = $2
                 for update
              ), again as (
                 update job
                 set worker_id = null, ready_at = now()
                 from s
-                where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and kind = 'turn' and s.more
+                where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and s.more
              )
              delete from job
              using s
              where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
-               and not (kind = 'turn' and s.more)",
+               and not s.more",
         )
         .bind(job.tenant.uuid())
         .bind(job.session.uuid())
@@ -336,6 +371,8 @@ fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
         kind: Kind::from_word(&row.kind),
         epoch: row.epoch,
         cancel_turn: row.cancel_turn_id.map(Id::from_uuid),
+        operations: row.operations,
+        is_wanted: row.is_wanted,
     };
     rows.into_iter().map(watched).collect()
 }

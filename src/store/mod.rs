@@ -25,6 +25,7 @@ pub mod migrate;
 pub mod node;
 pub mod notice;
 pub mod notify;
+pub mod operation;
 pub mod outbox;
 pub mod pool;
 pub mod purge;

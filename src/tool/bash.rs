@@ -8,12 +8,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    Done, ExecSummary, Hands, Recovered, Stop, exec,
-    output::{self, text_of},
-};
+use super::{Done, ExecSummary, Hands, Recovered, Stop, exec, output};
 use crate::{
-    base::limit,
+    base::{limit, text},
     domain::tool::{Replay, ToolCall, ToolSpec},
     sandbox::{Cause, Exit, OutputStream},
 };
@@ -73,7 +70,7 @@ async fn done(hands: &Hands, id: &str, args: Args, exit: Exit) -> Result<Done, S
     if exit.stderr_bytes > 0 {
         // Only the outer shell writes here: bash itself could not be started.
         let most = limit::EXEC_SUMMARY_BYTES_MAX;
-        words += &text_of(&exec::bytes(hands, id, OutputStream::Stderr, 0, most).await?);
+        words += &text::printable(&exec::bytes(hands, id, OutputStream::Stderr, 0, most).await?);
     }
     let summary = output::ending(&words, limit::EXEC_SUMMARY_BYTES_MAX).to_owned();
     if words.trim().is_empty() {
@@ -87,20 +84,11 @@ async fn done(hands: &Hands, id: &str, args: Args, exit: Exit) -> Result<Done, S
         exit_code: exit.code,
         summary,
         bytes: exit.stdout_bytes + exit.stderr_bytes,
-        cause: cause_word(exit.cause),
+        cause: exit.cause.word(),
         duration: exit.duration,
     };
     let is_error = exit.code != 0 || exit.cause != Cause::Exited;
     Ok(Done { output: words, is_error, exec: Some(exec) })
-}
-
-fn cause_word(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Exited => "exited",
-        Cause::Timeout => "timeout",
-        Cause::Oom => "oom",
-        Cause::Killed => "killed",
-    }
 }
 
 /// How it ended, where that is worth a word.

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use super::{
     Hands, Stop, ToolFault,
-    output::{self, END_BYTES, text_of},
+    output::{self, END_BYTES},
 };
 use crate::{
-    base::{limit, seal, text::hex},
+    base::{
+        limit, seal,
+        text::{self, hex},
+    },
     domain::tool::ToolCall,
     sandbox::{self, Exec, Exit, OutputRange, OutputStream},
 };
@@ -83,13 +86,13 @@ pub(super) async fn written(hands: &Hands, id: &str, exit: &Exit) -> Result<Stri
     let total = exit.stdout_bytes;
     if total <= 2 * END_BYTES as u64 {
         let all = bytes(hands, id, OutputStream::Stdout, 0, 2 * END_BYTES).await?;
-        return Ok(text_of(&all));
+        return Ok(text::printable(&all));
     }
     let kept = total.min(limit::EXEC_OUTPUT_BYTES_MAX);
     let head = bytes(hands, id, OutputStream::Stdout, 0, END_BYTES).await?;
     let tail = bytes(hands, id, OutputStream::Stdout, kept - END_BYTES as u64, END_BYTES).await?;
     let advice = spill(hands, id, kept).await?;
-    Ok(output::join(&text_of(&head), &text_of(&tail), total, &advice))
+    Ok(output::join(&text::printable(&head), &text::printable(&tail), total, &advice))
 }
 
 /// Puts the output where the model can read it, and says where that is.

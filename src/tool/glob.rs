@@ -7,13 +7,9 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    Done, Hands, Stop, exec,
-    output::{self, text_of},
-    tell,
-};
+use super::{Done, Hands, Stop, exec, output, tell};
 use crate::{
-    base::limit,
+    base::{limit, text},
     domain::tool::{Replay, ToolCall, ToolSpec},
     sandbox::OutputStream,
 };
@@ -68,10 +64,11 @@ pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Do
     let argv = shell.map(str::to_owned).into_iter().chain(patterns).collect();
     let id = exec::id(call);
     let exit = exec::run(hands, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
-    let found = text_of(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
+    let found =
+        text::printable(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
     if exit.code != 0 {
         let words = exec::bytes(hands, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
-        return tell(format!("glob failed below {begin}: {}", text_of(&words).trim()));
+        return tell(format!("glob failed below {begin}: {}", text::printable(&words).trim()));
     }
     let mut paths: Vec<&str> = found.lines().map(|path| path.strip_prefix("./").unwrap_or(path)).collect();
     let is_cut = paths.len() > limit::GLOB_PATHS_MAX;

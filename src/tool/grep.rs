@@ -6,14 +6,9 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    Done, Hands, Stop, exec,
-    glob::unfold,
-    output::{self, text_of},
-    tell,
-};
+use super::{Done, Hands, Stop, exec, glob::unfold, output, tell};
 use crate::{
-    base::limit,
+    base::{limit, text},
     domain::tool::{Replay, ToolCall, ToolSpec},
     sandbox::OutputStream,
 };
@@ -73,13 +68,14 @@ pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Do
     argv.extend(["-e", &args.pattern, "--", &path].map(str::to_owned));
     let id = exec::id(call);
     let exit = exec::run(hands, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
-    let found = text_of(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
+    let found =
+        text::printable(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
     if found.is_empty() && exit.code == EXIT_NOTHING {
         return Ok(Done::ok(format!("No line of {path} fits.")));
     }
     if found.is_empty() && exit.code != 0 {
         let words = exec::bytes(hands, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
-        return tell(format!("grep failed: {}", text_of(&words).trim()));
+        return tell(format!("grep failed: {}", text::printable(&words).trim()));
     }
     let mut lines: Vec<&str> = found.lines().map(|line| line.strip_prefix("./").unwrap_or(line)).collect();
     let is_cut = lines.len() > limit::GREP_LINES_MAX;

@@ -10,11 +10,6 @@ const NOTE_BYTES: usize = 600;
 /// Bytes that stay at either end of an output that is cut.
 pub(super) const END_BYTES: usize = (limit::TOOL_OUTPUT_BYTES_MAX - NOTE_BYTES) / 2;
 
-/// Bytes of a box as text: never invalid, and without NUL, which no database keeps.
-pub(super) fn text_of(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}")
-}
-
 /// The text when it fits, else its two ends with `advice` between them.
 pub(super) fn cap(text: &str, advice: &str) -> String {
     if text.len() <= limit::TOOL_OUTPUT_BYTES_MAX - NOTE_BYTES {
@@ -55,7 +50,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_become_text() {
-        assert_eq!(text_of(b"a\0\xFFb"), "a\u{FFFD}\u{FFFD}b");
+        assert_eq!(text::printable(b"a\0\xFFb"), "a\u{FFFD}\u{FFFD}b");
         assert_eq!(ending("äé", 3), "é");
     }
 }

@@ -6,11 +6,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    Done, Hands, Stop, at,
-    output::{self, text_of},
-    tell,
-};
+use super::{Done, Hands, Stop, at, output, tell};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolSpec},
@@ -156,7 +152,7 @@ impl Page {
         let bytes = std::mem::take(&mut self.pending_bytes);
         if self.line >= self.first {
             let shown_lines = self.line - self.first;
-            let line = text_of(line.strip_suffix(b"\r").unwrap_or(&line));
+            let line = text::printable(line.strip_suffix(b"\r").unwrap_or(&line));
             let row = numbered(self.line as usize, &line, bytes);
             let is_over = self.shown.len() + row.len() > 2 * output::END_BYTES;
             self.is_full = shown_lines >= self.most as u64 || is_over;

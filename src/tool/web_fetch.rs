@@ -6,13 +6,9 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    Done, Hands, Stop,
-    output::{self, text_of},
-    tell,
-};
+use super::{Done, Hands, Stop, output, tell};
 use crate::{
-    base::limit,
+    base::{limit, text},
     domain::tool::{Replay, ToolSpec},
 };
 
@@ -57,7 +53,7 @@ pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
     } else {
         String::new()
     };
-    let text = output::cap(&text_of(&page.content), "Fetch a more precise URL.");
+    let text = output::cap(&text::printable(&page.content), "Fetch a more precise URL.");
     let whole = format!("{head}{cut}\n\n{text}");
     Ok(if page.status < 400 { Done::ok(whole) } else { Done::error(whole) })
 }

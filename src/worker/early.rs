@@ -17,13 +17,13 @@ use super::{
 };
 use crate::{
     domain::{
-        Actor, Body,
+        Actor, Body, TurnId,
         event::{Draft, Outcome, TurnCompleted},
         spend::Spend,
         turn::{TurnError, YieldReason},
     },
     harness::{self, Halt, Journal as _},
-    journal::TurnWriter,
+    journal::Writer,
 };
 
 /// The code of a turn that was given up after too many crashes.
@@ -31,7 +31,12 @@ pub(super) const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
 
 /// Ends a turn that cannot be run: what is open is settled, and the session is
 /// steerable; failed, when nothing was done or trying again did not help.
-pub(super) async fn end_early(worker: &Worker, writer: &TurnWriter, refusal: Refusal) -> Result<(), Halt> {
+pub(super) async fn end_early(
+    worker: &Worker,
+    writer: &Writer,
+    turn: TurnId,
+    refusal: Refusal,
+) -> Result<(), Halt> {
     let Refusal { code, message, spend, rejects } = refusal;
     let journal = LeasedJournal::of(writer.clone());
     let log = journal.log().await?;
@@ -40,16 +45,16 @@ pub(super) async fn end_early(worker: &Worker, writer: &TurnWriter, refusal: Ref
         id: origin.id(),
         actor: Actor::system(),
         level: body.level(),
-        turn_id: Some(writer.turn()),
+        turn_id: Some(turn),
         step_id: None,
         refs: Map::new(),
         body,
     };
-    let open = harness::history::open_calls(&log, writer.turn());
+    let open = harness::history::open_calls(&log, turn);
     // What an earlier attempt started would go on beside the next turn.
     let outlet = Arc::new(Outlet::new(worker.network.clone(), writer.clone(), origin, Allowed::default()));
     let hands = Hands::new(worker.clone(), writer.clone(), outlet, Wish::default());
-    let tools = LeasedTools::new(worker.catalogue.clone(), hands, None);
+    let tools = LeasedTools::new(worker.catalogue.clone(), Arc::new(hands), None);
     for call in &open {
         harness::Tools::cancel(&tools, call).await;
     }
@@ -67,7 +72,7 @@ pub(super) async fn end_early(worker: &Worker, writer: &TurnWriter, refusal: Ref
             })
         })
         .collect();
-    let own: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(writer.turn())).collect();
+    let own: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(turn)).collect();
     let did_something = own.iter().any(|event| matches!(event.draft.body, Body::StepCompleted(_)));
     if rejects {
         drafts.push(draft(Body::SessionRejected { reason: code.to_owned(), message: message.clone() }));
@@ -77,7 +82,7 @@ pub(super) async fn end_early(worker: &Worker, writer: &TurnWriter, refusal: Ref
     }
     let error = spend.is_none().then(|| TurnError { code: code.to_owned(), message });
     drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
-        turn_id: writer.turn(),
+        turn_id: turn,
         yield_reason: if error.is_some() { YieldReason::Error } else { YieldReason::BudgetExceeded },
         result_event_id: None,
         usage: crate::domain::delta::Delta::of(own.iter().map(|event| &event.draft)).usage,

@@ -20,7 +20,7 @@ use crate::{
     base::backoff::Backoff,
     domain::SandboxId,
     harness::{ToolFault, history},
-    journal::TurnWriter,
+    journal::Writer,
     sandbox::{Fault, Sandbox},
     tool,
 };
@@ -28,7 +28,7 @@ use crate::{
 /// What a turn holds of its session's box.
 pub(super) struct Hands {
     keeper: Keeper,
-    writer: TurnWriter,
+    writer: Writer,
     outlet: Arc<Outlet>,
     /// The box whose way out is open.
     opened: std::sync::Mutex<Option<SandboxId>>,
@@ -50,9 +50,9 @@ impl Drop for Use<'_> {
 
 impl Hands {
     /// Where a box is made, it is one like `wish`.
-    pub(super) fn new(worker: Worker, writer: TurnWriter, outlet: Arc<Outlet>, wish: Wish) -> Self {
+    pub(super) fn new(worker: Worker, writer: Writer, outlet: Arc<Outlet>, wish: Wish) -> Self {
         Self {
-            keeper: Keeper { worker, fence: writer.fence(), turn: Some(writer.turn()), wish },
+            keeper: Keeper { worker, fence: writer.fence(), turn: writer.turn(), wish },
             writer,
             outlet,
             opened: std::sync::Mutex::default(),

@@ -37,7 +37,7 @@ pub(super) async fn run(sandbox: &dyn Sandbox, grip: Grip, script: &str) -> Resu
         let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);
         let range = OutputRange { stream, offset, bytes_max: EXEC_SUMMARY_BYTES_MAX };
         let end = sandbox.output(grip, ID, range).await.unwrap_or_default();
-        said.push_str(&String::from_utf8_lossy(&end).replace('\0', "\u{FFFD}"));
+        said.push_str(&text::printable(&end));
     }
     Ok(Some(format!("post_start {}: {}", ended(&exit), text::truncate(said.trim(), EXEC_SUMMARY_BYTES_MAX))))
 }

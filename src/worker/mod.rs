@@ -5,9 +5,11 @@
 //! turn come to its next checkpoint, and leaves running commands to whoever comes.
 
 mod early;
+mod file;
 mod hands;
 mod hook;
 mod keeper;
+mod operate;
 mod outlet;
 mod ports;
 mod preflight;

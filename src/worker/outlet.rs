@@ -1,6 +1,6 @@
-//! The way out of a session's box, open for as long as a turn is worked on.
+//! The way out of a session's box, open for as long as its lease is worked under.
 //!
-//! Made by `slot` with the turn; opened by `hands` when a box is attached. Its
+//! Made by `slot` with the turn, by `operate` for callers; opened by `hands` when a box is attached. Its
 //! decisions are written under the turn's lease, so a box whose session rests, or
 //! is held elsewhere, reaches nothing: nobody could say that it did.
 
@@ -15,7 +15,7 @@ use crate::{
     base::Origin,
     domain::{Actor, Body, event::Draft},
     egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
-    journal::TurnWriter,
+    journal::Writer,
     net::Dialer,
     sandbox::{Door, Fault, Grip, Sandbox},
     tool::{self, Page},
@@ -39,7 +39,7 @@ pub(super) struct Allowed {
     pub secrets: Secrets,
 }
 
-/// The proxy of one turn.
+/// The proxy of one lease.
 pub(super) struct Outlet {
     proxy: Arc<Proxy>,
     network: Network,
@@ -49,7 +49,7 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    pub(super) fn new(network: Network, writer: TurnWriter, origin: &Origin, allowed: Allowed) -> Self {
+    pub(super) fn new(network: Network, writer: Writer, origin: &Origin, allowed: Allowed) -> Self {
         let Allowed { policy, secrets } = allowed;
         let log = Arc::new(TurnLog { writer, origin: origin.clone() });
         let parts = Parts { policy, secrets, dialer: network.dialer.clone(), log };
@@ -98,7 +98,7 @@ impl Outlet {
         self.proxy.close().await;
     }
 
-    pub(super) fn drafts(&self, taken: &Taken, writer: &TurnWriter) -> Vec<Draft> {
+    pub(super) fn drafts(&self, taken: &Taken, writer: &Writer) -> Vec<Draft> {
         drafts(&taken.0, writer, &self.origin)
     }
 }
@@ -127,7 +127,7 @@ impl tool::Web for Outlet {
 }
 
 struct TurnLog {
-    writer: TurnWriter,
+    writer: Writer,
     origin: Origin,
 }
 
@@ -142,14 +142,14 @@ impl Log for TurnLog {
     }
 }
 
-fn drafts(decisions: &[(Decision, u64)], writer: &TurnWriter, origin: &Origin) -> Vec<Draft> {
+fn drafts(decisions: &[(Decision, u64)], writer: &Writer, origin: &Origin) -> Vec<Draft> {
     let draft = |(decision, count): &(Decision, u64)| {
         let body = body(decision.clone(), *count);
         Draft {
             id: origin.id(),
             actor: Actor::system(),
             level: body.level(),
-            turn_id: Some(writer.turn()),
+            turn_id: writer.turn(),
             step_id: None,
             refs: serde_json::Map::new(),
             body,

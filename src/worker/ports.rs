@@ -24,7 +24,7 @@ use crate::{
         tool::{Replay, ToolCall, ToolSpec},
     },
     harness::{self, Done, Executed, Halt, ToolFault},
-    journal::{self, Halted, TurnWriter},
+    journal::{self, Halted, Writer},
     tool::{self, Catalogue, Recovered},
 };
 
@@ -32,7 +32,7 @@ const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BA
 
 /// The log, under a lease.
 pub(super) struct LeasedJournal {
-    writer: TurnWriter,
+    writer: Writer,
     /// What was read for this lease while the turn was prepared: the first question after
     /// each has its answer already.
     session: Mutex<Option<Session>>,
@@ -47,7 +47,7 @@ pub(super) struct LeasedJournal {
 
 impl LeasedJournal {
     /// With nothing read yet, for a turn that asks no model and whose box reaches nothing.
-    pub(super) fn of(writer: TurnWriter) -> Self {
+    pub(super) fn of(writer: Writer) -> Self {
         let (session, log) = (Mutex::new(None), Mutex::new(None));
         Self { writer, session, log, outlet: None, agent: None, is_free: AtomicBool::new(true) }
     }
@@ -55,7 +55,7 @@ impl LeasedJournal {
     /// With the session and then the log, as they were read under this very lease; of
     /// what its agent may spend nothing is known to bind if it `is_free`.
     pub(super) fn new(
-        writer: TurnWriter,
+        writer: Writer,
         session: Session,
         log: Vec<Event>,
         outlet: Arc<Outlet>,
@@ -141,7 +141,7 @@ impl harness::Journal for LeasedJournal {
 pub(super) struct LeasedTools {
     catalogue: Catalogue,
     specs: Vec<ToolSpec>,
-    hands: Hands,
+    hands: Arc<Hands>,
 }
 
 /// What a call came to when no result can be had by asking.
@@ -154,7 +154,7 @@ enum Open {
 
 impl LeasedTools {
     /// `allowed` names the agent's tools; `None` is all of them.
-    pub(super) fn new(catalogue: Catalogue, hands: Hands, allowed: Option<&[String]>) -> Self {
+    pub(super) fn new(catalogue: Catalogue, hands: Arc<Hands>, allowed: Option<&[String]>) -> Self {
         let is_allowed = |spec: &ToolSpec| allowed.is_none_or(|names| names.contains(&spec.name));
         let specs = catalogue.specs().into_iter().filter(is_allowed).collect();
         Self { catalogue, specs, hands }

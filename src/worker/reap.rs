@@ -35,6 +35,9 @@ impl Worker {
         if let Err(error) = self.store.forget_answers(HOUSEKEEPING_BATCH).await {
             tracing::warn!(%error, "old idempotency keys could not be forgotten");
         }
+        if let Err(error) = self.journal.forget_operations().await {
+            tracing::warn!(%error, "what callers asked of sandboxes could not be forgotten");
+        }
         if let Err(error) = self.store.roll_months().await {
             tracing::warn!(%error, "the months to come could not be made");
         }

@@ -8,6 +8,7 @@ use super::{
     Worker,
     early::{RECOVERY_EXHAUSTED, end_early},
     hands::Hands,
+    operate::Operator,
     outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
     preflight::{self, Refusal},
@@ -27,7 +28,7 @@ use crate::{
         price::{BoxSize, Tariff},
     },
     harness::{self, Halt, Model, Signals},
-    journal::TurnWriter,
+    journal::Writer,
     model::{Connection, ModelName, NoModel},
     queue::{Lease, State},
     store::{
@@ -47,6 +48,7 @@ pub(super) async fn run(
     match lease.claimed().kind {
         Kind::Cleanup => worker.clean_up(lease).await,
         Kind::Rest => worker.look_after(lease).await,
+        Kind::Operate => worker.operate(lease, draining).await,
         Kind::Turn => run_turns(worker, lease, draining).await,
     }
 }
@@ -177,40 +179,48 @@ async fn run_next(
     let Claimed { tenant, session, takeovers, .. } = attempts.claimed;
     let session = worker.store.load_session(tenant, session).await.map_err(unavailable)?;
     let Some((turn, attempt)) = attempts.of(&session) else { return Ok(None) };
-    let writer = worker.journal.writer(lease.fence(), turn);
+    let writer = worker.journal.writer(lease.fence(), Some(turn));
     // A worker that dies before it has written anything leaves the attempt as it was.
     if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
         let message =
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
-        return end_early(worker, &writer, Refusal::error(RECOVERY_EXHAUSTED, message)).await.map(Some);
+        return end_early(worker, &writer, turn, Refusal::error(RECOVERY_EXHAUSTED, message)).await.map(Some);
     }
-    run_turn(worker, lease, &session, writer, attempt, draining).await.map(Some)
+    run_turn(worker, lease, &session, writer, (turn, attempt), draining).await.map(Some)
 }
 
 async fn run_turn(
     worker: &Worker,
     lease: &Lease,
     session: &Session,
-    writer: TurnWriter,
-    attempt: i32,
+    writer: Writer,
+    (turn, attempt): (TurnId, i32),
     draining: &watch::Receiver<bool>,
 ) -> Result<(), Halt> {
-    let turn = writer.turn();
     // One round trip beside the other: the request to the model leaves the sooner.
     let prepared = prepare(worker, lease.fence().tenant, session, turn, attempt);
     let (prepared, log) = tokio::join!(prepared, writer.log());
     let log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
     let prepared = match prepared? {
         Ok(prepared) => prepared,
-        Err(refusal) => return end_early(worker, &writer, refusal).await,
+        Err(refusal) => return end_early(worker, &writer, turn, refusal).await,
     };
     let Prepared { mut turn, tools, is_free, wish, allowed } = prepared;
     turn.model = Arc::new(TracedModel(turn.model));
-    let signals = signals(lease.state(), draining.clone(), writer.turn());
+    let signals = signals(lease.state(), draining.clone(), turn.id);
     let outlet = Outlet::new(worker.network.clone(), writer.clone(), worker.journal.origin(), allowed);
     let outlet = Arc::new(outlet);
-    let hands = Hands::new(worker.clone(), writer.clone(), Arc::clone(&outlet), wish);
-    let leased = LeasedTools::new(worker.catalogue.clone(), hands, tools.as_deref());
+    let hands = Arc::new(Hands::new(worker.clone(), writer.clone(), Arc::clone(&outlet), wish));
+    let leased = LeasedTools::new(worker.catalogue.clone(), Arc::clone(&hands), tools.as_deref());
+    let operator = Operator {
+        worker,
+        writer: writer.clone(),
+        hands,
+        session,
+        tariff: turn.tariff.clone(),
+        size: turn.size,
+        lease: lease.state(),
+    };
     let tools = TracedTools(&leased);
     let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet), is_free);
     let origin = worker.journal.origin();
@@ -221,6 +231,7 @@ async fn run_turn(
         ended = harness::run(turn, ports).instrument(span) => ended,
         () = signals.follow() => unreachable!("signals are followed for ever"),
         () = outlet.run() => unreachable!("a way out is served for ever"),
+        () = operator.serve_beside_a_turn() => unreachable!("callers are served for ever"),
     }
 }
 

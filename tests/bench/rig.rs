@@ -14,7 +14,7 @@ use sojourn::{
         event::Draft,
         session::{AgentSnapshot, Created, Limits, Source},
     },
-    journal::{Journal, TurnWriter},
+    journal::{Journal, Writer},
     queue::{Lease, Queue},
     store::{Store, hint::Hints, job::Claimant, pool::PoolSizes},
 };
@@ -41,7 +41,7 @@ pub struct Rig {
 #[derive(Clone)]
 pub struct Busy {
     pub session: SessionId,
-    pub writer: TurnWriter,
+    pub writer: Writer,
     origin: Origin,
 }
 
@@ -134,7 +134,7 @@ impl Rig {
         let claimed = lease.claimed();
         let session = self.store.load_session(claimed.tenant, claimed.session).await?;
         let turn = session.queued.ok_or_else(|| anyhow::anyhow!("a session without a queued turn"))?;
-        let writer = self.journal.writer(lease.fence(), turn.id);
+        let writer = self.journal.writer(lease.fence(), Some(turn.id));
         let busy = Busy { session: session.id, writer, origin: self.origin.clone() };
         let body = Body::TurnStarted {
             turn_id: turn.id,

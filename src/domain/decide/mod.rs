@@ -8,6 +8,7 @@ mod archive;
 mod cancel;
 mod create;
 mod heartbeat;
+mod operate;
 mod patch;
 mod steer;
 
@@ -16,6 +17,7 @@ use serde_json::{Map, Value};
 use super::{
     event::{Actor, Body, CancelMode, Draft, TurnCompleted},
     ids::*,
+    operation::Request,
     session::{Limits, Session},
     tool::ToolCall,
     turn::YieldReason,
@@ -39,6 +41,8 @@ pub enum Command {
     },
     /// Keep the sandbox; in the log only where one is named.
     Heartbeat { sandbox: Option<SandboxId> },
+    /// Ask something of the sandbox; a command is in the log from here on.
+    Operate { operation: OperationId, request: Request },
     /// Change what may change.
     Patch { title: Option<Option<String>>, metadata: Option<Map<String, Value>>, limits: Option<Limits> },
 }
@@ -72,6 +76,9 @@ pub enum Rejection {
     /// The session has no agent that could read a message.
     #[error("the session was created without an agent, so nobody reads its messages")]
     NoAgent,
+    /// A limit of the session is used up; its name.
+    #[error("the session's limit `{0}` is used up; raise it to go on")]
+    BudgetExceeded(&'static str),
 }
 
 /// The events of a command, in order; none when it changes nothing.
@@ -84,6 +91,7 @@ pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<
         Command::Cancel => Ok(cancel::decide(session, stamp)),
         Command::Archive { open_calls } => Ok(archive::decide(session, open_calls, stamp)),
         Command::Heartbeat { sandbox } => heartbeat::decide(session, sandbox, stamp),
+        Command::Operate { operation, request } => operate::decide(session, operation, &request, stamp),
         Command::Patch { title, metadata, limits } => patch::decide(session, title, metadata, limits, stamp),
     }
 }

@@ -2,6 +2,8 @@
 
 pub mod checkpoints;
 pub mod create;
+pub mod execs;
+pub mod files;
 pub mod list;
 pub mod steer;
 mod view;

@@ -56,8 +56,8 @@ impl Store {
     /// A lease that ran out while the server was down is honoured for one more lease:
     /// its holder could not renew it.
     ///
-    /// A session has one holder: a turn waits for a rest that is under way, and a rest
-    /// for every turn that is held or due. Two claims at once may not know of each
+    /// A session has one holder: a turn waits for what else is under way, an operation for
+    /// that and for a turn that is due, a rest for every other that is held or due. Two claims at once may not know of each
     /// other; the later one finds another epoch under its lock than before and passes by.
     ///
     /// With `takes_over`, also jobs whose holder let its lease run out.
@@ -159,8 +159,11 @@ with recursive visited as (
               select from job o
               where o.tenant_id = j.tenant_id
                 and o.session_id = j.session_id
-                and (j.kind = 'turn' and o.kind = 'rest' and o.worker_id is not null and o.ready_at > now()
-                     or j.kind = 'rest' and o.kind = 'turn' and (o.worker_id is not null or o.ready_at <= now()))
+                and (j.kind in ('turn', 'operate') and o.kind in ('turn', 'operate', 'rest') and o.kind <> j.kind
+                     and o.worker_id is not null and o.ready_at > now()
+                     or j.kind = 'rest' and o.kind in ('turn', 'operate')
+                     and (o.worker_id is not null or o.ready_at <= now())
+                     or j.kind = 'operate' and o.kind = 'turn' and o.ready_at <= now())
           )
           and s.epoch = (
               select e.epoch from session e where e.tenant_id = j.tenant_id and e.session_id = j.session_id

@@ -118,7 +118,21 @@ fn table() -> BTreeMap<&'static str, Row> {
     ])
     .into_iter()
     .chain(organization())
+    .chain(sandbox())
     .collect()
+}
+
+/// The box of a session. Nobody works here: whoever does not wait is told so at once.
+fn sandbox() -> BTreeMap<&'static str, Row> {
+    let row = |scope, status, body| Row { scope, token: None, status, body };
+    let nothing: Option<fn() -> Value> = None;
+    BTreeMap::from([
+        ("execInSession", row("sessions:write", 202, Some(|| json!({ "command": "true" })))),
+        ("getExec", row("sessions:read", 200, nothing)),
+        ("readFile", row("sessions:read", 409, nothing)),
+        ("writeFile", row("sessions:write", 409, Some(|| json!({})))),
+        ("listFiles", row("sessions:read", 409, nothing)),
+    ])
 }
 
 /// What concerns the organization, and sessions as a whole.
@@ -199,6 +213,8 @@ async fn things(caller: &Caller) -> Things {
         None => id(&caller.post("/webhooks", json!({ "url": SINK })).await.ok()),
     };
     let key = caller.post("/keys", json!({ "name": name, "scopes": ["keys:write"] })).await.ok();
+    let exec = caller.request(Method::POST, &format!("{path}/exec")).header("prefer", "wait=0");
+    let exec = send(exec.json(&json!({ "command": "true" }))).await.ok();
     let told = caller.post(&format!("/webhooks/{webhook}/test"), json!({})).await.ok();
     Things::from([
         ("agent_id", id(&agent)),
@@ -210,6 +226,7 @@ async fn things(caller: &Caller) -> Things {
         ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
         ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
         ("delivery_id", first(caller.get(&format!("{path}/deliveries")).await)),
+        ("exec_id", id(&exec)),
         ("key_id", id(&key)),
         ("webhook_id", webhook),
         ("webhook_delivery_id", id(&told)),
@@ -234,8 +251,11 @@ impl Try<'_> {
                 things.get(name).unwrap_or_else(|| panic!("{name} of {} has no thing", self.operation.id));
             path = path.replace(&format!("{{{name}}}"), id);
         }
+        if matches!(self.operation.id.as_str(), "readFile" | "writeFile") {
+            path.push_str("?path=x");
+        }
         let method: Method = self.operation.method.parse().expect("a method");
-        let mut request = caller.request(method, &path);
+        let mut request = caller.request(method, &path).header("prefer", "wait=0");
         if let Some(body) = self.row.body {
             request = request.json(&body());
         }

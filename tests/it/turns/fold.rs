@@ -1,5 +1,5 @@
 //! The row of a session is the fold of its log, whoever writes: callers through
-//! `Unit`, leased turns through `TurnWriter`, one after the other or at once.
+//! `Unit`, leased turns through `Writer`, one after the other or at once.
 
 mod together;
 mod world;
@@ -21,7 +21,7 @@ use sojourn::{
         turn::{TurnError, YieldReason},
     },
     harness::history::open_calls,
-    journal::{Error, Halted, TurnWriter},
+    journal::{Error, Halted, Writer},
     queue::Lease,
 };
 
@@ -82,7 +82,7 @@ struct Hand {
     lease: Option<Lease>,
     taken_over: bool,
     /// The pen of an earlier lease.
-    old: Option<TurnWriter>,
+    old: Option<Writer>,
 }
 
 impl Hand {
@@ -104,7 +104,7 @@ impl Hand {
         let session = world.store.load_session(world.tenant, id).await.expect("a row");
         let Some(lease) = &self.lease else { return };
         let Some((turn, attempt)) = self.turn(&session) else { return };
-        let writer = world.journal.writer(lease.fence(), turn);
+        let writer = world.journal.writer(lease.fence(), Some(turn));
         let log = world.log(id).await;
         let drafts = drafts(world, &session, &log, (turn, attempt), act);
         if drafts.is_empty() {
@@ -134,7 +134,7 @@ impl Hand {
         let before = world.log(id).await;
         let body = Body::AgentThinking { text: "I was asleep.".to_owned() };
         let session = world.store.load_session(world.tenant, id).await.expect("a row");
-        let written = old.record(vec![draft(world, old.turn(), body)]).await;
+        let written = old.record(vec![draft(world, old.turn().expect("a turn"), body)]).await;
         // Nobody claimed after the end of its turn: the epoch is still its own.
         if self.lease.is_some() || session.status == Status::Archived {
             assert!(matches!(written, Err(Halted::Stale)), "{written:?}");
@@ -169,6 +169,7 @@ fn result(call: &ToolCall) -> Body {
 fn exec(call: &ToolCall) -> Body {
     Body::ExecCompleted {
         call_id: call.call_id.clone(),
+        exec_id: None,
         command: "true".to_owned(),
         exit_code: 0,
         summary: String::new(),
@@ -364,7 +365,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
                 lease.finish().await.expect("an end");
                 continue;
             };
-            let writer = world.journal.writer(lease.fence(), turn.id);
+            let writer = world.journal.writer(lease.fence(), Some(turn.id));
             let start = Body::TurnStarted {
                 turn_id: turn.id,
                 input_from_seq: turn.input_from_seq,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
 use sojourn::{
     domain::{Body, SessionId, Status, TurnId, decide::Command, turn::YieldReason},
-    journal::{Halted, TurnWriter},
+    journal::{Halted, Writer},
     queue::Lease,
 };
 
@@ -19,7 +19,7 @@ struct Writing {
     session: SessionId,
     turn: TurnId,
     input_to_seq: i64,
-    writer: TurnWriter,
+    writer: Writer,
     _lease: Lease,
 }
 
@@ -32,7 +32,7 @@ async fn lease(world: &World, count: usize) -> Vec<Writing> {
         let session = lease.claimed().session;
         let row = world.store.load_session(world.tenant, session).await.expect("a row");
         let turn = row.queued.expect("a turn");
-        let writer = world.journal.writer(lease.fence(), turn.id);
+        let writer = world.journal.writer(lease.fence(), Some(turn.id));
         writing.push(Writing {
             session,
             turn: turn.id,

@@ -1,0 +1,108 @@
+//! What a caller asks of a session's box without its agent: commands and files.
+//!
+//! Stored by `store::operation`, served by `worker::operate`, waited for by `http`. A
+//! command is in the log when it starts and when it is over, a written file when it is.
+
+use serde::{Deserialize, Serialize};
+
+use super::Session;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Request {
+    /// Run a command.
+    Exec {
+        argv: Vec<String>,
+        /// As the caller wrote it, for the log.
+        command: String,
+        /// Absolute; `/workspace` when empty.
+        working_dir: String,
+        env: Vec<(String, String)>,
+        timeout_seconds: u64,
+    },
+    /// Copy bytes of a file, from `offset` on, into a blob.
+    Read { path: String, offset: u64, bytes_max: u64 },
+    /// Replace a file by a blob.
+    Write { path: String, blob: String },
+    /// Name what a directory holds.
+    List { path: String },
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Answer {
+    /// The command is over.
+    Exec {
+        exit_code: i32,
+        /// `exited`, `timeout`, `oom` or `killed`.
+        cause: String,
+        /// What was kept of the outputs: their beginnings.
+        stdout: String,
+        stderr: String,
+        /// Bytes that were written, kept or not.
+        stdout_bytes: u64,
+        stderr_bytes: u64,
+        duration_ms: u64,
+    },
+    /// The bytes are in the blob; the file has `size` of them.
+    Read { blob: String, bytes: u64, size: u64 },
+    /// The file is there.
+    Written { bytes: u64 },
+    /// In the order of their names; cut after so many.
+    Listed { entries: Vec<Entry>, is_cut: bool },
+    /// It could not be done.
+    Failed { code: Failure, message: String },
+}
+
+/// Something in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub name: String,
+    /// `file`, `directory`, `link` or `other`.
+    pub kind: String,
+    pub bytes: u64,
+    /// Seconds since 1970.
+    pub modified: i64,
+}
+
+/// Why an operation could not be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// No such file.
+    NotFound,
+    /// The box refuses: a bad path, a directory, no permission.
+    Refused,
+    /// A limit of the session or a spending cap is used up.
+    BudgetExceeded,
+    /// The organization has nothing left to spend.
+    PaymentRequired,
+    /// No box can be had.
+    SandboxUnavailable,
+    /// The environment's hook failed.
+    LifecycleHookFailed,
+    /// The environment whose secrets the session pinned is gone.
+    EnvironmentDeleted,
+    /// The box was lost while it was under way: it may have been done.
+    OutcomeUnknown,
+    /// The session was closed first.
+    Canceled,
+}
+
+/// The limit of the whole session that is used up: its name, what was used and what is
+/// allowed.
+pub fn used_up(session: &Session) -> Option<(&'static str, u64, u64)> {
+    let (limits, usage) = (session.created.limits, session.usage);
+    let all = [
+        ("tokens", usage.tokens(), limits.tokens),
+        ("cost_micros", usage.cost.known_micros(), limits.cost_micros),
+        ("duration_seconds", session.active_seconds, limits.duration_seconds),
+        ("tool_calls", usage.tool_calls, limits.tool_calls),
+    ];
+    all.into_iter().find_map(|(name, used, allowed)| {
+        let allowed = allowed.filter(|allowed| used >= *allowed)?;
+        Some((name, used, allowed))
+    })
+}

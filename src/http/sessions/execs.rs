@@ -1,0 +1,174 @@
+//! Commands that a caller runs in a session's sandbox, past its agent.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{FromRequestParts, State},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+use crate::{
+    base::limit::{OPERATION_PATIENCE, OPERATIONS_OPEN_MAX},
+    domain::{
+        OperationId, SessionId, TenantId,
+        operation::{Answer as Outcome, Failure, Request},
+    },
+    http::{
+        App,
+        auth::{Caller, ReadSessions, WriteSessions},
+        body::Body,
+        error::ApiError,
+        openapi::Errors,
+        path::{self, Path},
+        write::{Answer, Once, json as respond},
+    },
+    journal::Unit,
+    store::operation::Seen,
+    wire::operation::{ExecRequest, ExecState, ExecView},
+};
+
+/// How long a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), else 20 seconds.
+#[derive(Clone, Copy)]
+pub struct Patience(Duration);
+
+impl FromRequestParts<App> for Patience {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        let prefers = parts.headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+        let wait = prefers
+            .flat_map(|value| value.split([',', ';']))
+            .find_map(|preference| preference.trim().strip_prefix("wait="));
+        // What a server cannot heed of a preference it ignores.
+        let seconds = wait.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        Ok(Self(seconds.map_or(OPERATION_PATIENCE, |seconds| seconds.min(OPERATION_PATIENCE))))
+    }
+}
+
+/// Run a command in the session's sandbox, which is made where there is none.
+///
+/// Answers when it is over, or after 20 seconds (`Prefer: wait=N` for fewer) with 202 and a
+/// command that goes on: read it by its id, or follow `exec.completed`. The same
+/// `Idempotency-Key` is the same command.
+#[utoipa::path(post, path = "/sessions/{session_id}/exec", tag = "sandbox", operation_id = "execInSession",
+    params(("session_id" = SessionId, Path), ("Prefer" = Option<String>, Header,
+        description = "`wait=N`: seconds to wait for the end, 0 to 20.")), request_body = ExecRequest,
+    responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    patience: Patience,
+    Body { value: wanted, digest }: Body<ExecRequest>,
+) -> Result<Response, ApiError> {
+    let session: SessionId = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    let request = wanted.request();
+    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let operation: OperationId = stamp.origin.id();
+        ask(unit.operate(session, operation, &request, &stamp).await?)?;
+        Ok(Answer::new(StatusCode::OK, &json!({ "id": operation })))
+    });
+    let asked = asked.await?;
+    // An equal request that came before has its command already.
+    let id = asked.body["id"].as_str().and_then(|id| id.parse().ok()).ok_or_else(ApiError::not_found)?;
+    let seen = app.0.journal.answered(caller.tenant, session, id, patience.0).await?;
+    if let Some(Outcome::Failed { code, message }) = &seen.answer
+        && let Some(refused) = unpaid(*code, message)
+    {
+        return Err(refused);
+    }
+    let view = exec(seen)?;
+    let status = match view.state {
+        ExecState::Completed | ExecState::Failed => StatusCode::OK,
+        ExecState::Queued | ExecState::Running => StatusCode::ACCEPTED,
+    };
+    let mut response = (status, axum::Json(view)).into_response();
+    if asked.replayed {
+        let yes = axum::http::HeaderValue::from_static("true");
+        response.headers_mut().insert("idempotency-replayed", yes);
+    }
+    Ok(response)
+}
+
+/// Read a command; its output is kept for a day.
+#[utoipa::path(get, path = "/sessions/{session_id}/exec/{exec_id}", tag = "sandbox", operation_id = "getExec",
+    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)),
+    responses((status = 200, body = ExecView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path((session, id)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
+    let seen = app.0.store.begin(caller.tenant).await?.operation(session, id).await?;
+    Ok(respond(&exec(seen)?))
+}
+
+/// Whether an operation was taken.
+pub(super) fn ask(was_taken: bool) -> Result<(), ApiError> {
+    match was_taken {
+        true => Ok(()),
+        false => Err(ApiError::conflict(
+            "too_many_operations",
+            format!(
+                "{OPERATIONS_OPEN_MAX} requests to this session's sandbox wait already; wait for one of them"
+            ),
+        )),
+    }
+}
+
+/// Does something with the sandbox's files and waits for it.
+pub(super) async fn file(
+    app: &App,
+    tenant: TenantId,
+    session: SessionId,
+    operation: OperationId,
+    patience: Patience,
+) -> Result<Outcome, ApiError> {
+    let seen = app.0.journal.answered(tenant, session, operation, patience.0).await?;
+    match seen.answer {
+        Some(Outcome::Failed { code, message }) => Err(failed(code, message)),
+        Some(answer) => Ok(answer),
+        None => Err(ApiError::conflict("sandbox_busy", "the sandbox did not get to it in time; try again")),
+    }
+}
+
+/// Why a file operation was not done, as an error of its request.
+fn failed(code: Failure, message: String) -> ApiError {
+    if let Some(unpaid) = unpaid(code, &message) {
+        return unpaid;
+    }
+    match code {
+        Failure::NotFound => ApiError { message: message.into(), ..ApiError::not_found() },
+        Failure::Refused => ApiError::invalid("path", message),
+        Failure::SandboxUnavailable => ApiError::conflict("sandbox_unavailable", message),
+        Failure::LifecycleHookFailed => ApiError::conflict("lifecycle_hook_failed", message),
+        Failure::EnvironmentDeleted => ApiError::conflict("environment_deleted", message),
+        Failure::OutcomeUnknown => ApiError::conflict("outcome_unknown", message),
+        Failure::Canceled => ApiError::conflict("archived", message),
+        Failure::BudgetExceeded | Failure::PaymentRequired => {
+            unreachable!("what is unpaid was answered before")
+        }
+    }
+}
+
+fn unpaid(code: Failure, message: &str) -> Option<ApiError> {
+    match code {
+        Failure::BudgetExceeded => Some(ApiError::payment_required("budget_exceeded", message.to_owned())),
+        Failure::PaymentRequired => Some(ApiError::payment_required("payment_required", message.to_owned())),
+        _ => None,
+    }
+}
+
+fn exec(seen: Seen) -> Result<ExecView, ApiError> {
+    let Request::Exec { command, .. } = seen.request else { return Err(ApiError::not_found()) };
+    let open = ExecView::open(seen.id, command, seen.created_at, seen.started_at);
+    Ok(match seen.answer {
+        Some(answer) => ExecView { completed_at: seen.completed_at, ..open.answered(answer) },
+        None => open,
+    })
+}

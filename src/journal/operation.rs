@@ -1,0 +1,74 @@
+//! What callers ask of a box themselves: asked, waited for, forgotten.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{Error, Journal, Unit};
+use crate::{
+    base::limit::OPERATION_POLL,
+    domain::{
+        OperationId, SessionId, TenantId,
+        decide::{Command, Stamp},
+        operation::Request,
+    },
+    store::{hint::Hint, operation::Seen},
+};
+
+/// Where the bytes of a file are that a caller sends or gets.
+pub fn operation_blob(tenant: TenantId, session: SessionId, operation: OperationId) -> String {
+    format!("{}/{}/operations/{}", tenant.uuid(), session.uuid(), operation.uuid())
+}
+
+impl Unit {
+    /// Asks something of a session's box. Returns false when too much is being asked of
+    /// it already.
+    ///
+    /// # Errors
+    /// `Rejected` when the session is closed, or, for a command, its budget used up.
+    pub async fn operate(
+        &mut self,
+        id: SessionId,
+        operation: OperationId,
+        request: &Request,
+        stamp: &Stamp,
+    ) -> Result<bool, Error> {
+        let command = Command::Operate { operation, request: request.clone() };
+        self.execute(id, command, stamp).await?;
+        self.hint(Hint::Job);
+        self.hint(Hint::Control);
+        Ok(self.tx.ask(id, operation, request, &stamp.actor).await?)
+    }
+}
+
+impl Journal {
+    /// An operation as it is when it is answered, or after `patience`.
+    pub async fn answered(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        operation: OperationId,
+        patience: Duration,
+    ) -> Result<Seen, Error> {
+        let mut watch = self.hints.watch(session);
+        let until = Instant::now() + patience;
+        loop {
+            let seen = self.store.begin(tenant).await?.operation(session, operation).await?;
+            if seen.answer.is_some() || Instant::now() >= until {
+                return Ok(seen);
+            }
+            // A hint may be lost.
+            let _ = timeout_at(until.min(Instant::now() + OPERATION_POLL), watch.changed()).await;
+        }
+    }
+
+    /// Forgets what callers asked of boxes more than a day ago, with the files that they
+    /// sent or got; returns how many.
+    pub async fn forget_operations(&self) -> Result<usize, Error> {
+        let forgotten = self.store.forget_operations().await?;
+        for (operation, (tenant, session)) in &forgotten {
+            self.blobs.delete(&operation_blob(*tenant, *session, *operation)).await?;
+        }
+        Ok(forgotten.len())
+    }
+}

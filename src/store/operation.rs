@@ -1,0 +1,262 @@
+//! What callers ask of a box themselves, and what came of it.
+
+use std::collections::HashMap;
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{
+    Result, Store, Tx,
+    column::{from_json, json},
+    record::Fence,
+};
+use crate::{
+    base::{
+        Id, Timestamp,
+        limit::{HOUSEKEEPING_BATCH, OPERATION_HOURS, OPERATIONS_OPEN_MAX},
+    },
+    domain::{
+        Actor, OperationId, SandboxId, SessionId, TenantId,
+        operation::{Answer, Failure, Request},
+    },
+};
+
+/// An operation that is to be served.
+#[derive(Clone, Debug)]
+pub struct Open {
+    pub id: OperationId,
+    pub request: Request,
+    pub actor: Actor,
+    /// The box in which it began.
+    pub sandbox: Option<SandboxId>,
+}
+
+/// An operation as its caller sees it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub id: OperationId,
+    pub request: Request,
+    pub answer: Option<Answer>,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub completed_at: Option<Timestamp>,
+}
+
+#[derive(FromRow)]
+struct OpenRow {
+    operation_id: Uuid,
+    request: String,
+    actor: String,
+    sandbox_id: Option<Uuid>,
+}
+
+#[derive(FromRow)]
+struct SeenRow {
+    request: String,
+    answer: Option<String>,
+    created_at: Timestamp,
+    started_at: Option<Timestamp>,
+    completed_at: Option<Timestamp>,
+}
+
+impl Tx {
+    /// Stores what is asked of a locked session's box and wakes its job. Returns false
+    /// when too much is being asked already.
+    pub async fn ask(
+        &mut self,
+        session: SessionId,
+        operation: OperationId,
+        request: &Request,
+        actor: &Actor,
+    ) -> Result<bool> {
+        let tenant = self.tenant.uuid();
+        let done = sqlx::query(
+            "with counted as (
+                update session
+                set operations = operations + 1
+                where tenant_id = $1
+                  and session_id = $2
+                  and (select count(*) from operation
+                       where tenant_id = $1 and session_id = $2 and completed_at is null) < $6
+                returning session_id
+             ), asked as (
+                insert into operation (tenant_id, session_id, operation_id, request, actor)
+                select $1, session_id, $3, $4::json, $5::json from counted
+             )
+             insert into job (tenant_id, session_id, kind, ready_at, node_id)
+             select $1, session_id, 'operate', now(), (
+                 select node_id from sandbox where tenant_id = $1 and session_id = $2 and state <> 'ended'
+             )
+             from counted
+             on conflict (tenant_id, session_id, kind) do update
+             set ready_at = case when job.worker_id is null then least(job.ready_at, now()) else job.ready_at end",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(operation.uuid())
+        .bind(json(request))
+        .bind(json(actor))
+        .bind(OPERATIONS_OPEN_MAX)
+        .execute(self.connection())
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// One operation of a session.
+    pub async fn operation(&mut self, session: SessionId, operation: OperationId) -> Result<Seen> {
+        let tenant = self.tenant.uuid();
+        let row: SeenRow = sqlx::query_as(
+            "select request::text, answer::text, created_at, started_at, completed_at
+             from operation
+             where tenant_id = $1 and session_id = $2 and operation_id = $3",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(operation.uuid())
+        .fetch_one(self.connection())
+        .await?;
+        Ok(Seen {
+            id: operation,
+            request: from_json(&row.request)?,
+            answer: row.answer.as_deref().map(from_json).transpose()?,
+            created_at: row.created_at,
+            started_at: row.started_at,
+            completed_at: row.completed_at,
+        })
+    }
+
+    /// Answers what a session that is being closed was still asked.
+    pub async fn cancel_operations(&mut self, session: SessionId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        let message = "the session was archived".to_owned();
+        sqlx::query(
+            "update operation
+             set answer = $3::json, completed_at = now()
+             where tenant_id = $1 and session_id = $2 and completed_at is null",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(json(&Answer::Failed { code: Failure::Canceled, message }))
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// What a session's box is asked and nobody has answered, oldest first. By the index
+    /// `operation_open`.
+    pub async fn open_operations(&self, tenant: TenantId, session: SessionId) -> Result<Vec<Open>> {
+        let rows: Vec<OpenRow> = sqlx::query_as(
+            "select operation_id, request::text, actor::text, sandbox_id
+             from operation
+             where tenant_id = $1 and session_id = $2 and completed_at is null
+             order by created_at, operation_id",
+        )
+        .bind(tenant.uuid())
+        .bind(session.uuid())
+        .fetch_all(&self.system)
+        .await?;
+        let open = |row: OpenRow| {
+            Ok(Open {
+                id: Id::from_uuid(row.operation_id),
+                request: from_json(&row.request)?,
+                actor: from_json(&row.actor)?,
+                sandbox: row.sandbox_id.map(Id::from_uuid),
+            })
+        };
+        rows.into_iter().map(open).collect()
+    }
+
+    /// Notes in which box an operation begins, before it does. Returns whether the fence
+    /// holds.
+    pub async fn begin_operation(
+        &self,
+        fence: Fence,
+        operation: OperationId,
+        sandbox: SandboxId,
+    ) -> Result<bool> {
+        let done = sqlx::query(
+            "with held as (
+                select session_id
+                from session
+                where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+                for share
+             )
+             update operation o
+             set sandbox_id = $5, started_at = coalesce(o.started_at, now())
+             from held
+             where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $4
+               and o.completed_at is null",
+        )
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(operation.uuid())
+        .bind(sandbox.uuid())
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Answers an operation; its box counts as used just now. Returns whether the fence
+    /// holds.
+    pub async fn answer_operation(
+        &self,
+        fence: Fence,
+        operation: OperationId,
+        answer: &Answer,
+    ) -> Result<bool> {
+        let done = sqlx::query(
+            "with held as (
+                select session_id
+                from session
+                where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+                for share
+             ), used as (
+                update sandbox b
+                set used_at = now()
+                from held
+                where b.tenant_id = $1 and b.session_id = held.session_id and b.state <> 'ended'
+             )
+             update operation o
+             set answer = $5::json, completed_at = now()
+             from held
+             where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $4
+               and o.completed_at is null",
+        )
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(operation.uuid())
+        .bind(json(answer))
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Forgets operations that were answered more than a day ago, a batch at a time;
+    /// returns them, for their blobs. By the index `operation_completed`.
+    pub async fn forget_operations(&self) -> Result<HashMap<OperationId, (TenantId, SessionId)>> {
+        let rows: Vec<(Uuid, Uuid, Uuid)> = sqlx::query_as(
+            "delete from operation
+             where (tenant_id, session_id, operation_id) in (
+                 select tenant_id, session_id, operation_id
+                 from operation
+                 where completed_at < now() - make_interval(hours => $1)
+                 order by completed_at
+                 limit $2
+                 for update skip locked
+             )
+             returning operation_id, tenant_id, session_id",
+        )
+        .bind(OPERATION_HOURS)
+        .bind(HOUSEKEEPING_BATCH)
+        .fetch_all(&self.system)
+        .await?;
+        let ids = |(operation, tenant, session)| {
+            (Id::from_uuid(operation), (Id::from_uuid(tenant), Id::from_uuid(session)))
+        };
+        Ok(rows.into_iter().map(ids).collect())
+    }
+}

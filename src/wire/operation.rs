@@ -1,0 +1,257 @@
+//! A caller's own commands and files on the wire.
+
+use std::collections::BTreeMap;
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use crate::{
+    base::limit::{DIRECT_EXEC_BYTES_MAX, DIRECT_EXEC_SECONDS, DIRECT_EXEC_SECONDS_MAX},
+    domain::{
+        OperationId,
+        operation::{Answer, Entry, Failure, Request},
+    },
+};
+
+/// A command to run in the session's sandbox.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecRequest {
+    /// A line for bash, or a program and its arguments.
+    #[garde(custom(sound_command))]
+    pub command: Command,
+    /// Absolute path; `/workspace` when absent.
+    #[garde(inner(length(bytes, min = 1, max = 4_096)), inner(custom(absolute)))]
+    pub working_dir: Option<String>,
+    /// Variables beyond those of the session's environment.
+    #[garde(custom(sound_env))]
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Wall time at most: 1 to 3600 seconds, 600 when absent.
+    #[garde(range(min = 1, max = DIRECT_EXEC_SECONDS_MAX))]
+    #[schema(minimum = 1, maximum = 3600)]
+    pub timeout_seconds: Option<u64>,
+}
+
+/// A line for bash, or a program and its arguments.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Command {
+    Line(String),
+    Argv(Vec<String>),
+}
+
+/// A caller's own command.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Exec)]
+pub struct ExecView {
+    pub id: OperationId,
+    pub state: ExecState,
+    pub command: String,
+    /// Null until it is over; 128 + signal when a signal ended it.
+    #[schema(required)]
+    pub exit_code: Option<i32>,
+    /// `exited`, `timeout`, `oom` or `killed`.
+    #[schema(required)]
+    pub cause: Option<String>,
+    /// The first 256 KiB that it wrote; what is not text is replaced.
+    pub stdout: String,
+    pub stderr: String,
+    /// Bytes that it wrote, kept or not.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    #[schema(required)]
+    pub duration_ms: Option<u64>,
+    /// Why nobody knows its end.
+    #[schema(required)]
+    pub error: Option<ExecError>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub started_at: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub completed_at: Option<OffsetDateTime>,
+}
+
+/// How far a command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecState {
+    /// It waits for a worker or for the sandbox.
+    Queued,
+    Running,
+    /// It is over, whatever its exit code.
+    Completed,
+    /// It could not be run, or its end is not known; see `error`.
+    Failed,
+}
+
+/// Why a command has no end.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ExecError {
+    /// `budget_exceeded`, `payment_required`, `sandbox_unavailable`, `lifecycle_hook_failed`,
+    /// `environment_deleted`, `outcome_unknown`, `refused` or `canceled`.
+    pub code: String,
+    pub message: String,
+}
+
+/// What a directory of a session holds.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Directory {
+    pub path: String,
+    /// By name.
+    pub entries: Vec<FileEntry>,
+    /// There are more than these.
+    pub truncated: bool,
+}
+
+/// A file in a directory.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct FileEntry {
+    pub name: String,
+    /// `file`, `directory`, `link` or `other`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub bytes: u64,
+    /// Null for a time that no calendar has.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub modified_at: Option<OffsetDateTime>,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct FileWritten {
+    pub path: String,
+    pub bytes: u64,
+}
+
+impl ExecRequest {
+    /// What is asked of the sandbox.
+    pub fn request(self) -> Request {
+        let (argv, command) = match self.command {
+            Command::Line(line) => (vec!["bash".to_owned(), "-c".to_owned(), line.clone()], line),
+            Command::Argv(argv) => {
+                let command = argv.join(" ");
+                (argv, command)
+            }
+        };
+        Request::Exec {
+            argv,
+            command,
+            working_dir: self.working_dir.unwrap_or_default(),
+            env: self.env.into_iter().collect(),
+            timeout_seconds: self.timeout_seconds.unwrap_or(DIRECT_EXEC_SECONDS),
+        }
+    }
+}
+
+impl From<Entry> for FileEntry {
+    fn from(entry: Entry) -> Self {
+        let modified_at = OffsetDateTime::from_unix_timestamp(entry.modified).ok();
+        Self { name: entry.name, kind: entry.kind, bytes: entry.bytes, modified_at }
+    }
+}
+
+impl ExecView {
+    /// A command that was asked for and is not over.
+    pub fn open(
+        id: OperationId,
+        command: String,
+        created_at: OffsetDateTime,
+        started_at: Option<OffsetDateTime>,
+    ) -> Self {
+        Self {
+            id,
+            state: if started_at.is_some() { ExecState::Running } else { ExecState::Queued },
+            command,
+            exit_code: None,
+            cause: None,
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            duration_ms: None,
+            error: None,
+            created_at,
+            started_at,
+            completed_at: None,
+        }
+    }
+
+    /// The same with what came of it.
+    pub fn answered(self, answer: Answer) -> Self {
+        match answer {
+            Answer::Exec { exit_code, cause, stdout, stderr, stdout_bytes, stderr_bytes, duration_ms } => {
+                Self {
+                    state: ExecState::Completed,
+                    exit_code: Some(exit_code),
+                    cause: Some(cause),
+                    stdout,
+                    stderr,
+                    stdout_bytes,
+                    stderr_bytes,
+                    duration_ms: Some(duration_ms),
+                    ..self
+                }
+            }
+            Answer::Failed { code, message } => {
+                let error = ExecError { code: word(code), message };
+                Self { state: ExecState::Failed, error: Some(error), ..self }
+            }
+            Answer::Read { .. } | Answer::Written { .. } | Answer::Listed { .. } => self,
+        }
+    }
+}
+
+/// The word of a failure, as it is stored.
+pub fn word(code: Failure) -> String {
+    serde_json::to_value(code).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn sound_command(command: &Command, _context: &()) -> garde::Result {
+    let all: Vec<&str> = match command {
+        Command::Line(line) => vec![line],
+        Command::Argv(argv) => argv.iter().map(String::as_str).collect(),
+    };
+    let bytes: usize = all.iter().map(|word| word.len()).sum();
+    if all.first().is_none_or(|program| program.is_empty()) {
+        return Err(garde::Error::new("is empty"));
+    }
+    if bytes > DIRECT_EXEC_BYTES_MAX || all.len() > 1_024 {
+        return Err(garde::Error::new(format!("has at most 1024 words and {DIRECT_EXEC_BYTES_MAX} bytes")));
+    }
+    match all.iter().any(|word| word.contains('\0')) {
+        true => Err(garde::Error::new("contains U+0000")),
+        false => Ok(()),
+    }
+}
+
+fn absolute(path: &str, _context: &()) -> garde::Result {
+    match path.starts_with('/') && !path.contains('\0') {
+        true => Ok(()),
+        false => Err(garde::Error::new("is an absolute path")),
+    }
+}
+
+fn sound_env(env: &BTreeMap<String, String>, _context: &()) -> garde::Result {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && !name.as_bytes()[0].is_ascii_digit()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if env.len() > 128 || bytes > DIRECT_EXEC_BYTES_MAX {
+        return Err(garde::Error::new(format!(
+            "has at most 128 variables and {DIRECT_EXEC_BYTES_MAX} bytes"
+        )));
+    }
+    match env.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
+        true => Ok(()),
+        false => Err(garde::Error::new("has names of letters, digits and underscores")),
+    }
+}

@@ -1,0 +1,475 @@
+//! What callers ask of a session's box themselves: served under whatever lease holds it.
+//!
+//! Called by `slot`: beside a turn, or with the job `operate` while there is none; that
+//! one gives way to a turn. A command belongs to the box and not to its worker, so
+//! whoever serves the operation next finds it there and waits for the same end.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use tokio::sync::watch;
+
+use super::{
+    Worker,
+    file::{self, Place},
+    hands::Hands,
+    outlet::Outlet,
+    surroundings,
+};
+use crate::{
+    base::{
+        backoff::Backoff,
+        limit::{
+            DIRECT_OUTPUT_BYTES_MAX, EXEC_SUMMARY_BYTES_MAX, OPERATIONS_TOGETHER_MAX, SANDBOX_BACKOFF,
+            SANDBOX_CALL_ATTEMPTS_MAX,
+        },
+        text,
+    },
+    domain::{
+        Actor, Body, Event, OperationId, Session,
+        event::Draft,
+        operation::{Answer, Failure, Request},
+        price::{BoxSize, Tariff},
+        spend::{Verdict, judge},
+    },
+    harness::ToolFault,
+    journal::{Halted, Writer},
+    queue::{Lease, State},
+    sandbox::{self, Exec, Exit, Fault, OutputRange, OutputStream},
+    store::{self, hint::Hint, operation::Open},
+    tool,
+};
+
+const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
+
+/// Serves one session's operations.
+pub(super) struct Operator<'a> {
+    pub worker: &'a Worker,
+    pub writer: Writer,
+    pub hands: Arc<Hands>,
+    pub session: &'a Session,
+    pub tariff: Tariff,
+    pub size: BoxSize,
+    pub lease: watch::Receiver<State>,
+}
+
+/// Why nothing more can be served under this lease.
+pub(super) enum Stopped {
+    Stale,
+    Away(String),
+}
+
+impl From<store::Error> for Stopped {
+    fn from(error: store::Error) -> Self {
+        Self::Away(error.to_string())
+    }
+}
+
+impl From<Halted> for Stopped {
+    fn from(halted: Halted) -> Self {
+        match halted {
+            Halted::Stale | Halted::Moved => Self::Stale,
+            Halted::Failed(error) => Self::Away(error.to_string()),
+        }
+    }
+}
+
+impl Worker {
+    /// Serves what is asked of a session's box while no turn does.
+    pub(super) async fn operate(
+        &self,
+        lease: Lease,
+        mut draining: watch::Receiver<bool>,
+    ) -> Result<&'static str, store::Error> {
+        let fence = lease.fence();
+        let session = self.store.load_session(fence.tenant, fence.session).await?;
+        let writer = self.journal.writer(fence, None);
+        let surroundings = surroundings::read(&self.store, fence.tenant, &session).await?;
+        let (wish, allowed) = match surroundings {
+            Ok(surroundings) => surroundings,
+            Err((_, message)) => {
+                let failed = Answer::Failed { code: Failure::EnvironmentDeleted, message };
+                for open in self.store.open_operations(fence.tenant, fence.session).await? {
+                    self.store.answer_operation(fence, open.id, &failed).await?;
+                }
+                self.hints.send(Hint::Log(fence.session));
+                return lease.finish().await.map(|()| "the environment is gone");
+            }
+        };
+        let account = self.store.account(fence.tenant, session.created.agent_id).await?;
+        let model = session.created.agent_snapshot.as_ref().map_or("", |agent| agent.model.as_str());
+        let size = BoxSize { cpu_millis: wish.limits.cpu_millis, memory_bytes: wish.limits.memory_bytes };
+        let outlet = Outlet::new(self.network.clone(), writer.clone(), self.journal.origin(), allowed);
+        let outlet = Arc::new(outlet);
+        let hands = Hands::new(self.clone(), writer.clone(), Arc::clone(&outlet), wish);
+        let operator = Operator {
+            worker: self,
+            writer: writer.clone(),
+            hands: Arc::new(hands),
+            session: &session,
+            tariff: Tariff::of(model, account.prices.as_ref()),
+            size,
+            lease: lease.state(),
+        };
+        let mut wanted = lease.state();
+        let outcome = tokio::select! {
+            served = operator.serve_all() => match served {
+                Ok(()) => lease.finish().await.map(|()| "served"),
+                Err(Stopped::Stale) => Ok("the lease was lost"),
+                Err(Stopped::Away(reason)) => {
+                    tracing::warn!(session.id = %fence.session, reason, "a box cannot be asked yet");
+                    lease.release(SANDBOX_BACKOFF.1).await.map(|()| "waits")
+                }
+            },
+            () = lease.lost() => Ok("the lease was lost"),
+            // The turn goes on with what is open here.
+            () = async { drop(wanted.wait_for(|state| state.is_wanted).await) } => {
+                lease.release(Duration::ZERO).await.map(|()| "gave way")
+            }
+            () = async { drop(draining.wait_for(|draining| *draining).await) } => {
+                lease.release(Duration::ZERO).await.map(|()| "handed back")
+            }
+            () = outlet.run() => unreachable!("a way out is served for ever"),
+        };
+        outlet.close().await;
+        let taken = outlet.take();
+        let drafts = outlet.drafts(&taken, &writer);
+        if !drafts.is_empty() && writer.record(drafts).await.is_err() {
+            tracing::warn!(session.id = %fence.session, "counts of decisions about egress were lost with a lease");
+        }
+        self.hints.send(Hint::Job);
+        outcome
+    }
+}
+
+impl Operator<'_> {
+    /// Serves what is open, and what is asked meanwhile, until nothing is.
+    async fn serve_all(&self) -> Result<(), Stopped> {
+        let mut seen = HashSet::new();
+        while self.serve_open(&mut seen).await? {}
+        Ok(())
+    }
+
+    /// Serves what is asked while a turn runs, for ever; looks only when somebody asked.
+    pub(super) async fn serve_beside_a_turn(&self) {
+        let (mut lease, mut seen) = (self.lease.clone(), HashSet::new());
+        loop {
+            if lease.wait_for(|state| state.operations.is_some()).await.is_err() {
+                // The lease table is gone with the process.
+                std::future::pending::<()>().await;
+            }
+            match self.serve_open(&mut seen).await {
+                Ok(true) => {}
+                // What was served is told with the next look at the lease.
+                Ok(false) => drop(lease.changed().await),
+                // The turn finds out by itself, and what is open stays so for the next.
+                Err(Stopped::Stale) => std::future::pending::<()>().await,
+                Err(Stopped::Away(reason)) => {
+                    tracing::warn!(session.id = %self.session.id, reason, "a caller waits beside a turn");
+                    seen.clear();
+                    tokio::time::sleep(SANDBOX_BACKOFF.1).await;
+                }
+            }
+        }
+    }
+
+    /// Serves what is open now and has not been `seen`. Returns whether there was any.
+    async fn serve_open(&self, seen: &mut HashSet<OperationId>) -> Result<bool, Stopped> {
+        let fence = self.writer.fence();
+        let mut lease = self.lease.clone();
+        let mut under_way = FuturesUnordered::new();
+        let mut waiting = Vec::new();
+        let mut did_any = false;
+        loop {
+            lease.mark_unchanged();
+            let open = self.worker.store.open_operations(fence.tenant, fence.session).await?;
+            waiting.extend(open.into_iter().filter(|open| seen.insert(open.id)).rev());
+            while under_way.len() < OPERATIONS_TOGETHER_MAX
+                && let Some(open) = waiting.pop()
+            {
+                did_any = true;
+                under_way.push(self.serve(open));
+            }
+            tokio::select! {
+                served = under_way.next() => match served {
+                    Some(served) => served?,
+                    None => return Ok(did_any),
+                },
+                _ = lease.changed() => {}
+            }
+        }
+    }
+
+    async fn serve(&self, open: Open) -> Result<(), Stopped> {
+        let answer = match self.perform(&open).await? {
+            Ok(answer) => answer,
+            Err((code, message)) => Answer::Failed { code, message },
+        };
+        let fence = self.writer.fence();
+        if !self.worker.store.answer_operation(fence, open.id, &answer).await? {
+            return Err(Stopped::Stale);
+        }
+        self.worker.hints.send(Hint::Log(fence.session));
+        Ok(())
+    }
+
+    async fn perform(&self, open: &Open) -> Result<Result<Answer, (Failure, String)>, Stopped> {
+        let _use = self.hands.enter();
+        let is_command = matches!(open.request, Request::Exec { .. });
+        if open.sandbox.is_none()
+            && is_command
+            && let Some(refused) = self.refused().await?
+        {
+            self.say_over(open, None).await?;
+            return Ok(Err(refused));
+        }
+        for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
+            let hands = match self.attached(open).await {
+                Ok(hands) => hands,
+                Err(ToolFault::Stale) => return Err(Stopped::Stale),
+                Err(ToolFault::Away(reason)) => return Err(Stopped::Away(reason)),
+                Err(fault @ (ToolFault::Unavailable(_) | ToolFault::Hook(_))) => {
+                    self.say_over(open, None).await?;
+                    return Ok(Err(without_box(fault)));
+                }
+            };
+            let id = hands.grip.sandbox;
+            if is_command && open.sandbox.is_some_and(|began_in| began_in != id) {
+                self.say_over(open, None).await?;
+                return Ok(Err(lost()));
+            }
+            if !self.worker.store.begin_operation(self.writer.fence(), open.id, id).await? {
+                return Err(Stopped::Stale);
+            }
+            match self.attempt(open, &hands).await? {
+                Ok(answer) => return Ok(Ok(answer)),
+                Err(Fault::Stale) => return Err(Stopped::Stale),
+                Err(Fault::NotFound(message)) => return Ok(Err((Failure::NotFound, message))),
+                Err(Fault::Refused(message)) => {
+                    self.say_over(open, None).await?;
+                    return Ok(Err((Failure::Refused, message)));
+                }
+                Err(Fault::Gone) => {
+                    self.hands.lost(id, "it was gone when a caller used it").await.map_err(stopped)?;
+                    if is_command {
+                        self.say_over(open, None).await?;
+                        return Ok(Err(lost()));
+                    }
+                }
+                Err(Fault::Unavailable(reason)) => {
+                    tracing::warn!(session.id = %self.session.id, attempt, reason, "a box did not answer a caller");
+                }
+            }
+            tokio::time::sleep(self.hands.delay(&BACKOFF, attempt)).await;
+        }
+        self.say_over(open, None).await?;
+        Ok(Err(match is_command {
+            // It may have begun.
+            true => lost(),
+            false => (Failure::SandboxUnavailable, "the sandbox does not answer".to_owned()),
+        }))
+    }
+
+    /// The box: the one in which it began, else one that may be used for long.
+    async fn attached(&self, open: &Open) -> Result<tool::Hands, ToolFault> {
+        match open.sandbox {
+            Some(_) => self.hands.attached().await,
+            None => self.hands.ready().await,
+        }
+    }
+
+    /// What keeps a command from being run: what may be spent.
+    async fn refused(&self) -> Result<Option<(Failure, String)>, Stopped> {
+        let (tenant, agent) = (self.writer.fence().tenant, self.session.created.agent_id);
+        let store = &self.worker.store;
+        if !store.account(tenant, agent).await?.is_bound {
+            return Ok(None);
+        }
+        let now = store.standings_of(tenant, agent).await?;
+        Ok(match judge(&now.organization, &now.agent, now.balance) {
+            Verdict::Exceeded(spend) => {
+                Some((Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit)))
+            }
+            Verdict::Unpaid => {
+                Some((Failure::PaymentRequired, "the organization's balance is used up".to_owned()))
+            }
+            Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => None,
+        })
+    }
+
+    async fn attempt(&self, open: &Open, hands: &tool::Hands) -> Result<Result<Answer, Fault>, Stopped> {
+        let (sandbox, grip) = (&*hands.sandbox, hands.grip);
+        let place = Place { blobs: &self.worker.blobs, fence: self.writer.fence(), operation: open.id };
+        match &open.request {
+            Request::Exec { argv, working_dir, env, timeout_seconds, .. } => {
+                let exec = Exec {
+                    id: format!("d-{}", open.id),
+                    argv: argv.clone(),
+                    cwd: working_dir.clone(),
+                    env: env.clone(),
+                    timeout: Duration::from_secs(*timeout_seconds),
+                    output_bytes_max: DIRECT_OUTPUT_BYTES_MAX,
+                };
+                match self.run(sandbox, grip, &exec).await {
+                    Ok((exit, stdout, stderr)) => {
+                        self.say_over(open, Some((&exit, &stdout, &stderr))).await?;
+                        Ok(Ok(ended(&exit, stdout, stderr)))
+                    }
+                    Err(fault) => Ok(Err(fault)),
+                }
+            }
+            Request::Read { path, offset, bytes_max } => {
+                Ok(file::read(sandbox, grip, &place, path, *offset, *bytes_max).await)
+            }
+            Request::Write { path, blob } => {
+                let written = file::write(sandbox, grip, &place, path, blob).await;
+                if let Ok(Answer::Written { bytes }) = &written {
+                    self.say_written(open, path, *bytes).await?;
+                }
+                Ok(written)
+            }
+            Request::List { path } => Ok(file::list(sandbox, grip, &place, path).await),
+        }
+    }
+
+    /// Starts the command, or finds the one that runs, and waits for its end.
+    async fn run(
+        &self,
+        sandbox: &dyn sandbox::Sandbox,
+        grip: sandbox::Grip,
+        exec: &Exec,
+    ) -> Result<(Exit, String, String), Fault> {
+        sandbox.start(grip, exec).await?;
+        let exit = tokio::select! {
+            exit = sandbox.wait(grip, &exec.id) => exit?,
+            () = self.hands.end_of_life() => {
+                sandbox.kill(grip, &exec.id).await?;
+                sandbox.wait(grip, &exec.id).await?
+            }
+        };
+        let [stdout, stderr] =
+            [(OutputStream::Stdout, exit.stdout_bytes), (OutputStream::Stderr, exit.stderr_bytes)].map(
+                |(stream, written)| {
+                    output(sandbox, grip, &exec.id, stream, written.min(DIRECT_OUTPUT_BYTES_MAX))
+                },
+            );
+        let (stdout, stderr) = (text::printable(&stdout.await?), text::printable(&stderr.await?));
+        Ok((exit, stdout, stderr))
+    }
+
+    /// Writes that a command is over, once: of one that ran with its end.
+    async fn say_over(&self, open: &Open, exit: Option<(&Exit, &str, &str)>) -> Result<(), Stopped> {
+        let Request::Exec { command, .. } = &open.request else { return Ok(()) };
+        let said =
+            |body: &Body| matches!(body, Body::ExecCompleted { exec_id, .. } if *exec_id == Some(open.id));
+        if open.sandbox.is_some() && self.has_said(said).await? {
+            return Ok(());
+        }
+        let summary = exit.map_or(String::new(), |(_, stdout, stderr)| {
+            let all = format!("{stdout}{stderr}");
+            let from = all.len().saturating_sub(EXEC_SUMMARY_BYTES_MAX);
+            all[all.ceil_char_boundary(from)..].to_owned()
+        });
+        let duration_ms = exit.map_or(0, |(exit, ..)| exit.duration.as_millis() as u64);
+        let cost = self.tariff.exec(self.size, duration_ms);
+        let body = Body::ExecCompleted {
+            call_id: open.id.to_string(),
+            exec_id: Some(open.id),
+            command: command.clone(),
+            exit_code: exit.map_or(-1, |(exit, ..)| exit.code),
+            summary,
+            bytes: exit.map_or(0, |(exit, ..)| exit.stdout_bytes + exit.stderr_bytes),
+            cause: exit.map_or("unknown", |(exit, ..)| exit.cause.word()).to_owned(),
+            duration_ms,
+            cpu_micros: cost.sandbox_cpu_micros,
+            memory_micros: cost.sandbox_memory_micros,
+        };
+        self.say(Actor::system(), body).await
+    }
+
+    async fn say_written(&self, open: &Open, path: &str, bytes: u64) -> Result<(), Stopped> {
+        let said = |body: &Body| matches!(body, Body::FileWritten { write_id, .. } if *write_id == open.id);
+        if open.sandbox.is_some() && self.has_said(said).await? {
+            return Ok(());
+        }
+        let body = Body::FileWritten { write_id: open.id, path: path.to_owned(), bytes };
+        self.say(open.actor.clone(), body).await
+    }
+
+    /// Whether whoever began an operation has written that; asked only where another did.
+    async fn has_said(&self, said: impl Fn(&Body) -> bool) -> Result<bool, Stopped> {
+        let log: Vec<Event> = self.writer.log().await.map_err(|error| Stopped::Away(error.to_string()))?;
+        Ok(log.iter().any(|event| said(&event.draft.body)))
+    }
+
+    async fn say(&self, actor: Actor, body: Body) -> Result<(), Stopped> {
+        let draft = Draft {
+            id: self.worker.journal.origin().id(),
+            actor,
+            level: body.level(),
+            turn_id: None,
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        };
+        // Of the session and not of the turn beside it.
+        let writer = self.worker.journal.writer(self.writer.fence(), None);
+        Ok(writer.record(vec![draft]).await.map(drop)?)
+    }
+}
+
+fn stopped(fault: ToolFault) -> Stopped {
+    match fault {
+        ToolFault::Stale => Stopped::Stale,
+        ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Hook(reason) => {
+            Stopped::Away(reason)
+        }
+    }
+}
+
+fn without_box(fault: ToolFault) -> (Failure, String) {
+    match fault {
+        ToolFault::Hook(reason) => (Failure::LifecycleHookFailed, reason),
+        ToolFault::Unavailable(reason) | ToolFault::Away(reason) => (Failure::SandboxUnavailable, reason),
+        ToolFault::Stale => (Failure::SandboxUnavailable, "another worker has it".to_owned()),
+    }
+}
+
+fn lost() -> (Failure, String) {
+    let message = "the sandbox was lost while this was under way; it may have been done";
+    (Failure::OutcomeUnknown, message.to_owned())
+}
+
+fn ended(exit: &Exit, stdout: String, stderr: String) -> Answer {
+    Answer::Exec {
+        exit_code: exit.code,
+        cause: exit.cause.word().to_owned(),
+        stdout,
+        stderr,
+        stdout_bytes: exit.stdout_bytes,
+        stderr_bytes: exit.stderr_bytes,
+        duration_ms: exit.duration.as_millis() as u64,
+    }
+}
+
+/// The beginning of an output, of which the box has kept so many bytes.
+pub(super) async fn output(
+    sandbox: &dyn sandbox::Sandbox,
+    grip: sandbox::Grip,
+    exec_id: &str,
+    stream: OutputStream,
+    kept: u64,
+) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < kept {
+        let left = kept - bytes.len() as u64;
+        let range = OutputRange { stream, offset: bytes.len() as u64, bytes_max: left as usize };
+        let part = sandbox.output(grip, exec_id, range).await?;
+        if part.is_empty() {
+            break;
+        }
+        bytes.extend_from_slice(&part);
+    }
+    bytes.truncate(kept as usize);
+    Ok(bytes)
+}
