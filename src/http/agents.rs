@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     base::{seal::sha256, text::hex},
-    domain::AgentId,
+    domain::{AgentId, session::Limits},
     journal::Unit,
     store::agent::{Agent, Revision},
     tool,
@@ -82,7 +82,7 @@ pub async fn create(
             id,
             name: wanted.name,
             credential,
-            limits: wanted.limits.into(),
+            limits: wanted.limits.over(Limits::default()),
             enabled: wanted.enabled,
             spend_caps: wanted.spend_caps,
             revision,
@@ -150,7 +150,7 @@ pub async fn patch(
         unit.tx().insert_revision(&agent.revision).await?;
     }
     if let Some(limits) = change.limits {
-        agent.limits = agent.limits.overridden_by(limits.into());
+        agent.limits = limits.over(agent.limits);
     }
     agent.enabled = change.enabled.unwrap_or(agent.enabled);
     agent.spend_caps = change.spend_caps.unwrap_or(agent.spend_caps);
@@ -278,7 +278,7 @@ async fn same_or_conflict(
         && revision.model_options == wanted.model_options
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools
-        && existing.limits == wanted.limits.into()
+        && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
         && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))

@@ -47,7 +47,7 @@ pub struct CreateSession {
     /// Number or id of a revision of the agent; absent for the active one.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
-    /// In front of the agent's own.
+    /// In front of the agent's own; null leaves one of those out.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
@@ -102,7 +102,7 @@ pub struct PatchSession {
     /// Replaces the whole object.
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
-    /// Only the limits that are named change; they may be raised while a turn runs.
+    /// Only the limits that are named change, also while a turn runs; null removes one.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
