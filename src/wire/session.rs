@@ -16,7 +16,9 @@ use super::{
 use crate::{
     base::{
         json,
-        limit::{DESTINATIONS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
+        limit::{
+            DESTINATIONS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, TEXT_BYTES_MAX,
+        },
     },
     domain::{
         Actor, AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
@@ -58,7 +60,7 @@ pub struct CreateSession {
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
     /// Short form of one destination.
-    #[garde(inner(length(bytes, min = 1, max = 2_048)))]
+    #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub webhook: Option<String>,
     #[garde(length(max = DESTINATIONS_MAX), dive)]
     #[serde(default, deserialize_with = "json::objects")]
@@ -118,7 +120,7 @@ pub struct Steer {
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub envelope: Option<Envelope>,
     /// The same key again is the same message.
-    #[garde(inner(length(bytes, min = 1, max = 255)))]
+    #[garde(inner(length(bytes, min = 1, max = IDEMPOTENCY_KEY_BYTES_MAX)))]
     pub idempotency_key: Option<String>,
     /// What happens to a turn that runs.
     #[garde(skip)]

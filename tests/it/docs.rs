@@ -1,5 +1,7 @@
 //! The documentation held against the code: what it names exists, what exists it names.
 
+mod limits;
+
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
