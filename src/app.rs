@@ -237,7 +237,11 @@ async fn serve_record(
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         let app = parts.http(settings, streams.clone());
-        front.spawn(served(http::serve(listener, app.router(web::router()), stop.clone())));
+        front.spawn(served(http::serve(
+            listener,
+            app.router(web::router(&http::description())),
+            stop.clone(),
+        )));
     }
     if let Some(listener) = watched {
         let router = http::metrics::router(record.store.clone(), telemetry::metrics());
