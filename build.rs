@@ -7,8 +7,12 @@
 use std::{env, fs, path::Path, process::Command};
 
 fn main() {
-    // Embedded by `src/web`: a dashboard that was built anew is a new binary.
+    // Embedded by `src/web`: a dashboard that was built anew is a new binary. So is a new
+    // page, but a debug build reads those where they are.
     println!("cargo::rerun-if-changed=web/dist");
+    if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+        println!("cargo::rerun-if-changed=docs");
+    }
     for input in ["build.rs", "init", "Cargo.lock", "Cargo.toml"] {
         println!("cargo::rerun-if-changed={input}");
     }

@@ -16,6 +16,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -122,13 +123,13 @@ impl Record {
     pub async fn suspend_org(&self, tenant: TenantId, is_suspended: bool) -> anyhow::Result<()> {
         self.store.suspend_tenant(tenant, is_suspended).await?;
         let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
-        self.remember(tenant, action).await
+        self.remember(tenant, action, json!({})).await
     }
 
     /// Destroys everything that an organization has; only its audit log stays.
     pub async fn delete_org(&self, tenant: TenantId) -> anyhow::Result<()> {
         self.store.delete_tenant(tenant).await?;
-        self.remember(tenant, "organization.deleted").await
+        self.remember(tenant, "organization.deleted", json!({})).await
     }
 
     /// Seals everything under the present master key; returns how many organizations
@@ -139,10 +140,16 @@ impl Record {
         Ok(rewrapped)
     }
 
-    async fn remember(&self, tenant: TenantId, action: &'static str) -> anyhow::Result<()> {
+    /// Writes into an organization's audit log what the operator did to it.
+    pub async fn remember(
+        &self,
+        tenant: TenantId,
+        action: &'static str,
+        details: Value,
+    ) -> anyhow::Result<()> {
         let actor = Actor { id: None, display: Some("operator".to_owned()), kind: ActorKind::Human };
         let (id, target) = (self.origin.id(), Some(tenant.to_string()));
-        let act = Act { id, actor: &actor, action, target, details: serde_json::json!({}) };
+        let act = Act { id, actor: &actor, action, target, details };
         Ok(self.store.remember(tenant, &act).await?)
     }
 
@@ -230,7 +237,11 @@ async fn serve_record(
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         let app = parts.http(settings, streams.clone());
-        front.spawn(served(http::serve(listener, app.router(web::router()), stop.clone())));
+        front.spawn(served(http::serve(
+            listener,
+            app.router(web::router(&http::description())),
+            stop.clone(),
+        )));
     }
     if let Some(listener) = watched {
         let router = http::metrics::router(record.store.clone(), telemetry::metrics());

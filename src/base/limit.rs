@@ -22,6 +22,16 @@ pub const TEXT_BYTES_MAX: usize = 256 << 10;
 pub const METADATA_BYTES_MAX: usize = 16 << 10;
 /// Longest name, title, key or client id, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
+/// Longest provider key, in bytes.
+pub const CREDENTIAL_BYTES_MAX: usize = 4_096;
+/// Scopes that one key names.
+pub const KEY_SCOPES_MAX: usize = 32;
+/// Words that one list of a request names: tools of an agent, types of a destination.
+pub const WORDS_MAX: usize = 64;
+/// Longest of these words, in bytes; of a scope and of a provider's name too.
+pub const WORD_BYTES_MAX: usize = 64;
+/// Longest time that archived sessions may be kept for, in days.
+pub const RETENTION_DAYS_MAX: i32 = 36_500;
 /// Largest head of a request, in bytes: its line and headers.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
 /// How long a connection may take to send the head of a request, and may be idle

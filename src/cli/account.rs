@@ -4,12 +4,13 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use serde_json::json;
 
 use crate::{
     app::Record,
     config::Database,
     domain::{TenantId, price::PriceList},
-    store::{self, pool::PoolSizes},
+    store::pool::PoolSizes,
 };
 
 #[derive(Debug, Subcommand)]
@@ -47,13 +48,13 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
     match account {
         Account::TopUp { org, micros, database } => {
             let record = open(&database).await?;
-            let done = record.store.top_up(org, micros).await;
+            let done = top_up(&record, org, micros).await;
             record.close().await?;
             eprintln!("{org} has {} micro-USD left", known(org, done)?);
         }
         Account::Unlimited { org, database } => {
             let record = open(&database).await?;
-            let done = record.store.set_balance(org, None).await;
+            let done = unbind(&record, org).await;
             record.close().await?;
             known(org, done)?;
             eprintln!("{org} has no bound but its caps");
@@ -61,7 +62,7 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
         Account::SetPrices { org, file, database } => {
             let prices = file.map(|file| read(&file)).transpose()?;
             let record = open(&database).await?;
-            let done = record.store.set_prices(org, prices.as_ref()).await;
+            let done = set_prices(&record, org, prices.as_ref()).await;
             record.close().await?;
             known(org, done)?;
             let version = prices.map_or_else(|| PriceList::bundled().version.clone(), |list| list.version);
@@ -71,7 +72,25 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn known<T>(org: TenantId, done: Result<T, store::Error>) -> anyhow::Result<T> {
+async fn top_up(record: &Record, org: TenantId, micros: i64) -> anyhow::Result<i64> {
+    let left = record.store.top_up(org, micros).await?;
+    let details = json!({ "added_micros": micros, "balance_micros": left });
+    record.remember(org, "balance.changed", details).await?;
+    Ok(left)
+}
+
+async fn unbind(record: &Record, org: TenantId) -> anyhow::Result<()> {
+    record.store.set_balance(org, None).await?;
+    record.remember(org, "balance.changed", json!({ "balance_micros": null })).await
+}
+
+async fn set_prices(record: &Record, org: TenantId, prices: Option<&PriceList>) -> anyhow::Result<()> {
+    record.store.set_prices(org, prices).await?;
+    let version = prices.map(|list| &list.version);
+    record.remember(org, "prices.changed", json!({ "version": version })).await
+}
+
+fn known<T>(org: TenantId, done: anyhow::Result<T>) -> anyhow::Result<T> {
     done.with_context(|| format!("{org} was not changed; is there such an organization?"))
 }
 

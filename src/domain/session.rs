@@ -73,21 +73,6 @@ pub struct Limits {
     pub tool_calls: Option<u64>,
 }
 
-impl Limits {
-    /// These limits with those of `over` in front.
-    pub fn overridden_by(self, over: Self) -> Self {
-        Self {
-            tokens: over.tokens.or(self.tokens),
-            turn_seconds: over.turn_seconds.or(self.turn_seconds),
-            turns: over.turns.or(self.turns),
-            steps: over.steps.or(self.steps),
-            cost_micros: over.cost_micros.or(self.cost_micros),
-            duration_seconds: over.duration_seconds.or(self.duration_seconds),
-            tool_calls: over.tool_calls.or(self.tool_calls),
-        }
-    }
-}
-
 /// The agent as it was when the session was made; never changes after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentSnapshot {

@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
+use serde_json::json;
 use utoipa::IntoParams;
 
 use super::{
@@ -17,11 +18,11 @@ use super::{
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json, no_content},
+    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::{seal::sha256, text::hex},
-    domain::AgentId,
+    domain::{AgentId, CredentialId, session::Limits},
     journal::Unit,
     store::agent::{Agent, Revision},
     tool,
@@ -59,7 +60,7 @@ pub async fn create(
             return same_or_conflict(&app, unit, existing, &wanted).await;
         }
         let credential = match &wanted.key {
-            Some(key) => Some(credentials::store_for_model(&app, unit, &wanted.model, key).await?),
+            Some(key) => Some(own_key(&app, &caller, unit, (&wanted.model, key)).await?),
             None => credentials::existing(unit, wanted.credential).await?,
         };
         let origin = app.0.journal.origin();
@@ -82,7 +83,7 @@ pub async fn create(
             id,
             name: wanted.name,
             credential,
-            limits: wanted.limits.into(),
+            limits: wanted.limits.over(Limits::default()),
             enabled: wanted.enabled,
             spend_caps: wanted.spend_caps,
             revision,
@@ -90,6 +91,8 @@ pub async fn create(
             updated_at: now,
         };
         unit.tx().insert_agent(&agent).await?;
+        let details = json!({ "name": agent.name, "revision": agent.revision.number });
+        unit.tx().remember(&caller.act(origin, "agent.created", id, details)).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(agent)))
     })
     .await
@@ -108,7 +111,7 @@ pub async fn list(
     let below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let agents = tx.agents(below, rows as i64 + 1).await?;
-    Ok(json(&list.page(agents, rows, |agent| agent.id, view)))
+    Ok(answer(&list.page(agents, rows, |agent| agent.id, view)))
 }
 
 /// Get an agent.
@@ -120,7 +123,7 @@ pub async fn get(
     Path(agent): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&view(tx.agent(path::id(&agent)?).await?)))
+    Ok(answer(&view(tx.agent(path::id(&agent)?).await?)))
 }
 
 /// Change an agent. A change of prompt, model, options or tools makes a new revision.
@@ -139,7 +142,7 @@ pub async fn patch(
     let mut agent = unit.tx().lock_agent(id).await?;
     let revision = changed(&app, &agent.revision, &change)?;
     if let Some(key) = &change.key {
-        agent.credential = Some(credentials::store_for_model(&app, &mut unit, &revision.model, key).await?);
+        agent.credential = Some(own_key(&app, &caller, &mut unit, (&revision.model, key)).await?);
     } else if let Some(credential) = change.credential {
         agent.credential = credentials::existing(&mut unit, credential).await?;
     }
@@ -150,14 +153,19 @@ pub async fn patch(
         unit.tx().insert_revision(&agent.revision).await?;
     }
     if let Some(limits) = change.limits {
-        agent.limits = agent.limits.overridden_by(limits.into());
+        agent.limits = limits.over(agent.limits);
     }
     agent.enabled = change.enabled.unwrap_or(agent.enabled);
     agent.spend_caps = change.spend_caps.unwrap_or(agent.spend_caps);
     agent.updated_at = app.0.journal.origin().now();
     unit.tx().update_agent(&agent).await?;
+    let details = json!({
+        "revision": agent.revision.number, "limits": agent.limits, "enabled": agent.enabled,
+        "spend_caps": agent.spend_caps, "credential_id": agent.credential,
+    });
+    unit.tx().remember(&caller.act(app.0.journal.origin(), "agent.updated", id, details)).await?;
     unit.commit().await?;
-    Ok(json(&view(agent)))
+    Ok(answer(&view(agent)))
 }
 
 /// Delete an agent. Its sessions go on with the revision that they pinned.
@@ -169,7 +177,9 @@ pub async fn delete(
     Path(agent): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    tx.delete_agent(path::id(&agent)?).await?;
+    let id: AgentId = path::id(&agent)?;
+    tx.delete_agent(id).await?;
+    tx.remember(&caller.act(app.0.journal.origin(), "agent.deleted", id, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -191,7 +201,7 @@ pub async fn revisions(
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let active = tx.agent(id).await?.revision.id;
     let revisions = tx.revisions(id, below, rows as i64 + 1).await?;
-    Ok(json(&list.page(
+    Ok(answer(&list.page(
         revisions,
         rows,
         |revision| revision.number,
@@ -211,8 +221,8 @@ pub async fn activate(
     once: Once,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Response, ApiError> {
-    let id = path::id(&agent)?;
-    let answer = once
+    let id: AgentId = path::id(&agent)?;
+    let done = once
         .run(&app, caller.tenant, digest, async |unit: &mut Unit| {
             let mut agent = unit.tx().lock_agent(id).await?;
             agent.revision = match revision.parse::<i32>() {
@@ -224,10 +234,25 @@ pub async fn activate(
             }
             agent.updated_at = app.0.journal.origin().now();
             unit.tx().update_agent(&agent).await?;
+            let details = json!({ "revision": agent.revision.number });
+            let act = caller.act(app.0.journal.origin(), "agent.revision_activated", id, details);
+            unit.tx().remember(&act).await?;
             Ok(Answer::new(StatusCode::OK, &view(agent)))
         })
         .await?;
-    Ok(answer.into_response())
+    Ok(done.into_response())
+}
+
+/// Stores an agent's own key, for the provider of its model; both are `(model, key)`.
+async fn own_key(
+    app: &App,
+    caller: &Caller<WriteAgents>,
+    unit: &mut Unit,
+    (model, key): (&str, &str),
+) -> Result<CredentialId, ApiError> {
+    let credential = credentials::store_for_model(app, unit, model, key).await?;
+    unit.tx().remember(&credentials::created(caller, app.0.journal.origin(), &credential)).await?;
+    Ok(credential.id)
 }
 
 /// The model and the tools of an agent exist here.
@@ -278,7 +303,7 @@ async fn same_or_conflict(
         && revision.model_options == wanted.model_options
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools
-        && existing.limits == wanted.limits.into()
+        && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
         && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
@@ -297,13 +322,8 @@ fn name_taken() -> ApiError {
 }
 
 fn digest_of(revision: &Revision) -> String {
-    let config = serde_json::json!([
-        revision.prompt,
-        revision.model,
-        revision.model_options,
-        revision.runtime,
-        revision.tools
-    ]);
+    let config =
+        json!([revision.prompt, revision.model, revision.model_options, revision.runtime, revision.tools]);
     hex(&sha256(config.to_string().as_bytes()))
 }
 

@@ -1,25 +1,27 @@
 //! Credentials: store, list, rotate, delete, make default.
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use serde_json::json;
 
 use super::{
     App,
     agents::PageQuery,
-    auth::{Caller, ReadCredentials, WriteCredentials},
+    auth::{Caller, ReadCredentials, Scope, WriteCredentials},
     body::Body,
     error::ApiError,
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json, no_content},
+    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
-    base::key,
+    base::{Origin, key},
     domain::{CredentialId, TenantId},
     journal::Unit,
     model::ModelName,
     store::{
         Tx,
+        audit::Act,
         credential::{self, Credential},
     },
     wire::{
@@ -57,6 +59,7 @@ pub async fn create(
             created_at: app.0.journal.origin().now(),
         };
         store(&app, unit.tx(), &credential, &wanted.key).await?;
+        unit.tx().remember(&created(&caller, app.0.journal.origin(), &credential)).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(credential)))
     })
     .await
@@ -75,7 +78,7 @@ pub async fn list(
     let below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let credentials = tx.credentials(below, rows as i64 + 1).await?;
-    Ok(json(&list.page(credentials, rows, |credential| credential.id, view)))
+    Ok(answer(&list.page(credentials, rows, |credential| credential.id, view)))
 }
 
 /// Get a credential, without its key.
@@ -87,7 +90,7 @@ pub async fn get(
     Path(credential): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&view(tx.credential(path::id(&credential)?).await?)))
+    Ok(answer(&view(tx.credential(path::id(&credential)?).await?)))
 }
 
 /// Rotate the key behind a credential; running sessions use it from their next call on.
@@ -105,8 +108,10 @@ pub async fn rotate(
     let sealed = seal(&app, &mut tx, id, &wanted.key).await?;
     tx.rotate_credential(id, &sealed, &key::hint(&wanted.key)).await?;
     let credential = tx.credential(id).await?;
+    let details = json!({ "last4": credential.last4 });
+    tx.remember(&caller.act(app.0.journal.origin(), "credential.rotated", id, details)).await?;
     tx.commit().await?;
-    Ok(json(&view(credential)))
+    Ok(answer(&view(credential)))
 }
 
 /// Delete a credential. Sessions that pinned it cannot call their model any more.
@@ -118,7 +123,9 @@ pub async fn delete(
     Path(credential): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    tx.delete_credential(path::id(&credential)?).await?;
+    let id = path::id(&credential)?;
+    tx.delete_credential(id).await?;
+    tx.remember(&caller.act(app.0.journal.origin(), "credential.deleted", id, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -138,9 +145,12 @@ pub async fn set_default(
         return Err(ApiError::invalid("provider", message));
     }
     tx.make_default(&credential).await?;
+    let details = json!({ "provider": credential.provider });
+    tx.remember(&caller.act(app.0.journal.origin(), "credential.made_default", credential.id, details))
+        .await?;
     tx.commit().await?;
     credential.is_default = true;
-    Ok(json(&view(credential)))
+    Ok(answer(&view(credential)))
 }
 
 /// Refuses a key beside a credential.
@@ -157,7 +167,7 @@ pub(super) async fn store_for_model(
     unit: &mut Unit,
     model: &str,
     secret: &str,
-) -> Result<CredentialId, ApiError> {
+) -> Result<Credential, ApiError> {
     let name: ModelName = app.check_model(model)?;
     let credential = Credential {
         id: app.0.journal.origin().id(),
@@ -169,7 +179,18 @@ pub(super) async fn store_for_model(
         created_at: app.0.journal.origin().now(),
     };
     store(app, unit.tx(), &credential, secret).await?;
-    Ok(credential.id)
+    Ok(credential)
+}
+
+/// What is remembered of a stored key: everything but the key.
+pub(super) fn created<'a, S: Scope>(
+    caller: &'a Caller<S>,
+    origin: &Origin,
+    credential: &Credential,
+) -> Act<'a> {
+    let Credential { id, provider, name, last4, .. } = credential;
+    let details = json!({ "provider": provider, "name": name, "last4": last4 });
+    caller.act(origin, "credential.created", id, details)
 }
 
 /// The credential that a caller named, if it is one of theirs.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use serde_json::json;
 
 use super::{
     App,
@@ -13,7 +14,7 @@ use super::{
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json, no_content},
+    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::text::hex,
@@ -53,6 +54,8 @@ pub async fn create(
             Named { id, name: wanted.name, config: wanted.config, secrets, created_at: now, updated_at: now };
         let sealed = seal(&app, unit.tx(), id, &values).await?;
         unit.tx().insert_environment(&named, &sealed).await.map_err(taken)?;
+        let act = caller.act(app.0.journal.origin(), "environment.created", id, told(&named));
+        unit.tx().remember(&act).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(named)))
     })
     .await
@@ -71,7 +74,7 @@ pub async fn list(
     let below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let environments = tx.environments(below, rows as i64 + 1).await?;
-    Ok(json(&list.page(environments, rows, |environment| environment.id, view)))
+    Ok(answer(&list.page(environments, rows, |environment| environment.id, view)))
 }
 
 /// Get an environment, without the values of its secrets.
@@ -83,7 +86,7 @@ pub async fn get(
     Path(environment): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&view(tx.environment(path::id(&environment)?).await?)))
+    Ok(answer(&view(tx.environment(path::id(&environment)?).await?)))
 }
 
 /// Change an environment. Sessions keep what they pinned; new values of secrets reach
@@ -114,8 +117,9 @@ pub async fn patch(
     refuse(named.config.secrets_problem(&named.secrets))?;
     named.updated_at = app.0.journal.origin().now();
     tx.update_environment(&named, &sealed).await.map_err(taken)?;
+    tx.remember(&caller.act(app.0.journal.origin(), "environment.updated", id, told(&named))).await?;
     tx.commit().await?;
-    Ok(json(&view(named)))
+    Ok(answer(&view(named)))
 }
 
 /// Delete an environment. Sessions that pinned secrets of it cannot run any more.
@@ -128,7 +132,9 @@ pub async fn delete(
     Path(environment): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    tx.delete_environment(path::id(&environment)?).await?;
+    let id: EnvironmentId = path::id(&environment)?;
+    tx.delete_environment(id).await?;
+    tx.remember(&caller.act(app.0.journal.origin(), "environment.deleted", id, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -164,6 +170,12 @@ pub(super) async fn pinned(
         config: named.config,
         secrets: secrets.collect(),
     })
+}
+
+/// What is remembered of an environment: what it may reach and whose secrets it has, never
+/// their values.
+fn told(named: &Named) -> serde_json::Value {
+    json!({ "name": named.name, "network": named.config.network, "secrets": named.secrets })
 }
 
 /// The values that were sent, and of those that were not, the ones that are kept.

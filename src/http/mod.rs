@@ -39,6 +39,7 @@ use tower_http::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub use error::status;
 pub use openapi::{description, document};
 pub use serve::serve;
 

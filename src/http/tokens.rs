@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::{extract::State, http::StatusCode};
+use serde_json::json;
 
 use super::{
     App,
@@ -32,22 +33,25 @@ pub async fn mint(
     once: Once,
     OptionalBody(Body { value: wanted, digest }): OptionalBody<MintClientToken>,
 ) -> Result<Answer, ApiError> {
-    let id = path::id(&session)?;
+    let id: SessionId = path::id(&session)?;
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
         // Locked, or a token could outlive the archive that ends them all.
         if unit.tx().lock_session(id).await?.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
         }
         let scopes = wanted.scopes.unwrap_or_else(|| vec![ClientScope::Read, ClientScope::Steer]);
-        let ttl = wanted.ttl.unwrap_or(CLIENT_TOKEN_TTL_SECONDS.1);
+        let (shortest, usual, longest) = CLIENT_TOKEN_TTL_SECONDS;
+        let ttl = wanted.ttl.unwrap_or(usual).clamp(shortest, longest);
         let level = wanted.level.unwrap_or(Level::Progress);
         let token = store(&app, unit.tx(), id, &scopes, ttl, level).await?;
+        let details = json!({ "scopes": token.scopes, "level": level, "ttl_seconds": ttl });
+        unit.tx().remember(&caller.act(app.0.journal.origin(), "client_token.minted", id, details)).await?;
         Ok(Answer::new(StatusCode::CREATED, &token))
     })
     .await
 }
 
-/// Stores a new token; `ttl_seconds` is clamped.
+/// Stores a new token of `ttl_seconds`.
 pub(super) async fn store(
     app: &App,
     tx: &mut Tx,
@@ -56,11 +60,9 @@ pub(super) async fn store(
     ttl_seconds: i64,
     level: Level,
 ) -> Result<ClientTokenView, ApiError> {
-    let (shortest, _, longest) = CLIENT_TOKEN_TTL_SECONDS;
-    let ttl = Duration::from_secs(ttl_seconds.clamp(shortest, longest).unsigned_abs());
     let origin = app.0.journal.origin();
     let secret = key::generate_client_token(origin);
-    let expires_at = origin.now() + ttl;
+    let expires_at = origin.now() + Duration::from_secs(ttl_seconds.unsigned_abs());
     let words: Vec<_> = scopes.iter().map(word).collect();
     let new = NewToken { session, scopes: &words, level, expires_at };
     tx.create_token(&app.0.store.master().fingerprint(&secret), new).await?;

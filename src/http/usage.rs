@@ -2,6 +2,7 @@
 
 use axum::{extract::State, response::Response};
 use serde::Deserialize;
+use serde_json::json;
 use time::{Date, Duration, macros::format_description};
 use utoipa::IntoParams;
 
@@ -13,7 +14,7 @@ use super::{
     openapi::Errors,
     page::{List, Query, rows},
     path,
-    write::json,
+    write::json as answer,
 };
 use crate::{
     base::limit::{USAGE_DAYS_DEFAULT, USAGE_DAYS_MAX},
@@ -78,7 +79,7 @@ pub async fn usage(
     filter.after = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let sums = tx.usage(&filter, rows as i64 + 1).await?;
-    Ok(json(&list.page(sums, rows, Sum::place, |sum| UsageRow {
+    Ok(answer(&list.page(sums, rows, Sum::place, |sum| UsageRow {
         day: sum.day.map(|day| day.to_string()),
         agent_id: sum.agent,
         model: sum.model,
@@ -91,7 +92,7 @@ pub async fn usage(
     responses((status = 200, body = BudgetView), Errors))]
 pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(json(&view(&tx.standings(None).await?)))
+    Ok(answer(&view(&tx.standings(None).await?)))
 }
 
 /// Change the organization's spend caps. They bind the next model call.
@@ -105,10 +106,12 @@ pub async fn patch_budget(
     let mut tx = app.0.store.begin(caller.tenant).await?;
     if let Some(caps) = &change.spend_caps {
         tx.set_spend_caps(caps).await?;
+        let details = json!({ "spend_caps": caps });
+        tx.remember(&caller.act(app.0.journal.origin(), "budget.updated", caller.tenant, details)).await?;
     }
     let now = tx.standings(None).await?;
     tx.commit().await?;
-    Ok(json(&view(&now)))
+    Ok(answer(&view(&now)))
 }
 
 /// Get the prices by which this organization's steps are priced.
@@ -117,7 +120,7 @@ pub async fn patch_budget(
 pub async fn prices(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let own = tx.prices().await?;
-    Ok(json(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))
+    Ok(answer(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))
 }
 
 fn view(now: &Standings) -> BudgetView {

@@ -1,8 +1,11 @@
-//! The dashboard: the files that `web/` was built into, served beside the API.
+//! The dashboard, which is the files that `web/` was built into, and the documentation,
+//! served beside the API.
 //!
-//! They are part of the binary; a debug build reads them from the source tree. They
+//! The files are part of the binary; a debug build reads them from the source tree. They
 //! hold no secret and ask for no key: what they show comes from the API, with the
 //! key that someone types. Everything is same-origin, and the policy says so.
+
+mod docs;
 
 use std::borrow::Cow;
 
@@ -15,6 +18,7 @@ use axum::{
     routing::get,
 };
 use rust_embed::{EmbeddedFile, RustEmbed};
+use utoipa::openapi::OpenApi;
 
 /// Empty but for a `.gitignore` when cargo ran without `scripts/dashboard`.
 #[derive(RustEmbed)]
@@ -30,9 +34,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The page and its assets. Everything else stays the API's.
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new().route("/", get(page)).route("/assets/{file}", get(asset))
+/// The dashboard's page and assets, and the documentation with the reference of the API
+/// that is described. Everything else stays the API's.
+pub fn router<S: Clone + Send + Sync + 'static>(description: &OpenApi) -> Router<S> {
+    let dashboard = Router::new().route("/", get(page)).route("/assets/{file}", get(asset));
+    dashboard.merge(docs::router(description))
 }
 
 async fn page(asked: HeaderMap) -> Response {
@@ -48,8 +54,13 @@ async fn asset(Path(name): Path<String>, asked: HeaderMap) -> Response {
     let is_plain = !name.starts_with('.') && !name.contains(['/', '\\']);
     match is_plain.then(|| Built::get(&path)).flatten() {
         Some(file) => answer(&asked, &path, file, "public, max-age=31536000, immutable"),
-        None => StatusCode::NOT_FOUND.into_response(),
+        None => missing(),
     }
+}
+
+/// In the form of every error once it has passed `http`.
+fn missing() -> Response {
+    StatusCode::NOT_FOUND.into_response()
 }
 
 fn answer(asked: &HeaderMap, path: &str, file: EmbeddedFile, cache: &'static str) -> Response {

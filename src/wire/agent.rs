@@ -9,7 +9,10 @@ use super::{countable, limits::LimitsInput};
 use crate::{
     base::{
         json,
-        limit::{MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, TEXT_BYTES_MAX},
+        limit::{
+            CREDENTIAL_BYTES_MAX, MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX,
+            TEXT_BYTES_MAX, WORD_BYTES_MAX, WORDS_MAX,
+        },
     },
     domain::{
         AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits, spend::SpendCaps,
@@ -36,7 +39,7 @@ pub struct CreateAgent {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub runtime: Option<String>,
     /// Provider key; stored sealed as a credential of its own. Not with `credential`.
-    #[garde(inner(length(bytes, min = 1, max = 4_096)))]
+    #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
     /// A stored credential. Not with `key`.
     #[garde(skip)]
@@ -54,7 +57,7 @@ pub struct CreateAgent {
     #[serde(default, deserialize_with = "json::object")]
     pub spend_caps: SpendCaps,
     /// Names of the tools it may use; absent for all.
-    #[garde(inner(length(max = 64), inner(length(bytes, min = 1, max = 64))))]
+    #[garde(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX))))]
     pub tools: Option<Vec<String>>,
 }
 
@@ -69,7 +72,7 @@ pub struct PatchAgent {
     #[garde(custom(countable), inner(custom(fitting)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub model_options: Option<ModelOptions>,
-    #[garde(inner(length(bytes, min = 1, max = 4_096)))]
+    #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
     /// Null falls back to the organization's default.
     #[garde(skip)]
@@ -85,7 +88,7 @@ pub struct PatchAgent {
     #[garde(custom(countable))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub spend_caps: Option<SpendCaps>,
-    #[garde(inner(inner(length(max = 64), inner(length(bytes, min = 1, max = 64)))))]
+    #[garde(inner(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
     pub tools: Option<Option<Vec<String>>>,

@@ -5,17 +5,20 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use crate::{base::limit::NAME_BYTES_MAX, domain::CredentialId};
+use crate::{
+    base::limit::{CREDENTIAL_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, WORD_BYTES_MAX},
+    domain::CredentialId,
+};
 
 /// A provider key to store.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateCredential {
     /// `anthropic` (default), `openai`, or any name together with a `base_url`.
-    #[garde(length(bytes, min = 1, max = 64), custom(provider_name))]
+    #[garde(length(bytes, min = 1, max = WORD_BYTES_MAX), custom(provider_name))]
     #[serde(default = "anthropic")]
     pub provider: String,
-    #[garde(length(bytes, min = 1, max = 4_096))]
+    #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]
     pub key: String,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
@@ -24,7 +27,7 @@ pub struct CreateCredential {
     #[serde(default)]
     pub is_default: bool,
     /// Another endpoint that speaks the provider's protocol.
-    #[garde(inner(length(bytes, min = 1, max = 2_048)))]
+    #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub base_url: Option<String>,
 }
 
@@ -32,7 +35,7 @@ pub struct CreateCredential {
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateCredential {
-    #[garde(length(bytes, min = 1, max = 4_096))]
+    #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]
     pub key: String,
 }
 

@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use crate::{base::limit::NAME_BYTES_MAX, domain::KeyId};
+use crate::{
+    base::limit::{KEY_OVERLAP_SECONDS, KEY_SCOPES_MAX, NAME_BYTES_MAX, WORD_BYTES_MAX},
+    domain::KeyId,
+};
 
 /// An API key to create.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
@@ -16,7 +19,7 @@ pub struct CreateKey {
     pub name: String,
     /// What it may do, as in `sessions:read`, `agents:*` or `*`; no more than the
     /// caller's own key.
-    #[garde(length(min = 1, max = 32), inner(length(bytes, min = 1, max = 64)))]
+    #[garde(length(min = 1, max = KEY_SCOPES_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))]
     pub scopes: Vec<String>,
     /// When it ends; never when absent.
     #[garde(skip)]
@@ -30,7 +33,7 @@ pub struct CreateKey {
 #[serde(deny_unknown_fields, default)]
 pub struct RotateKey {
     /// How long the old key goes on: 0 to 604800 seconds, default a day.
-    #[garde(range(min = 0, max = 604_800))]
+    #[garde(range(min = 0, max = KEY_OVERLAP_SECONDS.1))]
     #[schema(minimum = 0, maximum = 604800)]
     pub overlap_seconds: Option<i64>,
 }

@@ -4,46 +4,67 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::countable;
+use super::{countable, present};
 use crate::domain::session::Limits;
 
-/// Caps of a session; an absent one does not bind, or stays as it is.
+/// Caps of a session: a number sets one, null removes it, one that is absent stays as
+/// it is, or as the agent has it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsInput {
     /// Tokens of the whole session: input, cache and output.
-    pub tokens: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub tokens: Option<Option<u64>>,
     /// Wall clock of one turn, in seconds.
-    pub turn_seconds: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub turn_seconds: Option<Option<u64>>,
     /// Turns that the session may run.
-    pub turns: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub turns: Option<Option<u64>>,
     /// Model calls within one turn (default 200).
-    pub steps: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub steps: Option<Option<u64>>,
     /// Cost of the whole session, in micro-USD.
-    pub cost_micros: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub cost_micros: Option<Option<u64>>,
     /// The same in cents. Not with `cost_micros`.
-    pub cost_cap_cents: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub cost_cap_cents: Option<Option<u64>>,
     /// Seconds in which turns are worked on, in the whole session.
-    pub duration_seconds: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub duration_seconds: Option<Option<u64>>,
     /// Tool calls of the whole session.
-    pub tool_calls: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub tool_calls: Option<Option<u64>>,
     /// The same under another name. Not with `tool_calls`.
-    pub iterations: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    pub iterations: Option<Option<u64>>,
 }
 
 const MICROS_OF_CENT: u64 = 10_000;
 
-impl From<LimitsInput> for Limits {
-    fn from(input: LimitsInput) -> Self {
-        let cents = input.cost_cap_cents.map(|cents| cents.saturating_mul(MICROS_OF_CENT));
-        Self {
-            tokens: input.tokens,
-            turn_seconds: input.turn_seconds,
-            turns: input.turns,
-            steps: input.steps,
-            cost_micros: input.cost_micros.or(cents),
-            duration_seconds: input.duration_seconds,
-            tool_calls: input.tool_calls.or(input.iterations),
+impl LimitsInput {
+    /// The limits that there are, changed as this says.
+    pub fn over(self, before: Limits) -> Limits {
+        let micros = |cents: u64| cents.saturating_mul(MICROS_OF_CENT);
+        let cost = self.cost_micros.or(self.cost_cap_cents.map(|cents| cents.map(micros)));
+        Limits {
+            tokens: self.tokens.unwrap_or(before.tokens),
+            turn_seconds: self.turn_seconds.unwrap_or(before.turn_seconds),
+            turns: self.turns.unwrap_or(before.turns),
+            steps: self.steps.unwrap_or(before.steps),
+            cost_micros: cost.unwrap_or(before.cost_micros),
+            duration_seconds: self.duration_seconds.unwrap_or(before.duration_seconds),
+            tool_calls: self.tool_calls.or(self.iterations).unwrap_or(before.tool_calls),
         }
     }
 }
@@ -65,7 +86,7 @@ impl Validate for LimitsInput {
             let error = garde::Error::new(format!("is named twice: send `{one}` or `{other}`"));
             report.append(parent().join(other), error);
         }
-        if self.cost_cap_cents.is_some_and(|cents| cents > i64::MAX as u64 / MICROS_OF_CENT) {
+        if self.cost_cap_cents.flatten().is_some_and(|cents| cents > i64::MAX as u64 / MICROS_OF_CENT) {
             report.append(parent().join("cost_cap_cents"), garde::Error::new("is more than can be counted"));
         }
         if let Err(error) = countable(self, context) {
@@ -81,7 +102,15 @@ mod tests {
     fn limits(json: &str) -> Result<Limits, String> {
         let input: LimitsInput = serde_json::from_str(json).map_err(|error| error.to_string())?;
         input.validate().map_err(|report| report.to_string())?;
-        Ok(input.into())
+        let before = Limits { tokens: Some(100), steps: Some(5), ..Limits::default() };
+        Ok(input.over(before))
+    }
+
+    #[test]
+    fn a_number_sets_a_limit_null_removes_it_and_what_is_absent_stays() {
+        let changed = limits(r#"{"tokens": null, "turns": 3, "cost_cap_cents": null}"#).expect("limits");
+        assert_eq!(changed, Limits { turns: Some(3), steps: Some(5), ..Limits::default() });
+        assert_eq!(limits("{}").expect("limits").tokens, Some(100));
     }
 
     #[test]
@@ -90,7 +119,7 @@ mod tests {
         assert_eq!((by_other.cost_micros, by_other.tool_calls), (Some(250_000), Some(7)));
         for (twice, field) in [
             (r#"{"cost_micros": 1, "cost_cap_cents": 1}"#, "cost_cap_cents"),
-            (r#"{"tool_calls": 1, "iterations": 1}"#, "iterations"),
+            (r#"{"tool_calls": null, "iterations": 1}"#, "iterations"),
             (r#"{"cost_cap_cents": 9000000000000000}"#, "cost_cap_cents"),
             (r#"{"duration_seconds": 9300000000000000000}"#, "above"),
             (r#"{"dollars": 1}"#, "dollars"),

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use crate::{
-    base::limit::NAME_BYTES_MAX,
+    base::limit::{NAME_BYTES_MAX, RETENTION_DAYS_MAX},
     domain::{Actor, AuditId, TenantId},
 };
 
@@ -31,7 +31,7 @@ pub struct PatchOrganization {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
     /// 1 to 36500 days; null keeps archived sessions for good.
-    #[garde(inner(inner(range(min = 1, max = 36_500))))]
+    #[garde(inner(inner(range(min = 1, max = RETENTION_DAYS_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<i32>, minimum = 1, maximum = 36500)]
     pub retention_days: Option<Option<i32>>,

@@ -16,7 +16,9 @@ use super::{
 use crate::{
     base::{
         json,
-        limit::{DESTINATIONS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
+        limit::{
+            DESTINATIONS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, TEXT_BYTES_MAX,
+        },
     },
     domain::{
         Actor, AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
@@ -47,7 +49,7 @@ pub struct CreateSession {
     /// Number or id of a revision of the agent; absent for the active one.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
-    /// In front of the agent's own.
+    /// In front of the agent's own; null leaves one of those out.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
@@ -58,7 +60,7 @@ pub struct CreateSession {
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
     /// Short form of one destination.
-    #[garde(inner(length(bytes, min = 1, max = 2_048)))]
+    #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub webhook: Option<String>,
     #[garde(length(max = DESTINATIONS_MAX), dive)]
     #[serde(default, deserialize_with = "json::objects")]
@@ -102,7 +104,7 @@ pub struct PatchSession {
     /// Replaces the whole object.
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
-    /// Only the limits that are named change; they may be raised while a turn runs.
+    /// Only the limits that are named change, also while a turn runs; null removes one.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
@@ -118,7 +120,7 @@ pub struct Steer {
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub envelope: Option<Envelope>,
     /// The same key again is the same message.
-    #[garde(inner(length(bytes, min = 1, max = 255)))]
+    #[garde(inner(length(bytes, min = 1, max = IDEMPOTENCY_KEY_BYTES_MAX)))]
     pub idempotency_key: Option<String>,
     /// What happens to a turn that runs.
     #[garde(skip)]

@@ -5,23 +5,28 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use crate::domain::{DeliveryId, DestinationId, EventId, Level, SessionId, WebhookId};
+use crate::{
+    base::limit::{
+        NET_URL_BYTES_MAX, WEBHOOK_OVERLAP_SECONDS, WEBHOOK_SECRET_BYTES_MAX, WORD_BYTES_MAX, WORDS_MAX,
+    },
+    domain::{DeliveryId, DestinationId, EventId, Level, SessionId, WebhookId},
+};
 
 /// A destination to create.
 #[derive(Clone, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateDestination {
     /// https, and an address that everyone can reach.
-    #[garde(length(bytes, min = 1, max = 2_048))]
+    #[garde(length(bytes, min = 1, max = NET_URL_BYTES_MAX))]
     pub url: String,
     /// Signing secret; one is made when absent.
-    #[garde(inner(length(bytes, min = 8, max = 256)))]
+    #[garde(inner(length(bytes, min = 8, max = WEBHOOK_SECRET_BYTES_MAX)))]
     pub secret: Option<String>,
     /// Events up to this level are sent; `user` when absent.
     #[garde(skip)]
     pub level: Option<Level>,
     /// Exact types or `prefix.*`; absent for all.
-    #[garde(inner(length(max = 64), inner(length(bytes, min = 1, max = 64))))]
+    #[garde(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX))))]
     pub types: Option<Vec<String>>,
     /// Whether the caller's `raw` travels with input events.
     #[garde(skip)]
@@ -41,14 +46,14 @@ impl std::fmt::Debug for CreateDestination {
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchDestination {
-    #[garde(inner(length(bytes, min = 1, max = 2_048)))]
+    #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub url: Option<String>,
-    #[garde(inner(length(bytes, min = 8, max = 256)))]
+    #[garde(inner(length(bytes, min = 8, max = WEBHOOK_SECRET_BYTES_MAX)))]
     pub secret: Option<String>,
     #[garde(skip)]
     pub level: Option<Level>,
     /// Null for all types.
-    #[garde(inner(inner(length(max = 64), inner(length(bytes, min = 1, max = 64)))))]
+    #[garde(inner(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
     pub types: Option<Option<Vec<String>>>,
@@ -136,10 +141,10 @@ pub struct WebhookView {
 #[serde(deny_unknown_fields, default)]
 pub struct RotateSecret {
     /// The new secret; one is made when absent.
-    #[garde(inner(length(bytes, min = 8, max = 256)))]
+    #[garde(inner(length(bytes, min = 8, max = WEBHOOK_SECRET_BYTES_MAX)))]
     pub secret: Option<String>,
     /// How long letters carry both signatures: 0 to 604800 seconds, default a day.
-    #[garde(range(min = 0, max = 604_800))]
+    #[garde(range(min = 0, max = WEBHOOK_OVERLAP_SECONDS.1))]
     #[schema(minimum = 0, maximum = 604800)]
     pub overlap_seconds: Option<i64>,
 }

@@ -10,6 +10,8 @@ use std::{
 
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake::receiver::{Receiver, Reply},
@@ -55,19 +57,48 @@ impl Program {
 
 /// What a receiver may do, over and over.
 fn faults(count: usize) -> Vec<Reply> {
-    let table = [
-        Reply::Status(500),
-        Reply::Status(200),
-        Reply::Drop,
-        Reply::Status(200),
-        Reply::RetryAfter(429, "1"),
-        Reply::Cut,
-        Reply::Status(404),
-        Reply::Redirect("http://127.0.0.1:9/elsewhere".parse().expect("a URL")),
-        Reply::Status(204),
-        Reply::RetryAfter(503, "3600"),
-    ];
-    table.into_iter().cycle().take(count).collect()
+    let table = |round: usize| {
+        [
+            // Each costs the time of a time-out.
+            if round.is_multiple_of(10) { Reply::Hang } else { Reply::Status(500) },
+            Reply::Status(200),
+            Reply::Drop,
+            Reply::Status(200),
+            Reply::RetryAfter(429, "1"),
+            Reply::Cut,
+            Reply::Status(404),
+            Reply::Redirect("http://127.0.0.1:9/elsewhere".parse().expect("a URL")),
+            Reply::Status(204),
+            Reply::RetryAfter(503, "3600"),
+        ]
+    };
+    (0..count.div_ceil(10)).flat_map(table).collect()
+}
+
+/// The ids under which each event came, until `stop`: one id for each letter.
+fn collect(mut receiver: Receiver, stop: CancellationToken) -> JoinHandle<BTreeMap<i64, Vec<String>>> {
+    tokio::spawn(async move {
+        let mut ids: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        loop {
+            let received = tokio::select! {
+                biased; // what has come is read before the end
+                received = receiver.next() => received,
+                () = stop.cancelled() => return ids,
+            };
+            let body: Value = serde_json::from_slice(&received.body).expect("JSON");
+            let seq = body["event"]["seq"].as_i64().expect("a seq");
+            ids.entry(seq).or_default().push(received.header("webhook-id").to_owned());
+        }
+    })
+}
+
+/// None is missing, and each has one id over all its tries. Returns the letters.
+fn assert_whole(ids: &BTreeMap<i64, Vec<String>>, sent: usize) -> usize {
+    let seqs: Vec<_> = ids.keys().copied().collect();
+    assert_eq!(seqs, (2..=sent as i64 + 1).collect::<Vec<_>>(), "none is missing");
+    assert!(ids.values().all(|ids| ids.iter().all(|id| *id == ids[0])), "one id over all tries");
+    assert_eq!(ids.values().flatten().collect::<BTreeSet<_>>().len(), sent, "and of each event its own");
+    ids.values().map(Vec::len).sum()
 }
 
 async fn send_all(program: &Program, session: &str, messages: usize) {
@@ -97,7 +128,8 @@ async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies
     let (messages, kills) = if is_full { (10_000, 50) } else { (200, 3) };
     let ground = Ground::new().await;
     // No more faults than tries: nobody is tried ten times before it answers.
-    let mut receiver = Receiver::start(faults(messages)).await;
+    let faulty = Receiver::start(faults(messages)).await;
+    let healthy = Receiver::start([]).await;
     let mut program = Program::start(&ground);
     sojourn::net::install_tls();
     let http = reqwest::Client::new();
@@ -107,18 +139,11 @@ async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies
     };
     let agent = json!({ "name": "noop", "prompt": "", "model": "scripted/noop" });
     post(&program.base, "/agents", agent).await;
-    let wanted = json!({ "agent": "noop", "webhook": receiver.url().as_str() });
-    let created = post(&program.base, "/sessions", wanted).await;
+    let both = [&faulty, &healthy].map(|receiver| json!({ "url": receiver.url().as_str() }));
+    let created = post(&program.base, "/sessions", json!({ "agent": "noop", "destinations": both })).await;
     let session = created["session"]["id"].as_str().expect("an id").to_owned();
-    let collected = tokio::spawn(async move {
-        let mut ids: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
-        while let Ok(received) = tokio::time::timeout(Duration::from_secs(20), receiver.next()).await {
-            let body: Value = serde_json::from_slice(&received.body).expect("JSON");
-            let seq = body["event"]["seq"].as_i64().expect("a seq");
-            ids.entry(seq).or_default().insert(received.header("webhook-id").to_owned());
-        }
-        ids
-    });
+    let stop = CancellationToken::new();
+    let collected = [faulty, healthy].map(|receiver| collect(receiver, stop.clone()));
     let mut superuser = ground.database.superuser().await;
     for _ in 0..kills {
         send_all(&program, &session, messages / kills).await;
@@ -136,14 +161,10 @@ async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies
     tokio::time::timeout(patience, drained).await.expect("everything is delivered in the end");
     superuser.close().await.expect("a clean end");
     program.kill();
-    let ids = collected.await.expect("the collector ends");
+    stop.cancel();
     let sent = messages / kills * kills;
-    assert_eq!(
-        ids.keys().copied().collect::<Vec<_>>(),
-        (2..=sent as i64 + 1).collect::<Vec<_>>(),
-        "none is missing"
-    );
-    assert!(ids.values().all(|ids| ids.len() == 1), "one id over all tries");
-    assert_eq!(ids.values().flatten().collect::<BTreeSet<_>>().len(), sent, "and of each event its own");
-    println!("{sent} events arrived over {kills} kills");
+    for (name, ids) in ["faulty", "healthy"].into_iter().zip(collected) {
+        let letters = assert_whole(&ids.await.expect("the collector ends"), sent);
+        println!("{name}: {sent} events arrived over {kills} kills, in {letters} letters");
+    }
 }

@@ -6,6 +6,7 @@ mod alive;
 mod api;
 mod budgets;
 mod cli;
+mod docs;
 mod drill;
 mod egress;
 mod embedded;

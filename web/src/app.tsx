@@ -63,6 +63,7 @@ function Frame() {
             <Place key={href} href={href} name={name} />
           ))}
         </nav>
+        <a href="/docs">Docs</a>
         <button type="button" className="plain" onClick={leave}>
           Sign out
         </button>

@@ -66,7 +66,7 @@ test("a question is answered with one of its suggestions", async ({ reader, serv
   await service.until(session, "idle");
 });
 
-test("a limit that ended a turn is shown, raised, and the session goes on", async ({ reader, service }) => {
+test("a limit that ended a turn is shown, raised, removed, and the session goes on", async ({ reader, service }) => {
   const usage = { input_tokens: 900, output_tokens: 200 };
   const session = await service.play([{ text: "too much", tools: [{ tool: "glob", input: { pattern: "*" } }], usage }, { text: "never" }], {
     title: "Bounded",
@@ -79,6 +79,11 @@ test("a limit that ended a turn is shown, raised, and the session goes on", asyn
   await reader.getByRole("textbox", { name: "Tokens" }).fill("100000");
   await reader.getByRole("button", { name: "Save" }).click();
   await expect(reader.getByText(/of 100,000/)).toBeVisible();
+  await reader.getByRole("button", { name: "Change title or limits" }).click();
+  await reader.getByRole("textbox", { name: "Tokens" }).fill("");
+  await reader.getByRole("button", { name: "Save" }).click();
+  await expect(reader.getByText(/of 100,000/)).toBeHidden();
+  expect((await service.call("GET", `/sessions/${session}`)).limits).toEqual({});
   await reader.getByRole("link", { name: "Timeline" }).click();
   const timeline = reader.getByRole("region", { name: "Timeline" });
   await expect(timeline.locator(".end").first()).toContainText("budget exceeded");

@@ -11,7 +11,7 @@ use crate::{
     domain::{
         AgentId, CredentialId, Level, SessionId, Status, TenantId,
         decide::{Input, NewSession},
-        session::{AgentSnapshot, Created},
+        session::{AgentSnapshot, Created, Limits},
     },
     http::{
         App,
@@ -129,13 +129,14 @@ async fn create_new(
         key: wanted.key,
         client_id: wanted.client_id,
         metadata: wanted.metadata,
-        limits: wanted.limits.into(),
+        limits: wanted.limits.over(Limits::default()),
         source: caller.source,
     };
     match &wanted.agent {
         Some(agent) => {
             let agent = find_agent(unit, agent).await?;
             let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
+            created.limits = wanted.limits.over(agent.limits);
             pin(app, unit, &mut created, agent, revision, wanted.model).await?;
         }
         None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
@@ -239,7 +240,6 @@ async fn pin(
     let name = app.check_model(&model)?;
     created.credential_id = resolve_credential(unit, &agent, &name).await?;
     created.agent_id = Some(agent.id);
-    created.limits = agent.limits.overridden_by(created.limits);
     created.agent_snapshot = Some(AgentSnapshot {
         revision_id: revision.id,
         revision: revision.number,

@@ -75,7 +75,7 @@ pub async fn patch(
     let mut unit = app.0.journal.begin(caller.tenant).await?;
     let limits = match change.limits {
         // Locked, so that two changes of different limits both last.
-        Some(limits) => Some(unit.tx().lock_session(id).await?.created.limits.overridden_by(limits.into())),
+        Some(limits) => Some(limits.over(unit.tx().lock_session(id).await?.created.limits)),
         None => None,
     };
     let command = Command::Patch { title: change.title, metadata: change.metadata, limits };

@@ -4,6 +4,7 @@
 //! answer is held against openapi.yaml by the fixture.
 
 mod agents;
+mod audit;
 mod away;
 mod credentials;
 mod document;

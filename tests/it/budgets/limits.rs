@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{agent, scene, start};
 use crate::{
-    fake::{Fake, Fault, Step, Used, anthropic::Anthropic},
+    fake::{Fake, Fault, Step, Used, anthropic::Anthropic, receiver::Receiver},
     turns::{Scene, assert_sound, ends, of, outputs, run, script, session, steer},
 };
 
@@ -33,6 +33,62 @@ fn told<'a>(log: &'a [Value], kind: &str) -> Vec<(&'a str, u64, u64)> {
         (event["body"]["limit"].as_str().expect("a name"), number(event, "used"), number(event, "allowed"))
     })
     .collect()
+}
+
+#[tokio::test]
+async fn an_organizations_webhook_hears_of_limits_at_any_level() {
+    let mut receiver = Receiver::start([]).await;
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let webhook = json!({ "url": receiver.url().as_str(), "types": ["limit.*"] });
+    owner.post("/webhooks", webhook).await.ok();
+    owner.inline_agent().await;
+    let wanted = json!({ "agent": "inline", "input": "One.", "limits": { "turns": 1 } });
+    let id = owner.post("/sessions", wanted).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
+    owner.settled(&id, 1).await;
+    steer(owner, &id, "Two.").await;
+    owner.settled(&id, 2).await;
+    let mut heard = Vec::new();
+    for _ in 0..2 {
+        let letter: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
+        assert_eq!(letter["event"]["body"], json!({ "limit": "turns", "used": 1, "allowed": 1 }));
+        assert_eq!((&letter["sessionId"], &letter["event"]["level"]), (&json!(id), &json!("progress")));
+        heard.push(letter["type"].as_str().expect("a type").to_owned());
+    }
+    heard.sort();
+    assert_eq!(heard, ["limit.exceeded", "limit.warning"]);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_limit_that_was_set_can_be_removed() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let path = format!("/agents/{agent}");
+    let limits = json!({ "limits": { "turns": 1, "tokens": 1_000_000, "cost_cap_cents": 7 } });
+    assert_eq!(owner.patch(&path, limits).await.ok()["limits"]["cost_micros"], 70_000);
+    let changed = owner.patch(&path, json!({ "limits": { "cost_micros": null, "steps": 9 } })).await.ok();
+    assert_eq!(changed["limits"], json!({ "tokens": 1_000_000, "turns": 1, "steps": 9 }));
+    // A new session leaves one of the agent's out, and takes the others.
+    let wanted = json!({ "agent": "inline", "input": "One.", "limits": { "tokens": null } });
+    let id = owner.post("/sessions", wanted).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
+    owner.settled(&id, 1).await;
+    steer(owner, &id, "Two.").await;
+    assert_eq!(ends(&owner.settled(&id, 2).await), ["completed", "max_turns"]);
+    raise(&scene, &id, json!({ "turns": null })).await;
+    let now = session(owner, &id).await;
+    assert_eq!(now["limits"], json!({ "steps": 9 }), "{now}");
+    steer(owner, &id, "Three.").await;
+    let log = owner.settled(&id, 3).await;
+    assert_eq!(ends(&log)[2], "completed");
+    assert_eq!(of(&log, "session.updated")[0]["body"], json!({ "limits": { "steps": 9 } }));
+    // Naming none changes none, and what is no number is refused.
+    raise(&scene, &id, json!({})).await;
+    assert_eq!(session(owner, &id).await["limits"], json!({ "steps": 9 }));
+    let odd = json!({ "limits": { "steps": "many" } });
+    assert_eq!(owner.patch(&format!("/sessions/{id}"), odd).await.error(400)["type"], "invalid");
+    scene.close().await;
 }
 
 async fn raise(scene: &Scene, id: &str, limits: Value) {

@@ -65,6 +65,20 @@ async fn balances_and_prices_are_the_operators() {
     }
     done(&admin(ground, &["set-prices", &org]));
     assert!(owner.get("/prices").await.ok()["own"].is_null());
+    let audit = owner.get("/audit").await.ok();
+    let rows = audit["data"].as_array().expect("a page").iter();
+    let money = rows.filter(|row| row["target"] == org.as_str() && row["actor"]["display"] == "operator");
+    let acts: Vec<_> = money.map(|row| (row["action"].as_str().expect("a word"), &row["details"])).collect();
+    assert_eq!(
+        acts,
+        [
+            ("prices.changed", &json!({ "version": null })),
+            ("prices.changed", &json!({ "version": "one" })),
+            ("balance.changed", &json!({ "balance_micros": null })),
+            ("balance.changed", &json!({ "added_micros": -2_000, "balance_micros": 5_000 })),
+            ("balance.changed", &json!({ "added_micros": 7_000, "balance_micros": 7_000 })),
+        ]
+    );
 
     let nobody = "org_01jd0000000000000000000000";
     refused(&admin(ground, &["top-up", nobody, "1"]), "is there such an organization");

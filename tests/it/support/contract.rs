@@ -11,6 +11,8 @@ use std::{
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
+use super::pages;
+
 /// The document that the code emits.
 pub static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| serde_json::to_value(sojourn::http::description()).expect("a description is JSON"));
@@ -57,6 +59,12 @@ pub fn operations() -> Vec<Operation> {
 /// Fails unless the document promises this answer. `path` has no query.
 #[track_caller]
 pub fn check(method: &str, path: &str, status: u16, content_type: &str, body: &Value) {
+    if body["error"].is_object() {
+        pages::check_error(&body["error"]);
+    }
+    if status == 200 && (path.ends_with("/events") || path.ends_with("/messages")) {
+        body["data"].as_array().into_iter().flatten().for_each(pages::check_event);
+    }
     let Some(template) = template(path) else {
         assert_eq!(status, 404, "{method} {path} is not documented and answered: {body}");
         return assert_error(body);

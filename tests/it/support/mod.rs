@@ -3,4 +3,5 @@
 mod boxes;
 pub mod contract;
 pub mod database;
+pub mod pages;
 pub mod service;

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{contract, database::Database};
+use super::{contract, database::Database, pages};
 
 /// The key of the first organization in every test.
 pub const KEY: &str = "sjk_test_the_first_organization";
@@ -250,6 +250,7 @@ impl Caller {
                 let frame = String::from_utf8(frame).expect("UTF-8");
                 let Some(data) = frame.lines().find_map(|line| line.strip_prefix("data: ")) else { continue };
                 let event: Value = serde_json::from_str(data).expect("JSON");
+                pages::check_event(&event);
                 let is_done = done(&event);
                 seen.push(event);
                 if is_done {

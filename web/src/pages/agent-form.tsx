@@ -38,7 +38,7 @@ function begun(agent?: Agent): Form {
 }
 
 /** What both requests have in common. */
-function configuration(form: Form) {
+function configuration(form: Form, set?: Schemas["Limits"]) {
   const model_options: Schemas["ModelOptions"] = {};
   if (form.max_tokens) model_options.max_tokens = Number(form.max_tokens);
   if (form.effort) model_options.effort = form.effort;
@@ -49,12 +49,12 @@ function configuration(form: Form) {
     model: form.model.trim(),
     model_options,
     tools: tools.length > 0 ? tools : null,
-    limits: limitsOf(form.limits),
+    limits: limitsOf(form.limits, set),
   };
 }
 
 function save(form: Form, agent?: Agent): Promise<Agent> {
-  const body = configuration(form);
+  const body = configuration(form, agent?.limits);
   if (!agent) {
     const credential = form.credential || undefined;
     return take(api.POST("/v3/agents", { body: { ...body, tools: body.tools ?? undefined, name: form.name.trim(), credential } }));
@@ -147,7 +147,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
             )}
           </Field>
         </div>
-        <LimitFields set={agent?.limits} values={form.limits} onChange={(limits) => set({ limits })} />
+        <LimitFields values={form.limits} onChange={(limits) => set({ limits })} />
       </details>
       <Trouble error={saving.error} />
       <footer>

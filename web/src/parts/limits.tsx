@@ -9,10 +9,10 @@ export const LIMITS = [
   ["turn_seconds", "Seconds", "wall clock of one turn"],
 ] as const satisfies [keyof Schemas["Limits"], string, string][];
 
-/** The limits that a form names. */
-export function limitsOf(values: Record<string, string>): Schemas["Limits"] {
-  const named = LIMITS.filter(([name]) => values[name]?.trim());
-  return Object.fromEntries(named.map(([name]) => [name, Number(values[name])]));
+/** The limits that a form names; one of `set` that it leaves empty is null, which removes it. */
+export function limitsOf(values: Record<string, string>, set: Schemas["Limits"] = {}): Schemas["LimitsInput"] {
+  const named = LIMITS.filter(([name]) => values[name]?.trim() || set[name] != null);
+  return Object.fromEntries(named.map(([name]) => [name, values[name]?.trim() ? Number(values[name]) : null]));
 }
 
 /** A form's values for these limits. */
@@ -23,8 +23,6 @@ export function formOf(limits: Schemas["Limits"]): Record<string, string> {
 export function LimitFields(props: {
   values: Record<string, string>;
   onChange: (values: Record<string, string>) => void;
-  /** Those that are there already: they can be changed, not removed. */
-  set?: Schemas["Limits"];
 }) {
   return (
     <div className="row">
@@ -36,7 +34,6 @@ export function LimitFields(props: {
               aria-describedby={hint}
               inputMode="numeric"
               pattern="[0-9]*"
-              required={props.set?.[name] != null}
               value={props.values[name] ?? ""}
               onChange={(event) => props.onChange({ ...props.values, [name]: event.target.value })}
             />

@@ -167,7 +167,7 @@ function Edit({ session, onClose }: { session: Session; onClose: () => void }) {
       take(
         api.PATCH("/v3/sessions/{session_id}", {
           params: { path: { session_id: session.id } },
-          body: { title: title.trim() || null, limits: limitsOf(limits) },
+          body: { title: title.trim() || null, limits: limitsOf(limits, session.limits) },
         }),
       ),
     onSuccess: (changed) => {
@@ -186,7 +186,7 @@ function Edit({ session, onClose }: { session: Session; onClose: () => void }) {
         <p className="quiet">
           A limit ends the turn that reaches it, never the session: raise it and send a message to go on.
         </p>
-        <LimitFields set={session.limits} values={limits} onChange={setLimits} />
+        <LimitFields values={limits} onChange={setLimits} />
         <Trouble error={save.error} />
         <footer>
           <button type="submit" className="main" disabled={save.isPending}>

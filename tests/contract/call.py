@@ -1,0 +1,150 @@
+"""Fills a service with one of everything, then has schemathesis call all of it.
+
+Run by `run`, inside `scripts/with-service`. Ids go to schemathesis as dictionaries: each
+operation mostly gets ids that exist, and operations that remove get ids of their own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+URL = os.environ["SOJOURN_URL"]
+KEY = os.environ["SOJOURN_API_KEY"]
+EXAMPLES = int(os.environ["EXAMPLES"])
+CASES = int(os.environ["CASES"])
+SCRATCH = Path(os.environ["SCRATCH"])
+HERE = Path(__file__).parent
+# Things that operations may remove.
+SPARE = 60
+
+# What fits the schema may still be refused, by rules that a schema cannot say: names that
+# are taken, addresses that are not public, models that nobody has.
+UNCHECKED = "positive_data_acceptance"
+# Streams have no end to wait for; their frames have tests of their own.
+STREAMS = ["streamEvents", "connectEvents"]
+
+
+def call(method, path, body=None):
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{URL}/v3{path}", data, headers, method=method)
+    with urllib.request.urlopen(request) as answer:
+        text = answer.read()
+        return json.loads(text) if text else None
+
+
+def settled(session):
+    for _ in range(300):
+        if call("GET", f"/sessions/{session}")["status"] in ("idle", "failed", "awaiting_input"):
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"{session} does not come to rest")
+
+
+def fill():
+    """One of everything, and spare ones; returns ids by the names of dictionaries."""
+    hook = {"url": "http://127.0.0.1:9/hook"}
+    script = [{"text": "I look.", "tools": [{"tool": "glob", "input": {"pattern": "*"}}]}, {"text": "Done."}]
+    agent = call("POST", "/agents", {"name": "main", "prompt": "", "model": "scripted/inline"})
+    started = {"agent": "main", "input": {"script": script}, "destinations": [hook], "metadata": {"team": "blue"}}
+    session = call("POST", "/sessions", started)
+    main = session["session"]["id"]
+    settled(main)
+    rows = lambda path: [row["id"] for row in call("GET", path)["data"]]
+    webhook = call("POST", "/webhooks", hook)["id"]
+    call("POST", f"/webhooks/{webhook}/test", {})
+    environment = {"name": "main", "config": {"network": {"allow": [{"host": "api.example.com"}]}}}
+    many = lambda make: [make(number)["id"] for number in range(SPARE)]
+    key = lambda number: call("POST", "/keys", {"name": f"spare {number}", "scopes": ["sessions:read"]})
+    return {
+        "session": [main],
+        "agent": [agent["id"]],
+        "turn": rows(f"/sessions/{main}/turns"),
+        "event": rows(f"/sessions/{main}/events"),
+        "destination": rows(f"/sessions/{main}/destinations"),
+        "delivery": rows(f"/sessions/{main}/deliveries"),
+        "webhook": [webhook],
+        "letter": rows(f"/webhooks/{webhook}/deliveries"),
+        "environment": [call("POST", "/environments", environment)["id"]],
+        "credential": [call("POST", "/credentials", {"provider": "openai", "key": "sk-contract"})["id"]],
+        "key": [key(-1)["id"]],
+        "revision": ["1", agent["active_revision"]["id"]],
+        # No more fit.
+        "spare_webhook": [call("POST", "/webhooks", hook)["id"] for _ in range(12)],
+        "spare_destination": [call("POST", f"/sessions/{main}/destinations", hook)["id"] for _ in range(12)],
+        "spare_session": many(lambda number: call("POST", "/sessions", {})["session"]),
+        "spare_agent": many(lambda number: call(
+            "POST", "/agents", {"name": f"spare {number}", "prompt": "", "model": "scripted/noop"})),
+        "spare_environment": many(lambda number: call(
+            "POST", "/environments", {"name": f"spare {number}", "config": {}})),
+        "spare_credential": many(lambda number: call(
+            "POST", "/credentials", {"provider": "openai", "key": f"sk-spare-{number}"})),
+        "spare_key": many(key),
+    }
+
+
+# Which dictionary a parameter of a path is of; one that is not here is a fault.
+PARAMETERS = {
+    "session_id": "session", "agent_id": "agent", "turn_id": "turn", "event_id": "event",
+    "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
+    "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
+    "webhook_delivery_id": "letter",
+}
+# Operations after which the thing is not there, or not usable, any more.
+REMOVES = {
+    "deleteSession": ("session_id", "spare_session"), "archiveSession": ("session_id", "spare_session"),
+    "deleteAgent": ("agent_id", "spare_agent"), "deleteEnvironment": ("environment_id", "spare_environment"),
+    "deleteCredential": ("credential_id", "spare_credential"), "revokeKey": ("key_id", "spare_key"),
+    "rotateKey": ("key_id", "spare_key"),
+    "deleteWebhook": ("webhook_id", "spare_webhook"), "deleteDestination": ("destination_id", "spare_destination"),
+}
+
+
+def configuration(ids, named):
+    unknown = named - PARAMETERS.keys()
+    if unknown:
+        sys.exit(f"tests/contract/call.py has no ids for {sorted(unknown)}")
+    bind = lambda dictionary: f'{{ dictionary = "{dictionary}", probability = 0.9 }}'
+    lines = [f'hooks = "{HERE / "hooks.py"}"', "[parameters]"]
+    lines += [f'"path.{name}" = {bind(PARAMETERS[name])}' for name in sorted(named)]
+    for name, values in ids.items():
+        lines += [f"[dictionaries.{name}]", f"values = {json.dumps(values)}"]
+    for operation, (name, dictionary) in REMOVES.items():
+        lines += ["[[operations]]", f'include-operation-id = "{operation}"',
+                  f'parameters = {{ "path.{name}" = {bind(dictionary)} }}']
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    ids = fill()
+    document = HERE / "../../openapi.yaml"
+    named = set()
+    for line in document.read_text().splitlines():
+        if line.startswith("  /"):
+            named |= {part[1:-1] for part in line.strip().rstrip(":").split("/") if part.startswith("{")}
+    settings = SCRATCH / "schemathesis.toml"
+    settings.write_text(configuration(ids, named))
+    report = SCRATCH / "report.ndjson"
+    command = [
+        HERE / "venv/bin/schemathesis", "--config-file", settings, "run", document, "--url", URL,
+        "-H", f"Authorization: Bearer {KEY}", "--checks", "all", "--exclude-checks", UNCHECKED,
+        "--max-examples", str(EXAMPLES), "--request-timeout", "35", "--continue-on-failure",
+        "--generation-database", "none", "--suppress-health-check", "all", "--no-color",
+    ]
+    command += [word for stream in STREAMS for word in ("--exclude-operation-id", stream)]
+    began = time.monotonic()
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=SCRATCH)
+    print(ran.stdout)
+    took = time.monotonic() - began
+    count = int((SCRATCH / "calls").read_text())
+    print(f"{count} calls in {took:.0f} s")
+    if count < CASES:
+        sys.exit(f"only {count} calls: at least {CASES} are promised")
+    sys.exit(ran.returncode)
+
+
+main()

@@ -1,0 +1,129 @@
+//! docs/limits.md held against `base::limit`: each bound with its number.
+
+use std::collections::BTreeSet;
+
+use sojourn::base::limit;
+
+use super::sources_of;
+use crate::support::pages::text;
+
+/// Every bound of docs/limits.md, as it stands there.
+fn shown() -> Vec<(&'static str, String)> {
+    let bytes = |bytes: usize| match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        // Round only where it is no other number.
+        bytes if bytes % 1_024 == 0 && bytes > 4_096 || bytes == 1_024 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{} bytes", grouped(bytes as u64)),
+    };
+    let count = |count: u64| grouped(count);
+    let seconds = |time: std::time::Duration| format!("{} s", time.as_secs());
+    vec![
+        ("REQUESTS_PER_SECOND", count(limit::REQUESTS_PER_SECOND.into())),
+        ("REQUESTS_BURST_SECONDS", count(limit::REQUESTS_BURST_SECONDS.into())),
+        ("ORGANIZATION_RATE_FACTOR", count(limit::ORGANIZATION_RATE_FACTOR.into())),
+        ("BODY_BYTES_MAX", bytes(limit::BODY_BYTES_MAX)),
+        ("IMPORT_BYTES_MAX", bytes(limit::IMPORT_BYTES_MAX)),
+        ("BODY_DRAIN_BYTES_MAX", bytes(limit::BODY_DRAIN_BYTES_MAX as usize)),
+        ("HEADER_BYTES_MAX", bytes(limit::HEADER_BYTES_MAX)),
+        ("HEADER_TIMEOUT", seconds(limit::HEADER_TIMEOUT)),
+        ("REQUEST_TIMEOUT", seconds(limit::REQUEST_TIMEOUT)),
+        ("CONNECTIONS_MAX", count(limit::CONNECTIONS_MAX as u64)),
+        ("HTTP2_STREAMS_MAX", count(limit::HTTP2_STREAMS_MAX.into())),
+        ("HTTP2_PING", seconds(limit::HTTP2_PING)),
+        ("IMPORTS_MAX", count(limit::IMPORTS_MAX as u64)),
+        ("FILE_WRITE_BYTES_MAX", bytes(limit::FILE_WRITE_BYTES_MAX)),
+        ("FILE_READ_BYTES_MAX", bytes(limit::FILE_READ_BYTES_MAX as usize)),
+        ("DIRECT_EXEC_BYTES_MAX", bytes(limit::DIRECT_EXEC_BYTES_MAX)),
+        ("DIRECT_EXEC_SECONDS_MAX", count(limit::DIRECT_EXEC_SECONDS_MAX)),
+        ("DIRECT_EXEC_SECONDS", count(limit::DIRECT_EXEC_SECONDS)),
+        ("OPERATIONS_OPEN_MAX", count(limit::OPERATIONS_OPEN_MAX.unsigned_abs())),
+        ("OPERATION_PATIENCE", seconds(limit::OPERATION_PATIENCE)),
+        ("DIRECT_OUTPUT_BYTES_MAX", bytes(limit::DIRECT_OUTPUT_BYTES_MAX as usize)),
+        ("OPERATION_HOURS", count(limit::OPERATION_HOURS.unsigned_abs().into())),
+        ("DIRECTORY_ENTRIES_MAX", count(limit::DIRECTORY_ENTRIES_MAX as u64)),
+        ("TEXT_BYTES_MAX", bytes(limit::TEXT_BYTES_MAX)),
+        ("METADATA_BYTES_MAX", bytes(limit::METADATA_BYTES_MAX)),
+        ("NAME_BYTES_MAX", bytes(limit::NAME_BYTES_MAX)),
+        ("NET_URL_BYTES_MAX", bytes(limit::NET_URL_BYTES_MAX)),
+        ("CREDENTIAL_BYTES_MAX", bytes(limit::CREDENTIAL_BYTES_MAX)),
+        ("WEBHOOK_SECRET_BYTES_MAX", bytes(limit::WEBHOOK_SECRET_BYTES_MAX)),
+        ("IDEMPOTENCY_KEY_BYTES_MAX", bytes(limit::IDEMPOTENCY_KEY_BYTES_MAX)),
+        ("WORDS_MAX", count(limit::WORDS_MAX as u64)),
+        ("WORD_BYTES_MAX", bytes(limit::WORD_BYTES_MAX)),
+        ("KEY_SCOPES_MAX", count(limit::KEY_SCOPES_MAX as u64)),
+        ("DESTINATIONS_MAX", count(limit::DESTINATIONS_MAX as u64)),
+        ("PAGE_ROWS_MAX", count(limit::PAGE_ROWS_MAX.into())),
+        ("USAGE_DAYS_MAX", count(limit::USAGE_DAYS_MAX.unsigned_abs())),
+        ("RETENTION_DAYS_MAX", count(limit::RETENTION_DAYS_MAX.unsigned_abs().into())),
+        ("KEY_OVERLAP_SECONDS", count(limit::KEY_OVERLAP_SECONDS.1.unsigned_abs())),
+        ("WEBHOOK_OVERLAP_SECONDS", count(limit::WEBHOOK_OVERLAP_SECONDS.1.unsigned_abs())),
+        ("MODEL_THINKING_TOKENS_MIN", count(limit::MODEL_THINKING_TOKENS_MIN)),
+        ("WEBHOOKS_MAX", count(limit::WEBHOOKS_MAX as u64)),
+        ("TENANT_JOBS_MAX", count(limit::TENANT_JOBS_MAX.unsigned_abs().into())),
+        ("STEPS_DEFAULT", count(limit::STEPS_DEFAULT)),
+        ("MODEL_MAX_TOKENS_DEFAULT", count(limit::MODEL_MAX_TOKENS_DEFAULT)),
+        ("TURN_ATTEMPTS_MAX", count(limit::TURN_ATTEMPTS_MAX.unsigned_abs().into())),
+        ("STREAMS_MAX", count(limit::STREAMS_MAX as u64)),
+        ("STREAM_WRITE_TIMEOUT", seconds(limit::STREAM_WRITE_TIMEOUT)),
+        ("SOCKET_MESSAGE_BYTES_MAX", bytes(limit::SOCKET_MESSAGE_BYTES_MAX)),
+        ("EVENT_BODY_BYTES_MAX", bytes(limit::EVENT_BODY_BYTES_MAX)),
+        ("IDEMPOTENCY_HOURS", count(limit::IDEMPOTENCY_HOURS.unsigned_abs().into())),
+        ("IDEMPOTENCY_WAIT", seconds(limit::IDEMPOTENCY_WAIT)),
+        ("DELIVERY_ATTEMPTS_SHOWN", count(limit::DELIVERY_ATTEMPTS_SHOWN.unsigned_abs())),
+    ]
+}
+
+/// Bounds that the door knows and no caller meets, with the reason.
+const INNER: [(&str, &str); 12] = [
+    ("PAGE_ROWS_DEFAULT", "said beside the largest page"),
+    ("USAGE_DAYS_DEFAULT", "what is summed when nothing is asked"),
+    ("CLIENT_TOKEN_TTL_SECONDS", "said below the table: no error"),
+    ("RATE_SWEEP_REQUESTS", "memory of the process"),
+    ("KEY_CACHE_TTL", "said as five seconds in docs/organizations.md"),
+    ("KEY_CACHE_ENTRIES_MAX", "memory of the process"),
+    ("STREAM_HEARTBEAT", "a comment of a stream"),
+    ("STREAM_PROOF_INTERVAL", "said as five seconds in docs/organizations.md"),
+    ("STREAM_LAST_WORD", "the end of a stream whose token ended"),
+    ("DRAIN_TIMEOUT", "the end of the process"),
+    ("KEY_USE_INTERVAL", "said as the minute in docs/organizations.md"),
+    ("MODEL_NAME_BYTES_MAX", "that of a name"),
+];
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let group = |(at, digit): (usize, char)| {
+        let comma = (at > 0 && (digits.len() - at).is_multiple_of(3)).then_some(',');
+        comma.into_iter().chain([digit])
+    };
+    digits.chars().enumerate().flat_map(group).collect()
+}
+
+#[test]
+fn every_bound_that_a_caller_can_meet_is_told_with_its_number() {
+    let page = text("docs/limits.md");
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect();
+    for (name, number) in shown() {
+        let named = rows.iter().filter(|row| row.last() == Some(&format!("`{name}`").as_str()));
+        let bounds: Vec<_> = named.map(|row| row[1]).collect();
+        // At the beginning, or a word of its own.
+        let is_told =
+            |bound: &&str| bound.starts_with(&number) || bound.split([' ', ',']).any(|word| word == number);
+        assert!(
+            !bounds.is_empty() && bounds.iter().all(is_told),
+            "docs/limits.md: `{name}` is {number}: {bounds:?}"
+        );
+    }
+    // Whatever bound the door names is told, or listed here as one that nobody meets.
+    let told: BTreeSet<_> =
+        shown().iter().map(|(name, _)| *name).chain(INNER.map(|(name, _)| name)).collect();
+    let known = text("src/base/limit.rs");
+    let known = known.lines().filter_map(|line| line.strip_prefix("pub const ")?.split(':').next());
+    let door = sources_of(&["src/http", "src/wire"]);
+    let words: BTreeSet<_> = door.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+    let untold: Vec<_> = known.filter(|name| words.contains(name) && !told.contains(name)).collect();
+    assert!(untold.is_empty(), "docs/limits.md does not tell {untold:?}");
+}
