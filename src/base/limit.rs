@@ -161,6 +161,25 @@ pub const INFRASTRUCTURE_BACKOFF: (Duration, Duration) = (Duration::from_secs(1)
 /// How long one statement may run before the database gives it up.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
+// ---- schedules ----
+
+/// Longest five fields of a schedule, in bytes.
+pub const CRON_BYTES_MAX: usize = 200;
+/// Schedules of one agent.
+pub const SCHEDULES_MAX: i64 = 100;
+/// Runs that fail in a row before a schedule is turned off.
+pub const SCHEDULE_FAILURES_MAX: i32 = 5;
+/// Days that the runs of a schedule are kept.
+pub const SCHEDULE_RUN_DAYS: i32 = 30;
+/// How often what is due is looked for; a slot is a minute.
+pub const TRIGGER_POLL: Duration = Duration::from_secs(1);
+/// Due things that one look takes; the next one goes on.
+pub const TRIGGER_BATCH: i64 = 200;
+/// Due things that one process does at the same time, each with a connection.
+pub const TRIGGERS_TOGETHER_MAX: usize = 4;
+/// Looks between two rounds of housekeeping.
+pub const TRIGGER_TIDY_EVERY: u32 = 60;
+
 // ---- harness ----
 
 /// Model calls of one turn when the session names no `steps`.

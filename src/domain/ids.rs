@@ -46,6 +46,10 @@ kinds! {
     DeliveryKind DeliveryId "dlv"
     /// A webhook destination of an organization.
     WebhookKind WebhookId "whk"
+    /// A schedule of an agent.
+    ScheduleKind ScheduleId "sch"
+    /// A run of a schedule.
+    RunKind RunId "run"
     /// A row of the audit log.
     AuditKind AuditId "aud"
     /// One HTTP request.

@@ -18,6 +18,7 @@ pub mod network;
 pub mod notice;
 pub mod piece;
 pub mod price;
+pub mod schedule;
 pub mod session;
 pub mod spend;
 pub mod tool;

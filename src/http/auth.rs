@@ -64,6 +64,10 @@ scopes! {
     ReadAgents "agents:read" None;
     /// Create and change agents.
     WriteAgents "agents:write" None;
+    /// Read schedules and their runs.
+    ReadSchedules "schedules:read" None;
+    /// Create, change and fire schedules.
+    WriteSchedules "schedules:write" None;
     /// Read what was used and what it costs.
     ReadUsage "usage:read" None;
     /// Change what may be spent.

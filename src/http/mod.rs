@@ -21,6 +21,7 @@ mod organization;
 mod page;
 mod path;
 mod rate;
+mod schedules;
 mod serve;
 mod sessions;
 mod socket;
@@ -46,9 +47,11 @@ use crate::{
     base::limit::{IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
     blob::Blobs,
     journal::Journal,
+    model::ModelName,
     net,
     store::Store,
     stream::Streams,
+    trigger,
 };
 
 /// What the handlers reach. Cheap to clone.
@@ -104,6 +107,12 @@ impl App {
         }))
     }
 
+    /// The model that a name means, if it may be used here.
+    fn check_model(&self, model: &str) -> Result<ModelName, error::ApiError> {
+        trigger::check_model(model, self.0.scripted)
+            .map_err(|reason| error::ApiError::invalid("model", reason))
+    }
+
     /// Every route, with what surrounds them and the pages `beside` them.
     ///
     /// From the outside in: the request gets its id and its errors their form;
@@ -132,6 +141,10 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(agents::get, agents::patch, agents::delete))
         .routes(routes!(agents::revisions))
         .routes(routes!(agents::activate))
+        .routes(routes!(schedules::create, schedules::list))
+        .routes(routes!(schedules::get, schedules::patch, schedules::delete))
+        .routes(routes!(schedules::fire))
+        .routes(routes!(schedules::runs))
         .routes(routes!(credentials::create, credentials::list))
         .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
         .routes(routes!(credentials::set_default))

@@ -42,6 +42,7 @@ pub enum Errors {
         (name = "agents", description = "What a session runs: prompt, model, tools, in immutable revisions."),
         (name = "credentials", description = "Provider keys, sealed at rest."),
         (name = "environments", description = "What a session's sandbox is, and what it may reach."),
+        (name = "schedules", description = "What an agent does at stated times, and what became of it."),
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "keys", description = "Who may call: API keys with scopes and an end."),
         (name = "organization", description = "Settings of the organization, and what was done to it."),
@@ -154,10 +155,13 @@ enum Method {
 /// The scope that an operation needs: its first segment says of what, its method
 /// whether it reads. The test of every operation as everyone holds this to the truth.
 fn scope(path: &str, method: Method) -> String {
-    let group = match path.trim_start_matches("/v3/").split('/').next().unwrap_or_default() {
+    let mut segments = path.trim_start_matches("/v3/").split('/');
+    let group = match (segments.next().unwrap_or_default(), segments.nth(1)) {
         // What may be spent and what things cost belong to what was used.
-        "budget" | "prices" => "usage",
-        group => group,
+        ("budget" | "prices", _) => "usage",
+        // What starts an agent is not the agent.
+        ("agents", Some("schedules")) => "schedules",
+        (group, _) => group,
     };
     let verb = if method == Method::Read { "read" } else { "write" };
     format!("{group}:{verb}")

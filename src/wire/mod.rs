@@ -17,6 +17,7 @@ pub mod organization;
 pub mod page;
 pub mod price;
 pub mod sandbox;
+pub mod schedule;
 pub mod session;
 pub mod turn;
 pub mod webhook;

@@ -17,6 +17,7 @@ mod model;
 mod net;
 mod organization;
 mod sandbox;
+mod schedules;
 mod siege;
 mod simulation;
 mod startup;

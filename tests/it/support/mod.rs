@@ -4,3 +4,4 @@ mod boxes;
 pub mod contract;
 pub mod database;
 pub mod service;
+pub mod wait;
