@@ -171,6 +171,20 @@ pub const SCHEDULES_MAX: i64 = 100;
 pub const SCHEDULE_FAILURES_MAX: i32 = 5;
 /// Days that the runs of a schedule are kept.
 pub const SCHEDULE_RUN_DAYS: i32 = 30;
+/// Hooks of one agent.
+pub const HOOKS_MAX: i64 = 20;
+/// Messages per second that one hook takes, sustained; four times as many at once.
+pub const HOOK_MESSAGES_PER_SECOND: u32 = 10;
+/// How old or how far ahead a signed message to a hook may be (Standard Webhooks).
+pub const HOOK_TOLERANCE_SECONDS: i64 = 300;
+/// Shortest secret that a caller brings for a hook, in bytes: it is all that keeps
+/// strangers out.
+pub const HOOK_SECRET_BYTES_MIN: usize = 16;
+/// Longest name, title or address that is taken over from GitHub, in bytes.
+pub const GITHUB_FIELD_BYTES_MAX: usize = 300;
+/// Longest comment or text that is taken over from GitHub, in bytes (it takes 65,536
+/// characters).
+pub const GITHUB_WORDS_BYTES_MAX: usize = 96 << 10;
 /// How often what is due is looked for; a slot is a minute.
 pub const TRIGGER_POLL: Duration = Duration::from_secs(1);
 /// Due things that one look takes; the next one goes on.

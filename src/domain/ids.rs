@@ -50,6 +50,8 @@ kinds! {
     ScheduleKind ScheduleId "sch"
     /// A run of a schedule.
     RunKind RunId "run"
+    /// An address at which others start sessions of an agent.
+    HookKind HookId "hook"
     /// A row of the audit log.
     AuditKind AuditId "aud"
     /// One HTTP request.

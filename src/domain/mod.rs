@@ -13,6 +13,8 @@ pub mod entry;
 pub mod environment;
 pub mod event;
 pub mod exit;
+pub mod github;
+pub mod hook;
 pub mod ids;
 pub mod network;
 pub mod notice;

@@ -42,6 +42,8 @@ pub enum Source {
     Cron,
     Mention,
     React,
+    /// A message to an inbound hook.
+    Hook,
     /// Read from a file of an export.
     Import,
 }

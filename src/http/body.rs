@@ -86,7 +86,7 @@ impl<S: Send + Sync> FromRequest<S> for Lines {
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
     Bytes::from_request(request, state).await.map_err(|rejection| {
         let kind = match rejection.status().as_u16() {
             413 => ErrorType::TooLarge,
@@ -96,7 +96,7 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Api
     })
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("application/json")
 }
 

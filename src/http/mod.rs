@@ -14,6 +14,7 @@ mod error;
 mod events;
 mod finish;
 mod health;
+mod hooks;
 mod keys;
 pub mod metrics;
 mod openapi;
@@ -44,7 +45,7 @@ pub use openapi::{description, document};
 pub use serve::serve;
 
 use crate::{
-    base::limit::{IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
+    base::limit::{HOOK_MESSAGES_PER_SECOND, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
     blob::Blobs,
     journal::Journal,
     model::ModelName,
@@ -70,6 +71,7 @@ struct Inner {
     keys: auth::KeyCache,
     rates: rate::Rates,
     organization_rates: rate::Rates,
+    hook_rates: rate::Rates,
     imports: tokio::sync::Semaphore,
 }
 
@@ -103,6 +105,7 @@ impl App {
             organization_rates: rate::Rates::new(
                 parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),
             ),
+            hook_rates: rate::Rates::new(HOOK_MESSAGES_PER_SECOND),
             imports: tokio::sync::Semaphore::new(IMPORTS_MAX),
         }))
     }
@@ -145,6 +148,10 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(schedules::get, schedules::patch, schedules::delete))
         .routes(routes!(schedules::fire))
         .routes(routes!(schedules::runs))
+        .routes(routes!(hooks::create, hooks::list))
+        .routes(routes!(hooks::get, hooks::patch, hooks::delete))
+        .routes(routes!(hooks::rotate))
+        .routes(routes!(hooks::inbound::receive))
         .routes(routes!(credentials::create, credentials::list))
         .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
         .routes(routes!(credentials::set_default))

@@ -278,12 +278,13 @@ impl Tx {
         if done.rows_affected() == 0 {
             return Err(Error::NotFound);
         }
-        // After the agent: whoever adds one holds the agent's row, so none is missed.
-        sqlx::query("delete from schedule where tenant_id = $1 and agent_id = $2")
-            .bind(tenant)
-            .bind(agent.uuid())
-            .execute(self.connection())
-            .await?;
+        // After the agent: whoever adds one of these holds the agent's row, so none is missed.
+        for deletion in [
+            "delete from schedule where tenant_id = $1 and agent_id = $2",
+            "delete from hook where tenant_id = $1 and agent_id = $2",
+        ] {
+            sqlx::query(deletion).bind(tenant).bind(agent.uuid()).execute(self.connection()).await?;
+        }
         Ok(())
     }
 

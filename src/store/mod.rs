@@ -18,6 +18,7 @@ pub mod environment;
 pub mod event;
 pub mod gauge;
 pub mod hint;
+pub mod hook;
 pub mod idempotency;
 pub mod job;
 pub mod key;

@@ -10,6 +10,7 @@ pub mod delta;
 pub mod environment;
 pub mod error;
 pub mod event;
+pub mod hook;
 pub mod id;
 pub mod key;
 pub mod limits;

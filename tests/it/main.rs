@@ -12,6 +12,7 @@ mod embedded;
 mod fairness;
 mod fake;
 mod history;
+mod hooks;
 mod metrics;
 mod model;
 mod net;
