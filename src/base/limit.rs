@@ -288,6 +288,13 @@ pub const GREP_LINES_MAX: usize = 300;
 /// Answers that one question may suggest.
 pub const ASK_OPTIONS_MAX: usize = 10;
 
+/// How far ahead an agent may schedule its own wake.
+pub const REVISIT_AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// Wakes that one session may wait for.
+pub const REVISITS_PENDING_MAX: i64 = 16;
+/// Longest note of a wake, in characters.
+pub const REVISIT_NOTE_CHARS_MAX: usize = 4_000;
+
 // ---- sandbox ----
 
 /// How long a box may take to start before it is given up.

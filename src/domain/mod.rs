@@ -20,6 +20,7 @@ pub mod network;
 pub mod notice;
 pub mod piece;
 pub mod price;
+pub mod revisit;
 pub mod schedule;
 pub mod session;
 pub mod spend;

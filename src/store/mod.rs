@@ -30,6 +30,7 @@ pub mod outbox;
 pub mod pool;
 pub mod purge;
 pub mod record;
+pub mod revisit;
 pub mod run;
 pub mod sandbox;
 pub mod schedule;

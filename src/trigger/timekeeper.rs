@@ -14,9 +14,14 @@ use crate::{
         HOUSEKEEPING_BATCH, SCHEDULE_RUN_DAYS, TRIGGER_BATCH, TRIGGER_POLL, TRIGGER_TIDY_EVERY,
         TRIGGERS_TOGETHER_MAX,
     },
-    domain::{ScheduleId, TenantId, decide::Stamp, schedule::Cadence},
+    domain::{
+        ScheduleId, TenantId,
+        decide::{Command, Stamp},
+        revisit,
+        schedule::Cadence,
+    },
     journal::{self, Journal},
-    store::{self, Store, schedule::Schedule},
+    store::{self, Store, revisit::Due, schedule::Schedule},
 };
 
 /// Fires what is due for the whole service, beside other timekeepers.
@@ -37,6 +42,7 @@ impl Timekeeper {
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.settle_runs().await;
             self.fire_schedules().await;
+            self.wake_sessions().await;
             if looks.is_multiple_of(TRIGGER_TIDY_EVERY)
                 && let Err(error) = self.store.forget_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH).await
             {
@@ -89,6 +95,45 @@ impl Timekeeper {
         }
         unit.tx().update_schedule(&schedule).await?;
         unit.commit().await
+    }
+
+    async fn wake_sessions(&self) {
+        let due = match self.store.due_revisits(TRIGGER_BATCH).await {
+            Ok(due) => due,
+            Err(error) => return tracing::warn!(%error, "due timers could not be looked for"),
+        };
+        let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |due| {
+            if let Err(error) = self.wake(&due).await {
+                tracing::warn!(
+                    tenant.id = %due.tenant, session.id = %due.session, %error, "a session could not be woken"
+                );
+            }
+        });
+        each.await;
+    }
+
+    /// The message and the word that it was sent commit together; the session's row is
+    /// locked before the timer's, as it is where a session is closed.
+    async fn wake(&self, due: &Due) -> Result<(), journal::Error> {
+        let mut unit = self.journal.begin(due.tenant).await?;
+        let stamp = Stamp { actor: revisit::actor(&due.call_id), origin: self.journal.origin().clone() };
+        let steer = Command::Steer(revisit::message(&due.call_id, &due.note));
+        match unit.execute(due.session, steer, &stamp).await {
+            Ok(_) => {
+                if unit.tx().take_revisit(due.session, &due.call_id).await? {
+                    unit.commit().await?;
+                }
+                Ok(())
+            }
+            // Closed while the timer was being set: nobody will ever hear of it.
+            Err(journal::Error::Rejected(_)) => {
+                unit.tx().delete_revisits(due.session).await?;
+                unit.commit().await
+            }
+            // Deleted since, and its timers with it.
+            Err(journal::Error::Store(store::Error::NotFound)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Looks what became of the turns that runs started.

@@ -17,6 +17,7 @@ mod metrics;
 mod model;
 mod net;
 mod organization;
+mod revisit;
 mod sandbox;
 mod schedules;
 mod siege;
