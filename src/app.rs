@@ -39,6 +39,7 @@ use crate::{
     stream::Streams,
     telemetry,
     tool::Catalogue,
+    trigger::Timekeeper,
     web,
     webhook::Courier,
     worker::{Network, Rest, Worker},
@@ -236,6 +237,7 @@ async fn serve_record(
     let streams = Streams::new(record.store.clone(), parts.hints.clone(), stop.clone());
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
+        back.spawn(parts.timekeeper(settings).run(late.clone()));
         let app = parts.http(settings, streams.clone());
         front.spawn(served(http::serve(
             listener,
@@ -307,6 +309,10 @@ impl Parts {
             client: tenant_client(settings.allow_private_webhooks),
             origin: self.origin.clone(),
         }
+    }
+
+    fn timekeeper(&self, settings: &Settings) -> Timekeeper {
+        Timekeeper { store: self.store.clone(), journal: self.journal.clone(), scripted: settings.scripted }
     }
 
     fn http(&self, settings: &Settings, streams: Streams) -> http::App {

@@ -24,6 +24,7 @@ pub mod store;
 pub mod stream;
 pub mod telemetry;
 pub mod tool;
+pub mod trigger;
 pub mod web;
 pub mod webhook;
 pub mod wire;

@@ -12,6 +12,7 @@ mod credential;
 mod doctor;
 mod first_session;
 mod print;
+mod schedule;
 mod serve;
 mod session;
 mod settings;
@@ -57,6 +58,13 @@ enum Command {
         #[command(subcommand)]
         command: agent::Agent,
     },
+    /// Say what an agent does at stated times
+    Schedule {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(subcommand)]
+        command: schedule::Schedule,
+    },
     /// Store and rotate keys of model providers
     Credential {
         #[command(flatten)]
@@ -96,6 +104,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Session { connection, command } => return session::run(command, &connection).await,
         Command::Bench { connection, load } => return bench::run(load, &connection).await,
         Command::Agent { connection, command } => agent::run(command, &connection).await?,
+        Command::Schedule { connection, command } => schedule::run(command, &connection).await?,
         Command::Credential { connection, command } => credential::run(command, &connection).await?,
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
         Command::Completions { shell } => {

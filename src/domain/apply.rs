@@ -82,6 +82,7 @@ impl Session {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::RevisitScheduled { .. }
             | Body::EgressAllowed { .. }
             | Body::EgressDenied { .. }
             | Body::SandboxFrozen { .. }

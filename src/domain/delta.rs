@@ -61,6 +61,7 @@ impl Delta {
                 | Body::SandboxCreated { .. }
                 | Body::SandboxLost { .. }
                 | Body::SandboxTerminated { .. }
+                | Body::RevisitScheduled { .. }
                 | Body::EgressAllowed { .. }
                 | Body::EgressDenied { .. }
                 | Body::SandboxFrozen { .. }

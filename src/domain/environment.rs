@@ -5,7 +5,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
@@ -61,6 +62,28 @@ pub struct Hooks {
     /// so does the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_start: Option<String>,
+}
+
+/// An environment by id or name, or one for this session alone.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum EnvironmentChoice {
+    /// Id or name.
+    Named(String),
+    /// Without secrets: those need a name.
+    Inline(Box<Environment>),
+}
+
+impl<'de> Deserialize<'de> for EnvironmentChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(name) => Ok(Self::Named(name)),
+            inline @ Value::Object(_) => serde_json::from_value(inline)
+                .map(|inline| Self::Inline(Box::new(inline)))
+                .map_err(D::Error::custom),
+            _ => Err(D::Error::custom("must be the id or name of an environment, or an object")),
+        }
+    }
 }
 
 /// A secret of an environment without its value: where it may go.

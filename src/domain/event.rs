@@ -230,6 +230,14 @@ pub enum Body {
     /// The sandbox was ended by the service.
     #[serde(rename = "sandbox.terminated")]
     SandboxTerminated { sandbox_id: SandboxId, reason: String },
+    /// The agent set a timer for itself: at that time a message wakes the session.
+    #[serde(rename = "revisit.scheduled")]
+    RevisitScheduled {
+        call_id: String,
+        #[serde(with = "time::serde::rfc3339")]
+        at: Timestamp,
+        note: String,
+    },
     /// The box, or a tool for it, was let through to a host. The first of equal ones is
     /// written before anything leaves; `count` of a later one says how many followed.
     #[serde(rename = "egress.allowed")]
@@ -396,6 +404,7 @@ impl Body {
             Self::SandboxCreated { .. } => "sandbox.created",
             Self::SandboxLost { .. } => "sandbox.lost",
             Self::SandboxTerminated { .. } => "sandbox.terminated",
+            Self::RevisitScheduled { .. } => "revisit.scheduled",
             Self::EgressAllowed { .. } => "egress.allowed",
             Self::EgressDenied { .. } => "egress.denied",
             Self::SandboxFrozen { .. } => "sandbox.frozen",
@@ -435,6 +444,7 @@ impl Body {
             | Self::SandboxCreated { .. }
             | Self::SandboxLost { .. }
             | Self::SandboxTerminated { .. }
+            | Self::RevisitScheduled { .. }
             | Self::EgressAllowed { .. }
             | Self::EgressDenied { .. }
             | Self::SandboxFrozen { .. }

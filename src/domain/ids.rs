@@ -48,6 +48,12 @@ kinds! {
     DeliveryKind DeliveryId "dlv"
     /// A webhook destination of an organization.
     WebhookKind WebhookId "whk"
+    /// A schedule of an agent.
+    ScheduleKind ScheduleId "sch"
+    /// A run of a schedule.
+    RunKind RunId "run"
+    /// An address at which others start sessions of an agent.
+    HookKind HookId "hook"
     /// A row of the audit log.
     AuditKind AuditId "aud"
     /// One HTTP request.

@@ -38,6 +38,14 @@ impl Notice {
         Self::new("webhook.disabled", session, Actor::system(), body, origin)
     }
 
+    /// The service turned a schedule off, because its runs failed one after another.
+    pub fn schedule_paused(schedule: ScheduleId, agent: AgentId, failures: i32, origin: &Origin) -> Self {
+        let body = json!({
+            "schedule_id": schedule, "agent_id": agent, "reason": "failing", "consecutive_failures": failures,
+        });
+        Self::new("schedule.paused", None, Actor::system(), body, origin)
+    }
+
     /// The event as receivers get it: that of a log without `seq`.
     pub fn event(&self) -> Value {
         let ts = self.ts.format(&time::format_description::well_known::Rfc3339);

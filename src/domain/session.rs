@@ -42,6 +42,8 @@ pub enum Source {
     Cron,
     Mention,
     React,
+    /// A message to an inbound hook.
+    Hook,
     /// Read from a file of an export.
     Import,
 }
@@ -71,6 +73,21 @@ pub struct Limits {
     /// Tool calls of the whole session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
+}
+
+impl Limits {
+    /// These limits with those of `over` in front.
+    pub fn overridden_by(self, over: Self) -> Self {
+        Self {
+            tokens: over.tokens.or(self.tokens),
+            turn_seconds: over.turn_seconds.or(self.turn_seconds),
+            turns: over.turns.or(self.turns),
+            steps: over.steps.or(self.steps),
+            cost_micros: over.cost_micros.or(self.cost_micros),
+            duration_seconds: over.duration_seconds.or(self.duration_seconds),
+            tool_calls: over.tool_calls.or(self.tool_calls),
+        }
+    }
 }
 
 /// The agent as it was when the session was made; never changes after.

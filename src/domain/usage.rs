@@ -85,6 +85,7 @@ impl Usage {
             | Body::SandboxRotationCompleted { .. }
             | Body::SandboxRotationFailed { .. }
             | Body::SandboxHeartbeat { .. }
+            | Body::RevisitScheduled { .. }
             | Body::EgressAllowed { .. }
             | Body::EgressDenied { .. }
             | Body::ExecStarted { .. }

@@ -139,6 +139,7 @@ impl Conversation {
             | Body::SandboxCreated { .. }
             | Body::SandboxLost { .. }
             | Body::SandboxTerminated { .. }
+            | Body::RevisitScheduled { .. }
             | Body::EgressAllowed { .. }
             | Body::EgressDenied { .. }
             | Body::SandboxFrozen { .. }

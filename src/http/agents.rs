@@ -168,7 +168,8 @@ pub async fn patch(
     Ok(answer(&view(agent)))
 }
 
-/// Delete an agent. Its sessions go on with the revision that they pinned.
+/// Delete an agent with its schedules and hooks. Its sessions go on with the revision
+/// that they pinned.
 #[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 204), Errors))]
 pub async fn delete(

@@ -13,12 +13,8 @@ use axum::{
 };
 use serde::Deserialize;
 
-use super::{
-    App,
-    error::ApiError,
-    path,
-    rate::{Told, Who},
-};
+pub use super::rate::Who;
+use super::{App, error::ApiError, path, rate::Told};
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
     domain::{Actor, ActorKind, KeyId, Level, SessionId, TenantId, decide::Stamp, session::Source},
@@ -64,6 +60,14 @@ scopes! {
     ReadAgents "agents:read" None;
     /// Create and change agents.
     WriteAgents "agents:write" None;
+    /// Read schedules and their runs.
+    ReadSchedules "schedules:read" None;
+    /// Create, change and fire schedules.
+    WriteSchedules "schedules:write" None;
+    /// Read inbound hooks, never their secrets.
+    ReadHooks "hooks:read" None;
+    /// Create and change inbound hooks.
+    WriteHooks "hooks:write" None;
     /// Read what was used and what it costs.
     ReadUsage "usage:read" None;
     /// Change what may be spent.
@@ -278,8 +282,10 @@ impl App {
 
     /// Takes a request from the caller's allowance and from that of its organization,
     /// and says what is left of the one that ends first.
-    fn take_one(&self, who: Who, tenant: TenantId, parts: &Parts) -> Result<(), ApiError> {
-        let own = self.0.rates.take(who);
+    pub(super) fn take_one(&self, who: Who, tenant: TenantId, parts: &Parts) -> Result<(), ApiError> {
+        let is_hook = matches!(who, Who::Hook(_));
+        let rates = if is_hook { &self.0.hook_rates } else { &self.0.rates };
+        let own = rates.take(who);
         let shared = own.is_ok().then(|| self.0.organization_rates.take(Who::Organization(tenant)));
         let (Ok(mut left) | Err((mut left, _))) = own;
         if let Some(Ok(of_all) | Err((of_all, _))) = shared
@@ -292,7 +298,7 @@ impl App {
             let _ = told.0.set(left);
         }
         let (who, rates, code, wait) = match (own, shared) {
-            (Err((_, wait)), _) => ("key", &self.0.rates, None, wait),
+            (Err((_, wait)), _) => (if is_hook { "hook" } else { "key" }, rates, None, wait),
             (_, Some(Err((_, wait)))) => {
                 ("organization", &self.0.organization_rates, Some("organization_rate".into()), wait)
             }

@@ -97,7 +97,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
     Bytes::from_request(request, state).await.map_err(|rejection| {
         let kind = match rejection.status().as_u16() {
             413 => ErrorType::TooLarge,
@@ -107,7 +107,7 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Api
     })
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("application/json")
 }
 

@@ -17,11 +17,7 @@ use super::{
     write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
-    base::text::hex,
-    domain::{
-        EnvironmentId,
-        environment::{EnvironmentSnapshot, PinnedSecret, is_secret_value},
-    },
+    domain::{EnvironmentId, environment::is_secret_value},
     journal::Unit,
     store::{
         self, Tx,
@@ -29,7 +25,7 @@ use crate::{
     },
     wire::{
         Page,
-        environment::{CreateEnvironment, EnvironmentChoice, EnvironmentView, PatchEnvironment, SecretInput},
+        environment::{CreateEnvironment, EnvironmentView, PatchEnvironment, SecretInput},
     },
 };
 
@@ -137,39 +133,6 @@ pub async fn delete(
     tx.remember(&caller.act(app.0.journal.origin(), "environment.deleted", id, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
-}
-
-/// What a new session pins of the environment that it names or brings.
-pub(super) async fn pinned(
-    app: &App,
-    unit: &mut Unit,
-    choice: EnvironmentChoice,
-) -> Result<EnvironmentSnapshot, ApiError> {
-    let name = match choice {
-        EnvironmentChoice::Inline(config) => {
-            return Ok(EnvironmentSnapshot { config: *config, ..EnvironmentSnapshot::default() });
-        }
-        EnvironmentChoice::Named(name) => name,
-    };
-    let found = match name.parse::<EnvironmentId>() {
-        Ok(id) => unit.tx().environment(id).await,
-        Err(_) => unit.tx().environment_by_name(&name).await?.ok_or(store::Error::NotFound),
-    };
-    let named = found.map_err(|error| match error {
-        store::Error::NotFound => ApiError { param: Some("environment".to_owned()), ..ApiError::not_found() },
-        error => error.into(),
-    })?;
-    let secrets = named.secrets.into_iter().map(|secret| PinnedSecret {
-        name: secret.name,
-        hosts: secret.hosts,
-        placeholder: format!("sjph_{}", hex(&app.0.journal.origin().bytes::<20>())),
-    });
-    Ok(EnvironmentSnapshot {
-        environment_id: Some(named.id),
-        name: Some(named.name),
-        config: named.config,
-        secrets: secrets.collect(),
-    })
 }
 
 /// What is remembered of an environment: what it may reach and whose secrets it has, never

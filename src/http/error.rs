@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{blob, domain::decide::Rejection, journal, net, store, wire::ErrorType};
+use crate::{blob, domain::decide::Rejection, journal, net, store, trigger::Refused, wire::ErrorType};
 
 /// Why a request was not done.
 #[derive(Debug, Clone)]
@@ -137,6 +137,20 @@ impl From<journal::Error> for ApiError {
             journal::Error::Rejected(rejection) => rejection.into(),
             journal::Error::Store(error) => error.into(),
             journal::Error::Blob(error) => error.into(),
+        }
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let unknown = |param: &str| Self { param: Some(param.to_owned()), ..Self::not_found() };
+        match refused {
+            Refused::UnknownAgent => unknown("agent"),
+            Refused::UnknownEnvironment => unknown("environment"),
+            Refused::UnknownSession => unknown("session_id"),
+            Refused::Model(reason) => Self::invalid("model", reason),
+            error @ Refused::NoCredential(_) => Self::unprocessable("no_credential", error.to_string()),
+            Refused::Journal(error) => error.into(),
         }
     }
 }

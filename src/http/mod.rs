@@ -14,6 +14,7 @@ mod error;
 mod events;
 mod finish;
 mod health;
+mod hooks;
 mod keys;
 pub mod metrics;
 mod openapi;
@@ -21,6 +22,7 @@ mod organization;
 mod page;
 mod path;
 mod rate;
+mod schedules;
 mod serve;
 mod sessions;
 mod socket;
@@ -44,12 +46,14 @@ pub use openapi::{description, document};
 pub use serve::serve;
 
 use crate::{
-    base::limit::{IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
+    base::limit::{HOOK_MESSAGES_PER_SECOND, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
     blob::Blobs,
     journal::Journal,
+    model::ModelName,
     net,
     store::Store,
     stream::Streams,
+    trigger,
 };
 
 /// What the handlers reach. Cheap to clone.
@@ -68,6 +72,7 @@ struct Inner {
     keys: auth::KeyCache,
     rates: rate::Rates,
     organization_rates: rate::Rates,
+    hook_rates: rate::Rates,
     imports: tokio::sync::Semaphore,
 }
 
@@ -101,8 +106,15 @@ impl App {
             organization_rates: rate::Rates::new(
                 parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),
             ),
+            hook_rates: rate::Rates::new(HOOK_MESSAGES_PER_SECOND),
             imports: tokio::sync::Semaphore::new(IMPORTS_MAX),
         }))
+    }
+
+    /// The model that a name means, if it may be used here.
+    fn check_model(&self, model: &str) -> Result<ModelName, error::ApiError> {
+        trigger::check_model(model, self.0.scripted)
+            .map_err(|reason| error::ApiError::invalid("model", reason))
     }
 
     /// Every route, with what surrounds them and the pages `beside` them.
@@ -133,6 +145,14 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(agents::get, agents::patch, agents::delete))
         .routes(routes!(agents::revisions))
         .routes(routes!(agents::activate))
+        .routes(routes!(schedules::create, schedules::list))
+        .routes(routes!(schedules::get, schedules::patch, schedules::delete))
+        .routes(routes!(schedules::fire))
+        .routes(routes!(schedules::runs))
+        .routes(routes!(hooks::create, hooks::list))
+        .routes(routes!(hooks::get, hooks::patch, hooks::delete))
+        .routes(routes!(hooks::rotate))
+        .routes(routes!(hooks::inbound::receive))
         .routes(routes!(credentials::create, credentials::list))
         .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
         .routes(routes!(credentials::set_default))

@@ -43,6 +43,8 @@ pub enum Errors {
         (name = "credentials", description = "Provider keys, sealed at rest."),
         (name = "environments", description = "What a session's sandbox is, and what it may reach."),
         (name = "sandbox", description = "Commands and files of a session's sandbox, past its agent."),
+        (name = "schedules", description = "What an agent does at stated times, and what became of it."),
+        (name = "hooks", description = "Where others start sessions of an agent, by a signed message."),
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "keys", description = "Who may call: API keys with scopes and an end."),
         (name = "organization", description = "Settings of the organization, and what was done to it."),
@@ -155,10 +157,13 @@ enum Method {
 /// The scope that an operation needs: its first segment says of what, its method
 /// whether it reads. The test of every operation as everyone holds this to the truth.
 fn scope(path: &str, method: Method) -> String {
-    let group = match path.trim_start_matches("/v3/").split('/').next().unwrap_or_default() {
+    let mut segments = path.trim_start_matches("/v3/").split('/');
+    let group = match (segments.next().unwrap_or_default(), segments.nth(1)) {
         // What may be spent and what things cost belong to what was used.
-        "budget" | "prices" => "usage",
-        group => group,
+        ("budget" | "prices", _) => "usage",
+        // What starts an agent is not the agent.
+        ("agents", Some(group @ ("schedules" | "hooks"))) => group,
+        (group, _) => group,
     };
     let verb = if method == Method::Read { "read" } else { "write" };
     format!("{group}:{verb}")
@@ -169,8 +174,8 @@ fn needs(scope: &str) -> Vec<SecurityRequirement> {
 }
 
 /// Operations whose body may be left out: every field of it has a default.
-const OPTIONAL_BODIES: [&str; 4] =
-    ["mintClientToken", "rotateDestinationSecret", "rotateKey", "rotateWebhookSecret"];
+const OPTIONAL_BODIES: [&str; 5] =
+    ["mintClientToken", "rotateDestinationSecret", "rotateHookSecret", "rotateKey", "rotateWebhookSecret"];
 
 /// Headers of every answer to a caller whose key was accepted.
 const HEADERS: [(&str, &str); 4] = [

@@ -21,7 +21,7 @@ use governor::{
 
 use crate::{
     base::limit::{RATE_SWEEP_REQUESTS, REQUESTS_BURST_SECONDS},
-    domain::{KeyId, SessionId, TenantId},
+    domain::{HookId, KeyId, SessionId, TenantId},
 };
 
 /// Whose allowance a request is taken from.
@@ -30,6 +30,8 @@ pub enum Who {
     Key(KeyId),
     /// The client tokens of one session share one.
     Tokens(SessionId),
+    /// Those who send to an inbound hook share one.
+    Hook(HookId),
     /// All keys and tokens of an organization together.
     Organization(TenantId),
 }

@@ -18,7 +18,8 @@ use crate::{
 
 /// The `Idempotency-Key` of a request and what it was sent to.
 pub struct Once {
-    key: Option<String>,
+    /// Each alone tells that it was sent before; mostly there is one or none.
+    keys: Vec<String>,
     target: String,
 }
 
@@ -58,12 +59,17 @@ impl FromRequestParts<App> for Once {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
-        let key = parts.headers.get("idempotency-key").map(key_of).transpose()?;
-        Ok(Self { key, target: format!("{} {}", parts.method, parts.uri.path()) })
+        let keys = parts.headers.get("idempotency-key").map(key_of).transpose()?.into_iter().collect();
+        Ok(Self { keys, target: format!("{} {}", parts.method, parts.uri.path()) })
     }
 }
 
 impl Once {
+    /// A request that was known by other names than an `Idempotency-Key`.
+    pub fn of(keys: Vec<String>, target: String) -> Self {
+        Self { keys, target }
+    }
+
     /// Does `work` in one unit of work, at most once for each `Idempotency-Key`.
     ///
     /// # Errors
@@ -76,42 +82,53 @@ impl Once {
         work: impl AsyncFnOnce(&mut Unit) -> Result<Answer, ApiError>,
     ) -> Result<Answer, ApiError> {
         let mut unit = app.0.journal.begin(tenant).await?;
-        let Some(key) = &self.key else {
+        if self.keys.is_empty() {
             let answer = work(&mut unit).await?;
             unit.commit().await?;
             return Ok(answer);
-        };
-        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
-        let slot = Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
-        let data_key = unit.tx().data_key(app.0.store.master()).await?;
-        match unit.tx().begin_once(&slot, &data_key).await? {
-            Begun::Fresh => {
-                let answer = work(&mut unit).await?;
-                let body = serde_json::to_vec(&answer.body).expect("JSON serialises");
-                let context = unit.tx().answer_context(&slot);
-                let sealed = data_key.seal(&body, &context, app.0.journal.origin());
-                unit.tx().answer(&slot, answer.status.as_u16(), sealed).await?;
-                unit.commit().await?;
-                Ok(answer)
-            }
-            Begun::Replay { status, body } => Ok(Answer {
-                status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
-                body: serde_json::from_slice(&body).unwrap_or_default(),
-                shown_once: None,
-                replayed: true,
-            }),
-            Begun::Mismatch => Err(ApiError {
-                param: Some("Idempotency-Key".to_owned()),
-                ..ApiError::unprocessable(
-                    "idempotency_mismatch",
-                    "this Idempotency-Key was used for another request; use a new one",
-                )
-            }),
         }
+        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
+        let data_key = unit.tx().data_key(app.0.store.master()).await?;
+        let slot = |key: &String| Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
+        let slots: Vec<Slot> = self.keys.iter().map(slot).collect();
+        for slot in &slots {
+            match unit.tx().begin_once(slot, &data_key).await? {
+                Begun::Fresh => {}
+                Begun::Replay { status, body } => {
+                    return Ok(Answer {
+                        status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
+                        body: serde_json::from_slice(&body).unwrap_or_default(),
+                        shown_once: None,
+                        replayed: true,
+                    });
+                }
+                Begun::Mismatch => return Err(mismatch()),
+            }
+        }
+        let answer = work(&mut unit).await?;
+        let body = serde_json::to_vec(&answer.body).expect("JSON serialises");
+        for slot in &slots {
+            let context = unit.tx().answer_context(slot);
+            let sealed = data_key.seal(&body, &context, app.0.journal.origin());
+            unit.tx().answer(slot, answer.status.as_u16(), sealed).await?;
+        }
+        unit.commit().await?;
+        Ok(answer)
     }
 }
 
-fn key_of(value: &HeaderValue) -> Result<String, ApiError> {
+fn mismatch() -> ApiError {
+    ApiError {
+        param: Some("Idempotency-Key".to_owned()),
+        ..ApiError::unprocessable(
+            "idempotency_mismatch",
+            "this Idempotency-Key was used for another request; use a new one",
+        )
+    }
+}
+
+/// The text of an `Idempotency-Key`, if it can be one.
+pub fn key_of(value: &HeaderValue) -> Result<String, ApiError> {
     let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
     text.map(str::to_owned).ok_or_else(|| {
         let message =

@@ -105,6 +105,7 @@ impl Unit {
         };
         let executed = self.execute_locked(session, Command::Archive { open_calls }, stamp).await?;
         self.tx.delete_tokens(id).await?;
+        self.tx.delete_revisits(id).await?;
         Ok(executed)
     }
 

@@ -264,7 +264,8 @@ impl Tx {
         self.agent(agent).await
     }
 
-    /// Hides an agent. Its sessions keep their snapshots and its name is free again.
+    /// Hides an agent; its schedules and hooks go with it. Its sessions keep their
+    /// snapshots and its name is free again.
     pub async fn delete_agent(&mut self, agent: AgentId) -> Result<()> {
         let tenant = self.tenant.uuid();
         let done = sqlx::query(
@@ -274,7 +275,17 @@ impl Tx {
         .bind(agent.uuid())
         .execute(self.connection())
         .await?;
-        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+        if done.rows_affected() == 0 {
+            return Err(Error::NotFound);
+        }
+        // After the agent: whoever adds one of these holds the agent's row, so none is missed.
+        for deletion in [
+            "delete from schedule where tenant_id = $1 and agent_id = $2",
+            "delete from hook where tenant_id = $1 and agent_id = $2",
+        ] {
+            sqlx::query(deletion).bind(tenant).bind(agent.uuid()).execute(self.connection()).await?;
+        }
+        Ok(())
     }
 
     /// A page of an agent's revisions, newest first, by `revision_once`.

@@ -10,11 +10,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Done, Hands, Recovered, Stop, ToolFault, ask, bash, edit, exec, glob, grep, read, schema::Schema,
-    web_fetch, write,
+    Done, Hands, Recovered, Stop, Timers, ToolFault, ask, bash, edit, exec, glob, grep, read, revisit,
+    schema::Schema, tell, web_fetch, write,
 };
 use crate::{
-    domain::tool::{ASK, ToolCall, ToolSpec},
+    domain::{
+        revisit::REVISIT,
+        tool::{ASK, ToolCall, ToolSpec},
+    },
     sandbox,
 };
 
@@ -39,11 +42,12 @@ enum Tool {
     Grep,
     WebFetch,
     Ask,
+    Revisit,
 }
 
 /// The name of every tool, in the order of the specs.
-pub fn names() -> [&'static str; 8] {
-    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK]
+pub fn names() -> [&'static str; 9] {
+    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK, REVISIT]
 }
 
 impl Catalogue {
@@ -62,6 +66,7 @@ impl Catalogue {
             entry(Tool::Grep, grep::spec()),
             entry(Tool::WebFetch, web_fetch::spec()),
             entry(Tool::Ask, ask::spec()),
+            entry(Tool::Revisit, revisit::spec()),
         ];
         Self(entries.into())
     }
@@ -98,6 +103,20 @@ impl Catalogue {
             Tool::Grep => grep::run(call, parsed(input), hands).await,
             Tool::WebFetch => web_fetch::run(parsed(input), hands).await,
             Tool::Ask => Ok(ask::put()),
+            // Whoever has timers asks `set_timer` first.
+            Tool::Revisit => tell("No timers are kept here; nothing was scheduled."),
+        })
+    }
+
+    /// Sets the timer that a call asks for; `None` when it asks for none. Needs no box,
+    /// and is safe to repeat.
+    pub async fn set_timer(&self, call: &ToolCall, timers: &dyn Timers) -> Option<Result<Done, ToolFault>> {
+        if call.tool != REVISIT {
+            return None;
+        }
+        Some(match self.checked(call) {
+            Ok((_, input)) => settle(revisit::run(&call.call_id, parsed(input), timers).await),
+            Err(words) => Ok(Done::error(words)),
         })
     }
 
@@ -116,7 +135,13 @@ impl Catalogue {
         let recovered = match tool {
             Tool::Bash => bash::recover(call, parsed(input), hands).await,
             Tool::Edit => edit::recover(call, parsed(input), hands).await,
-            Tool::Read | Tool::Write | Tool::Glob | Tool::Grep | Tool::WebFetch | Tool::Ask => {
+            Tool::Read
+            | Tool::Write
+            | Tool::Glob
+            | Tool::Grep
+            | Tool::WebFetch
+            | Tool::Ask
+            | Tool::Revisit => {
                 return self.run(call, hands).await.map(Recovered::Done);
             }
         };
@@ -133,7 +158,8 @@ impl Catalogue {
     pub async fn cancel(&self, call: &ToolCall, hands: &Hands) {
         match self.entry(&call.tool).map(|entry| entry.tool) {
             Some(Tool::Bash | Tool::Glob | Tool::Grep) => {}
-            Some(Tool::Read | Tool::Write | Tool::Edit | Tool::WebFetch | Tool::Ask) | None => return,
+            Some(Tool::Read | Tool::Write | Tool::Edit | Tool::WebFetch | Tool::Ask | Tool::Revisit)
+            | None => return,
         }
         if let Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) =
             hands.sandbox.kill(hands.grip, &exec::id(call)).await

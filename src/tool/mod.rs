@@ -13,6 +13,7 @@ mod glob;
 mod grep;
 mod output;
 mod read;
+mod revisit;
 mod schema;
 mod web_fetch;
 mod write;
@@ -21,9 +22,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::sandbox::{self, Grip, Sandbox};
+use crate::{
+    base::Timestamp,
+    domain::revisit::When,
+    sandbox::{self, Grip, Sandbox},
+};
 
 pub use catalogue::{Catalogue, names};
+pub use revisit::shown;
 
 /// Where all relative paths begin.
 pub const WORKSPACE: &str = "/workspace";
@@ -46,6 +52,19 @@ pub struct Hands {
 pub trait Web: Send + Sync {
     /// A page, or why there is none, in words for the model.
     async fn fetch(&self, url: &str) -> Result<Page, String>;
+}
+
+/// The timers of the session, beyond any box.
+#[async_trait]
+pub trait Timers: Send + Sync {
+    /// Sets the timer of a call, once however often it is asked: when it goes off, or
+    /// why there is none, in words for the model.
+    async fn set(
+        &self,
+        call_id: &str,
+        when: When,
+        note: &str,
+    ) -> Result<Result<Timestamp, String>, ToolFault>;
 }
 
 /// What a host answered.
@@ -107,6 +126,9 @@ pub enum ToolFault {
     /// The box did not answer: ask again with `recover`, bounded.
     #[error("the sandbox did not answer: {0}")]
     Retry(String),
+    /// The record is out of reach: make the call again later.
+    #[error("the record is out of reach: {0}")]
+    Away(String),
 }
 
 impl Hands {

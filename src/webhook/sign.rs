@@ -10,16 +10,20 @@ use base64::{
     Engine,
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
 };
+use subtle::{Choice, ConstantTimeEq};
 use zeroize::Zeroizing;
 
 use crate::base::{
     ExposeSecret, Origin, SecretString, key::WEBHOOK_SECRET_PREFIX, limit::WEBHOOK_SECRET_BYTES_MAX,
-    seal::mac,
+    seal::mac, text::hex,
 };
 
 /// What a destination's letters are signed with.
 #[derive(Clone)]
 pub struct Secret(SecretString);
+
+/// Signatures of one message that are looked at: there are two during a rotation.
+const SIGNATURES_MAX: usize = 8;
 
 /// Why a secret that a tenant brought is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -77,6 +81,31 @@ pub fn sign(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String
     signatures.join(" ")
 }
 
+/// Whether one of the signatures in a `webhook-signature` was made with one of the
+/// secrets. Every pair is looked at, so the time it takes tells nothing.
+pub fn verify(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8], signatures: &str) -> bool {
+    let mut found = Choice::from(0);
+    for secret in secrets {
+        let expected = sign(std::slice::from_ref(secret), id, timestamp, body);
+        for given in signatures.split(' ').take(SIGNATURES_MAX) {
+            found |= expected.as_bytes().ct_eq(given.as_bytes());
+        }
+    }
+    found.into()
+}
+
+/// Whether an `X-Hub-Signature-256` was made with one of the secrets: HMAC-SHA256 of the
+/// body alone, under the secret as text
+/// (docs.github.com, "Validating webhook deliveries").
+pub fn verify_github(secrets: &[Secret], body: &[u8], signature: &str) -> bool {
+    let mut found = Choice::from(0);
+    for secret in secrets {
+        let expected = format!("sha256={}", hex(&mac(secret.expose().as_bytes(), body)));
+        found |= expected.as_bytes().ct_eq(signature.as_bytes());
+    }
+    found.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,5 +152,32 @@ mod tests {
         for text in ["", "whsec_", &"a".repeat(WEBHOOK_SECRET_BYTES_MAX + 1)] {
             assert_eq!(Secret::parse(text).err(), Some(SecretError));
         }
+    }
+
+    #[test]
+    fn a_message_is_known_by_any_of_its_signatures_and_any_secret() {
+        let (old, new, other) = (secret("whsec_b2xk"), secret("whsec_bmV3"), secret("whsec_eHl6"));
+        let both = sign(&[new.clone(), old.clone()], "msg_1", 7, b"body");
+        for secrets in [vec![old.clone()], vec![new.clone()], vec![other.clone(), old.clone()]] {
+            assert!(verify(&secrets, "msg_1", 7, b"body", &both));
+        }
+        assert!(!verify(&[other], "msg_1", 7, b"body", &both) && !verify(&[], "msg_1", 7, b"body", &both));
+        for (id, at, body) in [("msg_2", 7, b"body"), ("msg_1", 8, b"body"), ("msg_1", 7, b"Body")] {
+            assert!(!verify(std::slice::from_ref(&new), id, at, body, &both));
+        }
+        for bad in ["", "v1,", "v1", &both[3..20]] {
+            assert!(!verify(std::slice::from_ref(&new), "msg_1", 7, b"body", bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn github_signs_the_body_alone() {
+        // The example of GitHub's documentation.
+        let known = secret("It's a Secret to Everybody");
+        let given = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        assert!(verify_github(&[secret("another"), known.clone()], b"Hello, World!", given));
+        assert!(!verify_github(std::slice::from_ref(&known), b"Hello, World?", given));
+        assert!(!verify_github(std::slice::from_ref(&known), b"Hello, World!", &given.to_uppercase()));
+        assert!(!verify_github(&[known], b"Hello, World!", ""));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     base::{json, limit::NAME_BYTES_MAX},
     domain::{
         EnvironmentId,
-        environment::{Environment, SECRETS_MAX, SecretBinding},
+        environment::{Environment, EnvironmentChoice, SECRETS_MAX, SecretBinding},
     },
 };
 
@@ -78,28 +78,6 @@ pub struct EnvironmentView {
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
     pub updated_at: OffsetDateTime,
-}
-
-/// An environment by id or name, or one for this session alone.
-#[derive(Clone, Debug, ToSchema)]
-#[serde(untagged)]
-pub enum EnvironmentChoice {
-    /// Id or name.
-    Named(String),
-    /// Without secrets: those need a name.
-    Inline(Box<Environment>),
-}
-
-impl<'de> Deserialize<'de> for EnvironmentChoice {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Value::deserialize(deserializer)? {
-            Value::String(name) => Ok(Self::Named(name)),
-            inline @ Value::Object(_) => serde_json::from_value(inline)
-                .map(|inline| Self::Inline(Box::new(inline)))
-                .map_err(D::Error::custom),
-            _ => Err(D::Error::custom("must be the id or name of an environment, or an object")),
-        }
-    }
 }
 
 /// Refuses an environment that no box can be.

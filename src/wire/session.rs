@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    environment::{EnvironmentChoice, sound_choice},
+    environment::sound_choice,
     limits::LimitsInput,
     sandbox::SandboxView,
     small_object,
@@ -22,7 +22,7 @@ use crate::{
     },
     domain::{
         Actor, AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
-        environment::EnvironmentSnapshot,
+        environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
         session::{AgentSnapshot, Limits, Source, Stopped},
         turn::LastTurn,
@@ -79,7 +79,7 @@ pub struct CreateSession {
 #[schema(as = Input)]
 #[serde(untagged)]
 #[allow(dead_code)] // says what `input` takes
-enum InputSchema {
+pub(super) enum InputSchema {
     Text(String),
     Object(Map<String, Value>),
 }
@@ -380,7 +380,7 @@ pub struct ClientTokenView {
     pub expires_at: OffsetDateTime,
 }
 
-fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {
+pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {
     let text = match input {
         None => return Ok(()),
         Some(Value::String(text)) => text,
@@ -408,7 +408,7 @@ fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {
 }
 
 /// Small, and without the one character at which a search in it would fail.
-fn searchable(metadata: &Map<String, Value>, context: &()) -> garde::Result {
+pub(super) fn searchable(metadata: &Map<String, Value>, context: &()) -> garde::Result {
     fn has_nul(value: &Value) -> bool {
         match value {
             Value::String(text) => text.contains('\0'),

@@ -27,8 +27,8 @@ use crate::{
 
 /// What a turn holds of its session's box.
 pub(super) struct Hands {
-    keeper: Keeper,
-    writer: Writer,
+    pub(super) keeper: Keeper,
+    pub(super) writer: Writer,
     outlet: Arc<Outlet>,
     /// The box whose way out is open.
     opened: std::sync::Mutex<Option<SandboxId>>,

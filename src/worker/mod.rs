@@ -15,6 +15,7 @@ mod ports;
 mod preflight;
 mod reap;
 mod rest;
+mod revisit;
 mod slot;
 mod surroundings;
 mod sweep;

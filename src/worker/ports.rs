@@ -166,6 +166,7 @@ impl LeasedTools {
         match self.within_life(call, &hands, self.catalogue.run(call, &hands)).await {
             Ok(done) => Ok(Ok(ran(done, started))),
             Err(tool::ToolFault::Stale) => Err(ToolFault::Stale),
+            Err(tool::ToolFault::Away(reason)) => Err(ToolFault::Away(reason)),
             Err(tool::ToolFault::SandboxGone) => self.gone(&hands, "it was gone when a tool used it").await,
             Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, hands, started, reason).await,
         }
@@ -185,6 +186,7 @@ impl LeasedTools {
             match self.within_life(call, &hands, self.catalogue.recover(call, &hands)).await {
                 Ok(recovered) => return Ok(recovered_here(recovered, started)),
                 Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
+                Err(tool::ToolFault::Away(reason)) => return Err(ToolFault::Away(reason)),
                 Err(tool::ToolFault::SandboxGone) => {
                     return self.gone(&hands, "it was gone when a tool used it").await;
                 }
@@ -233,6 +235,9 @@ impl harness::Tools for LeasedTools {
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         let _use = self.hands.enter();
         let started = Instant::now();
+        if let Some(set) = self.catalogue.set_timer(call, &*self.hands).await {
+            return set.map(|done| ran(done, started)).map_err(without_box);
+        }
         for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
             match self.run_here(call, started).await? {
                 Ok(done) => return Ok(done),
@@ -246,6 +251,9 @@ impl harness::Tools for LeasedTools {
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         let begun = self.hands.enter();
         let started = Instant::now();
+        if let Some(set) = self.catalogue.set_timer(call, &*self.hands).await {
+            return set.map(|done| ran(done, started)).map_err(without_box);
+        }
         // Without the box that it was announced for, nobody can say whether it ran.
         if self.is_unsafe(call) && !self.hands.survived().await? {
             if self.hands.may_have_run(&call.call_id).await? {
@@ -259,6 +267,7 @@ impl harness::Tools for LeasedTools {
         let settled = match self.within_life(call, &hands, self.catalogue.recover(call, &hands)).await {
             Ok(recovered) => recovered_here(recovered, started),
             Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
+            Err(tool::ToolFault::Away(reason)) => return Err(ToolFault::Away(reason)),
             Err(tool::ToolFault::SandboxGone) => {
                 self.gone(&hands, "it was gone when its session went on").await?
             }
@@ -277,6 +286,16 @@ impl harness::Tools for LeasedTools {
     async fn cancel(&self, call: &ToolCall) {
         if let Some(hands) = self.hands.if_attached().await {
             self.catalogue.cancel(call, &hands).await;
+        }
+    }
+}
+
+/// Why a call that needs no box has no result yet.
+fn without_box(fault: tool::ToolFault) -> ToolFault {
+    match fault {
+        tool::ToolFault::Stale => ToolFault::Stale,
+        fault @ (tool::ToolFault::Away(_) | tool::ToolFault::Retry(_) | tool::ToolFault::SandboxGone) => {
+            ToolFault::Away(fault.to_string())
         }
     }
 }

@@ -31,6 +31,7 @@ fn notices() -> Vec<Notice> {
         Notice::session_deleted(origin.id(), Actor::system(), &origin),
         Notice::disabled("whk_x".to_owned(), None, "gone", &origin),
         Notice::test(origin.id(), Actor::system(), &origin),
+        Notice::schedule_paused(origin.id(), origin.id(), 5, &origin),
     ]
 }
 

@@ -44,7 +44,10 @@ fn the_catalogue_is_fixed_and_fits_both_providers() {
     }
     let classes: Vec<_> = all.specs().iter().map(|spec| spec.replay).collect();
     use Replay::{Idempotent, ReadOnly, Unsafe};
-    assert_eq!(classes, [Unsafe, ReadOnly, Idempotent, Unsafe, ReadOnly, ReadOnly, ReadOnly, ReadOnly]);
+    assert_eq!(
+        classes,
+        [Unsafe, ReadOnly, Idempotent, Unsafe, ReadOnly, ReadOnly, ReadOnly, ReadOnly, Idempotent]
+    );
 }
 
 #[test]

@@ -60,6 +60,25 @@ pub struct Input {
     pub interrupt: bool,
 }
 
+impl Input {
+    /// Input as a caller sends it: text, or an object that carries it as `text`.
+    pub fn of(input: Value) -> Self {
+        match input {
+            Value::String(text) => Self { text, ..Self::default() },
+            object => {
+                let text = object.get("text").and_then(Value::as_str).map(str::to_owned);
+                let refs = object.get("refs").and_then(Value::as_object).cloned().unwrap_or_default();
+                Self {
+                    text: text.unwrap_or_else(|| object.to_string()),
+                    object: Some(object),
+                    refs,
+                    ..Self::default()
+                }
+            }
+        }
+    }
+}
+
 /// Who asks, and where new ids come from.
 #[derive(Clone, Debug)]
 pub struct Stamp {

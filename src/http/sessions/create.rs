@@ -4,20 +4,17 @@ use axum::{extract::State, http::StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    base::{
-        limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
-        text::hex,
-    },
+    base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
-        AgentId, CredentialId, Level, SessionId, Status, TenantId,
+        AgentId, Level, SessionId, Status, TenantId,
         decide::{Input, NewSession},
-        session::{AgentSnapshot, Created, Limits},
+        session::{Created, Limits},
     },
     http::{
         App,
         auth::{Caller, WriteSessions},
         body::Body,
-        destinations, environments,
+        destinations,
         error::ApiError,
         openapi::Errors,
         path,
@@ -26,11 +23,11 @@ use crate::{
         write::{Answer, Once},
     },
     journal::Unit,
-    model::{ModelName, NoModel, Providers},
     store::{
         agent::{Agent, Revision},
         idempotency::{Begun, Slot},
     },
+    trigger::{self, Choice},
     wire::{
         session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},
         webhook::{CreateDestination, DestinationView},
@@ -119,7 +116,7 @@ async fn create_new(
         let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
         return Err(ApiError::invalid("destinations", message));
     }
-    let input = wanted.input.map(input);
+    let input = wanted.input.map(Input::of);
     let mut created = Created {
         agent_id: None,
         credential_id: None,
@@ -137,7 +134,8 @@ async fn create_new(
             let agent = find_agent(unit, agent).await?;
             let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
             created.limits = wanted.limits.over(agent.limits);
-            pin(app, unit, &mut created, agent, revision, wanted.model).await?;
+            let choice = Choice { agent, revision, model: wanted.model, scripted: app.0.scripted };
+            trigger::pin(unit, &mut created, choice).await?;
         }
         None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
             return Err(ApiError::invalid("agent", "`agent` is needed to read an input"));
@@ -145,7 +143,7 @@ async fn create_new(
         None => {}
     }
     if let Some(choice) = wanted.environment {
-        created.environment = Some(environments::pinned(app, unit, choice).await?);
+        created.environment = Some(trigger::environment(unit, choice, app.0.journal.origin()).await?);
     }
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
@@ -174,22 +172,6 @@ fn destinations_of(wanted: &CreateSession) -> Vec<CreateDestination> {
         enabled: None,
     });
     short.into_iter().chain(wanted.destinations.iter().cloned()).collect()
-}
-
-fn input(input: Value) -> Input {
-    match input {
-        Value::String(text) => Input { text, ..Input::default() },
-        object => {
-            let text = object.get("text").and_then(Value::as_str).map(str::to_owned);
-            let refs = object.get("refs").and_then(Value::as_object).cloned().unwrap_or_default();
-            Input {
-                text: text.unwrap_or_else(|| object.to_string()),
-                object: Some(object),
-                refs,
-                ..Input::default()
-            }
-        }
-    }
 }
 
 /// An agent by its id or its name.
@@ -227,58 +209,6 @@ async fn find_revision(
     }
 }
 
-/// Pins agent, revision, model and credential for the life of the session.
-async fn pin(
-    app: &App,
-    unit: &mut Unit,
-    created: &mut Created,
-    agent: Agent,
-    revision: Revision,
-    model: Option<String>,
-) -> Result<(), ApiError> {
-    let model = model.unwrap_or(revision.model);
-    let name = app.check_model(&model)?;
-    created.credential_id = resolve_credential(unit, &agent, &name).await?;
-    created.agent_id = Some(agent.id);
-    created.agent_snapshot = Some(AgentSnapshot {
-        revision_id: revision.id,
-        revision: revision.number,
-        name: agent.name,
-        prompt_hash: hex(&crate::base::seal::sha256(revision.prompt.as_bytes())),
-        model,
-        model_options: revision.model_options,
-        runtime: revision.runtime,
-        tools: revision.tools,
-    });
-    Ok(())
-}
-
-/// The agent's credential where it fits the model, else the organization's default.
-async fn resolve_credential(
-    unit: &mut Unit,
-    agent: &Agent,
-    name: &ModelName,
-) -> Result<Option<CredentialId>, ApiError> {
-    if !Providers::needs_credential(&name.provider) {
-        return Ok(None);
-    }
-    if let Some(own) = agent.credential {
-        match unit.tx().credential(own).await {
-            Ok(credential) if credential.provider == name.provider => return Ok(Some(own)),
-            Ok(_) | Err(crate::store::Error::NotFound) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let default = unit.tx().default_credential(&name.provider).await?;
-    default.map(Some).ok_or_else(|| {
-        let message = format!(
-            "the agent has no key for `{0}` and the organization has no default one; store it with POST /v3/credentials",
-            name.provider
-        );
-        ApiError::unprocessable("no_credential", message)
-    })
-}
-
 /// A fresh token for a session that was there before; none once it is archived.
 async fn mint_again(app: &App, tenant: TenantId, session: SessionId) -> Result<Value, ApiError> {
     let mut tx = app.0.store.begin(tenant).await?;
@@ -295,20 +225,4 @@ async fn mint(app: &App, tx: &mut crate::store::Tx, session: SessionId) -> Resul
     let scopes = [ClientScope::Read, ClientScope::Steer];
     let token = tokens::store(app, tx, session, &scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress).await?;
     Ok(Value::String(token.token))
-}
-
-impl App {
-    /// The model that a name means, if it may be used here.
-    pub(in crate::http) fn check_model(&self, model: &str) -> Result<ModelName, ApiError> {
-        let unfit = |error: NoModel| ApiError::invalid("model", error.to_string());
-        let name: ModelName = model.parse().map_err(unfit)?;
-        Providers::check(&name).map_err(unfit)?;
-        if !Providers::needs_credential(&name.provider) && !self.0.scripted {
-            return Err(ApiError::invalid(
-                "model",
-                "scripted models are turned off here (SOJOURN_SCRIPTED=off)",
-            ));
-        }
-        Ok(name)
-    }
 }

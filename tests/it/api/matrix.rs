@@ -29,13 +29,17 @@ struct Row {
 /// The ids of one organization's things, by the name of the path's parameter.
 type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 17] = [
+const SCOPES: [&str; 21] = [
     "usage:write",
     "usage:read",
     "sessions:read",
     "sessions:write",
     "agents:read",
     "agents:write",
+    "schedules:read",
+    "schedules:write",
+    "hooks:read",
+    "hooks:write",
     "credentials:read",
     "credentials:write",
     "environments:read",
@@ -49,8 +53,9 @@ const SCOPES: [&str; 17] = [
     "audit:read",
 ];
 
-/// Operations that need no key.
-const OPEN: [&str; 2] = ["healthz", "readyz"];
+/// Operations that need no key. What is sent to a hook has a check of its own, which
+/// `hooks` tries.
+const OPEN: [&str; 3] = ["healthz", "readyz", "receiveHook"];
 
 fn table() -> BTreeMap<&'static str, Row> {
     let row = |scope, status, body| Row { scope, token: None, status, body };
@@ -154,6 +159,19 @@ fn organization() -> BTreeMap<&'static str, Row> {
         ("exportSession", row("sessions:read", 200, nothing)),
         // Its body is a file, made where it is sent.
         ("importSession", row("sessions:write", 201, nothing)),
+        ("listSchedules", row("schedules:read", 200, nothing)),
+        ("createSchedule", row("schedules:write", 201, Some(yearly))),
+        ("getSchedule", row("schedules:read", 200, nothing)),
+        ("updateSchedule", row("schedules:write", 200, Some(|| json!({ "enabled": false })))),
+        ("deleteSchedule", row("schedules:write", 204, nothing)),
+        ("fireSchedule", row("schedules:write", 202, empty)),
+        ("listScheduleRuns", row("schedules:read", 200, nothing)),
+        ("listHooks", row("hooks:read", 200, nothing)),
+        ("createHook", row("hooks:write", 201, Some(|| json!({ "kind": "generic" })))),
+        ("getHook", row("hooks:read", 200, nothing)),
+        ("updateHook", row("hooks:write", 200, Some(|| json!({ "enabled": false })))),
+        ("deleteHook", row("hooks:write", 204, nothing)),
+        ("rotateHookSecret", row("hooks:write", 200, empty)),
         ("listWebhooks", row("webhooks:read", 200, nothing)),
         ("createWebhook", row("webhooks:write", 201, Some(|| json!({ "url": SINK })))),
         ("getWebhook", row("webhooks:read", 200, nothing)),
@@ -171,6 +189,11 @@ fn organization() -> BTreeMap<&'static str, Row> {
 fn unnamed() -> Value {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     json!({ "name": format!("unnamed {}", COUNT.fetch_add(1, Ordering::Relaxed)) })
+}
+
+/// A schedule that does nothing during a test.
+fn yearly() -> Value {
+    json!({ "cron": "0 0 1 1 *", "input": "x" })
 }
 
 /// Refuses every connection; nothing is ever delivered.
@@ -204,6 +227,9 @@ async fn things(caller: &Caller) -> Things {
     let environment = caller.post("/environments", json!({ "name": name })).await.ok();
     let session = json!({ "agent": id(&agent), "input": "x", "destinations": [{ "url": SINK }] });
     let session = caller.post("/sessions", session).await.ok();
+    let schedule = caller.post(&format!("/agents/{}/schedules", id(&agent)), yearly()).await.ok();
+    let hook = json!({ "kind": "generic" });
+    let hook = caller.post(&format!("/agents/{}/hooks", id(&agent)), hook).await.ok();
     let path = format!("/sessions/{}", id(&session));
     let first = |page: Answer| id(&data(&page.ok())[0]);
     // An organization has few webhooks: one is enough, until an operation removes it.
@@ -222,6 +248,8 @@ async fn things(caller: &Caller) -> Things {
         ("credential_id", id(&credential)),
         ("environment_id", id(&environment)),
         ("session_id", id(&session)),
+        ("schedule_id", id(&schedule)),
+        ("hook_id", id(&hook)),
         ("event_id", first(caller.get(&format!("{path}/messages")).await)),
         ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
         ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
@@ -396,6 +424,21 @@ async fn ids_in_bodies_and_queries_tell_nothing_either() {
                 Method::PUT,
                 "/credentials/default".to_owned(),
                 Some(json!({ "credential": id("credential_id") })),
+            ),
+            (
+                Method::POST,
+                format!("/agents/{agent}/schedules"),
+                Some(json!({ "cron": "0 0 1 1 *", "input": "x", "session_id": id("session_id") })),
+            ),
+            (
+                Method::POST,
+                format!("/agents/{agent}/schedules"),
+                Some(json!({ "cron": "0 0 1 1 *", "input": "x", "environment": id("environment_id") })),
+            ),
+            (
+                Method::POST,
+                format!("/agents/{agent}/hooks"),
+                Some(json!({ "kind": "generic", "environment": id("environment_id") })),
             ),
             get(format!("/sessions?agent={}", id("agent_id"))),
             get(format!("/sessions/{session}/events?turn_id={}", id("turn_id"))),

@@ -5,3 +5,4 @@ pub mod contract;
 pub mod database;
 pub mod pages;
 pub mod service;
+pub mod wait;

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Each room with the rooms that it may name.
-const MAY_IMPORT: [(&str, &str); 19] = [
+const MAY_IMPORT: [(&str, &str); 20] = [
     ("base", ""),
     ("domain", "base"),
     ("store", "base domain"),
@@ -26,12 +26,14 @@ const MAY_IMPORT: [(&str, &str); 19] = [
     ("journal", "base domain store queue blob"),
     ("harness", "base domain model tool"),
     ("worker", "queue journal harness webhook tool model sandbox egress blob store domain base net"),
+    // A session is opened the same way whoever asks: at the door, or when its time has come.
+    ("trigger", "base domain model store journal"),
     ("wire", "base domain"),
     ("stream", "base domain store wire"),
     ("webhook", "base domain store wire net"),
     // What a request names is checked at the door: addresses (net), models, tools.
     // A destination's secret is made where it is shown (webhook).
-    ("http", "base domain wire store journal stream blob net model tool webhook"),
+    ("http", "base domain wire store journal stream blob net model tool trigger webhook"),
     ("web", "base wire"),
     // `serve`, `admin` and `openapi` are the program itself, not a client of it: they
     // name the root, the settings and what the first session plays on.

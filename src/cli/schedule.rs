@@ -1,0 +1,164 @@
+//! `sojourn schedule ...`: what an agent does at stated times.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    agent::Limits,
+    client::{Client, Connection},
+    print::{self, Column},
+};
+
+/// What can be done with the schedules of an agent.
+#[derive(Debug, Subcommand)]
+pub enum Schedule {
+    /// List an agent's schedules
+    List { agent: String },
+    /// Show a schedule
+    Get { agent: String, schedule: String },
+    /// Create a schedule: a session for each slot, or a message to --session
+    Create {
+        agent: String,
+        /// Minute, hour, day of month, month, day of week
+        #[arg(long)]
+        cron: String,
+        /// What every run is told
+        #[arg(long)]
+        input: String,
+        /// Session to wake, instead of one for each slot
+        #[arg(long)]
+        session: Option<String>,
+        #[command(flatten)]
+        fields: Box<Fields>,
+    },
+    /// Change a schedule
+    Update {
+        agent: String,
+        schedule: String,
+        #[arg(long)]
+        cron: Option<String>,
+        #[arg(long)]
+        input: Option<String>,
+        #[command(flatten)]
+        fields: Box<Fields>,
+    },
+    /// Turn a schedule on again
+    Enable { agent: String, schedule: String },
+    /// Turn a schedule off
+    Disable { agent: String, schedule: String },
+    /// Delete a schedule with its runs
+    Delete { agent: String, schedule: String },
+    /// Start a run now
+    Fire { agent: String, schedule: String },
+    /// List the runs of a schedule, newest first
+    Runs { agent: String, schedule: String },
+}
+
+/// Fields of a schedule; those that are not named stay as they are.
+#[derive(Debug, Args)]
+pub struct Fields {
+    /// IANA time zone that the fields are read in [default: UTC]
+    #[arg(long)]
+    time_zone: Option<String>,
+    /// What becomes of a slot while the run before goes on: skip or allow
+    #[arg(long)]
+    overlap: Option<String>,
+    /// Title of the sessions that it makes
+    #[arg(long)]
+    title: Option<String>,
+    /// Environment of the sessions that it makes
+    #[arg(long)]
+    environment: Option<String>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+impl Fields {
+    fn body(self, more: [(&str, Option<String>); 3]) -> Value {
+        let mut body = json!({});
+        let named = [
+            ("time_zone", self.time_zone),
+            ("overlap", self.overlap),
+            ("title", self.title),
+            ("environment", self.environment),
+        ];
+        for (name, value) in named.into_iter().chain(more) {
+            if let Some(value) = value {
+                body[name] = value.into();
+            }
+        }
+        self.limits.write(&mut body);
+        body
+    }
+}
+
+/// Does it.
+pub async fn run(command: Schedule, connection: &Connection) -> anyhow::Result<()> {
+    let client = connection.client()?;
+    let json = connection.json;
+    let all = |agent: &str| format!("/agents/{agent}/schedules");
+    let one = |agent: &str, schedule: &str| format!("{}/{schedule}", all(agent));
+    match command {
+        Schedule::List { agent } => list(&client, &all(&agent), json).await?,
+        Schedule::Get { agent, schedule } => {
+            print::document(&client.get(&one(&agent, &schedule)).await?);
+        }
+        Schedule::Create { agent, cron, input, session, fields } => {
+            let more = [("cron", Some(cron)), ("input", Some(input)), ("session_id", session)];
+            shown(&client.post(&all(&agent), &fields.body(more)).await?, json);
+        }
+        Schedule::Update { agent, schedule, cron, input, fields } => {
+            let body = fields.body([("cron", cron), ("input", input), ("session_id", None)]);
+            shown(&client.patch(&one(&agent, &schedule), &body).await?, json);
+        }
+        Schedule::Enable { agent, schedule } => {
+            shown(&client.patch(&one(&agent, &schedule), &json!({ "enabled": true })).await?, json);
+        }
+        Schedule::Disable { agent, schedule } => {
+            shown(&client.patch(&one(&agent, &schedule), &json!({ "enabled": false })).await?, json);
+        }
+        Schedule::Delete { agent, schedule } => {
+            client.delete(&one(&agent, &schedule)).await?;
+        }
+        Schedule::Fire { agent, schedule } => {
+            let run = client.post(&format!("{}/fire", one(&agent, &schedule)), &json!({})).await?;
+            if json {
+                print::document(&run);
+            } else {
+                print::line(run["session_id"].as_str().unwrap_or_default());
+            }
+        }
+        Schedule::Runs { agent, schedule } => runs(&client, &one(&agent, &schedule), json).await?,
+    }
+    Ok(())
+}
+
+fn shown(schedule: &Value, json: bool) {
+    if json {
+        return print::document(schedule);
+    }
+    let id = schedule["id"].as_str().unwrap_or_default();
+    let next = schedule["next_fire_at"].as_str().map_or("off".to_owned(), |at| format!("next at {at}"));
+    print::line(&format!("{id} {next}"));
+}
+
+async fn list(client: &Client, path: &str, json: bool) -> anyhow::Result<()> {
+    let columns = [
+        Column::text("SCHEDULE", "id"),
+        Column::text("CRON", "cron"),
+        Column::text("TIME ZONE", "time_zone"),
+        Column::text("NEXT", "next_fire_at"),
+        Column::text("PAUSED", "paused_reason"),
+    ];
+    print::page(client, path, &columns, json).await
+}
+
+async fn runs(client: &Client, schedule: &str, json: bool) -> anyhow::Result<()> {
+    let columns = [
+        Column::text("RUN", "id"),
+        Column::text("SLOT", "slot"),
+        Column::text("STATE", "state"),
+        Column::text("SESSION", "session_id"),
+    ];
+    print::page(client, &format!("{schedule}/runs"), &columns, json).await
+}

@@ -1,0 +1,259 @@
+//! What GitHub tells a hook, read from its payload. Pure.
+//!
+//! The shapes are those of GitHub's documentation, "Webhook events and payloads". Only
+//! what a session needs is read; every text is a stranger's, so it is cut to a bound.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::base::{
+    limit::{GITHUB_FIELD_BYTES_MAX, GITHUB_WORDS_BYTES_MAX},
+    text,
+};
+
+/// An event that can start a session, as `X-GitHub-Event` names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = GithubEvent)]
+pub enum Event {
+    /// A comment on an issue, or on a pull request as a whole.
+    #[default]
+    IssueComment,
+    /// A comment on a line of a pull request.
+    PullRequestReviewComment,
+    Issues,
+    PullRequest,
+}
+
+/// Something that happened in a repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Happening {
+    pub event: Event,
+    /// As in `created`.
+    pub action: String,
+    /// `owner/name`.
+    pub repository: String,
+    /// Of the issue or pull request.
+    pub number: Option<u64>,
+    pub title: String,
+    pub url: String,
+    /// Who did it.
+    pub sender: String,
+    /// What whoever wrote `words` is to the repository, as in `MEMBER`.
+    pub association: String,
+    /// The comment, or the text of the issue or pull request.
+    pub words: String,
+    /// The file and line that a comment is on.
+    pub place: Option<String>,
+    pub pull_request: Option<PullRequest>,
+}
+
+/// The pull request that something is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PullRequest {
+    /// The branch, its newest commit and its repository; a comment on the whole does
+    /// not tell them.
+    pub head: Option<Head>,
+}
+
+/// Where the commits of a pull request are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    pub branch: String,
+    pub sha: String,
+    /// Another one than the pull request's own where it comes from a fork.
+    pub repository: String,
+}
+
+impl Event {
+    /// The event of a header; none for one that hooks do not know.
+    pub fn named(name: &str) -> Option<Self> {
+        serde_json::from_value(Value::String(name.to_owned())).ok()
+    }
+
+    /// Whether it is about a comment.
+    pub fn is_comment(self) -> bool {
+        matches!(self, Self::IssueComment | Self::PullRequestReviewComment)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::IssueComment => "issue_comment",
+            Self::PullRequestReviewComment => "pull_request_review_comment",
+            Self::Issues => "issues",
+            Self::PullRequest => "pull_request",
+        }
+    }
+}
+
+impl Happening {
+    /// Reads a payload; none when it is not of that event's shape.
+    pub fn read(event: Event, payload: &Value) -> Option<Self> {
+        let (subject, written) = match event {
+            Event::IssueComment => ("/issue", "/comment"),
+            Event::PullRequestReviewComment => ("/pull_request", "/comment"),
+            Event::Issues => ("/issue", "/issue"),
+            Event::PullRequest => ("/pull_request", "/pull_request"),
+        };
+        let (subject, written) = (payload.pointer(subject)?, payload.pointer(written)?);
+        let head = subject.get("head").map(|head| Head {
+            branch: field(head, "/ref"),
+            sha: field(head, "/sha"),
+            repository: field(head, "/repo/full_name"),
+        });
+        let is_pull_request = head.is_some() || subject.get("pull_request").is_some_and(Value::is_object);
+        let line = written.pointer("/line").and_then(Value::as_u64);
+        let place = Some(field(written, "/path")).filter(|path| !path.is_empty());
+        Some(Self {
+            event,
+            action: required(payload, "/action")?,
+            repository: required(payload, "/repository/full_name")?,
+            number: subject.get("number").and_then(Value::as_u64),
+            title: field(subject, "/title"),
+            url: field(written, "/html_url"),
+            sender: required(payload, "/sender/login")?,
+            association: field(written, "/author_association"),
+            words: cut(
+                written.get("body").and_then(Value::as_str).unwrap_or_default(),
+                GITHUB_WORDS_BYTES_MAX,
+            ),
+            place: place.map(|path| line.map_or(path.clone(), |line| format!("{path}:{line}"))),
+            pull_request: is_pull_request.then_some(PullRequest { head }),
+        })
+    }
+
+    /// What routes a session: its `metadata.github`, and `github` of its input.
+    pub fn facts(&self) -> Value {
+        let mut facts = Map::new();
+        let mut put = |name: &str, value: Value| facts.insert(name.to_owned(), value);
+        put("event", json!(self.event.name()));
+        put("action", json!(self.action));
+        put("repository", json!(self.repository));
+        put("sender", json!(self.sender));
+        put("url", json!(self.url));
+        if let Some(number) = self.number {
+            put("number", json!(number));
+        }
+        if let Some(pull_request) = &self.pull_request {
+            if let Some(number) = self.number {
+                put("ref", json!(pull_ref(number)));
+            }
+            if let Some(Head { branch, sha, repository }) = &pull_request.head {
+                put("head_branch", json!(branch));
+                put("head_sha", json!(sha));
+                put("head_repository", json!(repository));
+            }
+        }
+        Value::Object(facts)
+    }
+
+    /// What the agent is told.
+    pub fn text(&self) -> String {
+        let what = if self.pull_request.is_some() { "pull request" } else { "issue" };
+        let number = self.number.map(|number| format!(" #{number}")).unwrap_or_default();
+        let (repository, title, sender, url) = (&self.repository, &self.title, &self.sender, &self.url);
+        let mut text = format!(
+            "GitHub: {} {} on {what}{number} of {repository}, by {sender}.\n{url}\n",
+            self.event.name(),
+            self.action
+        );
+        if let Some(pull_request) = &self.pull_request {
+            if let Some(number) = self.number {
+                text += &format!("Its commits can be fetched from {repository} as {}.\n", pull_ref(number));
+            }
+            if let Some(Head { branch, sha, repository }) = &pull_request.head {
+                text += &format!("Its branch is {branch} of {repository}, at {sha}.\n");
+            }
+        }
+        if let Some(place) = &self.place {
+            text += &format!("The comment is on {place}.\n");
+        }
+        // Whoever may write there may write anything: the agent is told where it begins.
+        text + &format!("\nWritten on GitHub, not by whoever runs you:\n\nTitle: {title}\n\n{}\n", self.words)
+    }
+}
+
+/// The name under which GitHub keeps the commits of a pull request, fork or not.
+fn pull_ref(number: u64) -> String {
+    format!("refs/pull/{number}/head")
+}
+
+fn required(value: &Value, pointer: &str) -> Option<String> {
+    Some(field(value, pointer)).filter(|text| !text.is_empty())
+}
+
+fn field(value: &Value, pointer: &str) -> String {
+    cut(value.pointer(pointer).and_then(Value::as_str).unwrap_or_default(), GITHUB_FIELD_BYTES_MAX)
+}
+
+/// Bounded, and without the one character that metadata cannot hold.
+fn cut(text: &str, bytes_max: usize) -> String {
+    text::truncate(&text.replace('\0', "\u{fffd}"), bytes_max).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_on_a_pull_request_tells_where_its_commits_are() {
+        let payload = json!({
+            "action": "created",
+            "issue": { "number": 12, "title": "Mend it", "pull_request": { "url": "x" }, "author_association": "NONE" },
+            "comment": { "body": "@bot look", "html_url": "https://github.com/a/b/pull/12#c", "author_association": "MEMBER" },
+            "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
+        });
+        let happening = Happening::read(Event::IssueComment, &payload).expect("a happening");
+        assert_eq!((happening.association.as_str(), happening.words.as_str()), ("MEMBER", "@bot look"));
+        assert_eq!(happening.facts()["ref"], "refs/pull/12/head");
+        assert_eq!(happening.facts().get("head_sha"), None);
+        let text = happening.text();
+        assert!(
+            text.contains("pull request #12 of a/b, by octocat") && text.ends_with("@bot look\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_pull_request_of_a_fork_names_both_repositories() {
+        let payload = json!({
+            "action": "opened",
+            "pull_request": {
+                "number": 3, "title": "New", "body": null, "html_url": "u", "author_association": "NONE",
+                "head": { "ref": "next", "sha": "abc", "repo": { "full_name": "fork/b" } },
+            },
+            "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
+        });
+        let facts = Happening::read(Event::PullRequest, &payload).expect("a happening").facts();
+        assert_eq!((&facts["repository"], &facts["head_repository"]), (&json!("a/b"), &json!("fork/b")));
+        assert_eq!(
+            (&facts["head_branch"], &facts["head_sha"], &facts["number"]),
+            (&json!("next"), &json!("abc"), &json!(3))
+        );
+        // A fork that was deleted since has no repository any more.
+        let mut gone = payload.clone();
+        gone["pull_request"]["head"]["repo"] = Value::Null;
+        assert_eq!(Happening::read(Event::PullRequest, &gone).expect("one").facts()["head_repository"], "");
+    }
+
+    #[test]
+    fn what_has_another_shape_is_nothing() {
+        assert_eq!(Happening::read(Event::Issues, &json!({ "action": "opened" })), None);
+        assert_eq!(Happening::read(Event::Issues, &json!([])), None);
+        assert_eq!(Event::named("push"), None);
+        assert_eq!(Event::named("pull_request_review_comment"), Some(Event::PullRequestReviewComment));
+    }
+
+    #[test]
+    fn no_text_is_longer_than_its_bound() {
+        let long = "é\0".repeat(GITHUB_WORDS_BYTES_MAX);
+        let payload = json!({
+            "action": "opened", "issue": { "number": 1, "title": long, "body": long, "author_association": long },
+            "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
+        });
+        let happening = Happening::read(Event::Issues, &payload).expect("a happening");
+        assert!(happening.title.len() <= GITHUB_FIELD_BYTES_MAX && !happening.title.contains('\0'));
+        assert!(happening.words.len() <= GITHUB_WORDS_BYTES_MAX);
+    }
+}

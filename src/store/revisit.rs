@@ -1,0 +1,163 @@
+//! Timers that agents set for themselves. When one is due, the database's clock says.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Result, Store, Tx, column::storable, record::Fence};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{SessionId, TenantId, revisit::When},
+};
+
+/// What came of the wish for a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// It goes off at this time; the same for every repeat of its call.
+    At(Timestamp),
+    /// That time is over; this is what the database takes the time to be.
+    Past(Timestamp),
+    /// That is further ahead than timers go.
+    TooFar(Timestamp),
+    /// The session has as many timers as it may.
+    Full,
+    /// The lease is another's, or the session is closed.
+    Stale,
+}
+
+/// A timer to set, by the call that asks for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    pub call_id: &'a str,
+    pub when: When,
+    pub note: &'a str,
+    /// How far ahead it may be, and how many a session may have.
+    pub ahead_max: Duration,
+    pub pending_max: i64,
+}
+
+/// A timer that went off.
+#[derive(Clone, Debug)]
+pub struct Due {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub call_id: String,
+    pub note: String,
+}
+
+impl Store {
+    /// Sets a timer of a leased session, once for each call.
+    pub async fn set_revisit(&self, fence: Fence, wish: Wish<'_>) -> Result<Set> {
+        let (tenant, session) = (fence.tenant.uuid(), fence.session.uuid());
+        let mut tx = self.system.begin().await?;
+        // Shared: an archive waits for this and then removes the timer, or is waited for.
+        let now: Option<(Timestamp,)> = sqlx::query_as(
+            "select now()
+             from session
+             where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+             for share",
+        )
+        .bind(tenant)
+        .bind(session)
+        .bind(fence.epoch)
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some((now,)) = now else { return Ok(Set::Stale) };
+        let before: Option<(Timestamp,)> = sqlx::query_as(
+            "select fire_at from revisit where tenant_id = $1 and session_id = $2 and call_id = $3",
+        )
+        .bind(tenant)
+        .bind(session)
+        .bind(wish.call_id)
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some((fire_at,)) = before {
+            return Ok(Set::At(fire_at));
+        }
+        let fire_at = match wish.when {
+            When::At(at) => at,
+            When::After(delay) => now + delay,
+        };
+        if fire_at <= now {
+            return Ok(Set::Past(now));
+        }
+        if fire_at > now + wish.ahead_max {
+            return Ok(Set::TooFar(now));
+        }
+        let (pending,): (i64,) = sqlx::query_as(
+            "select count(*) from revisit where tenant_id = $1 and session_id = $2 and fired_at is null",
+        )
+        .bind(tenant)
+        .bind(session)
+        .fetch_one(&mut *tx)
+        .await?;
+        if pending >= wish.pending_max {
+            return Ok(Set::Full);
+        }
+        sqlx::query(
+            "insert into revisit (tenant_id, session_id, call_id, fire_at, note) values ($1, $2, $3, $4, $5)",
+        )
+        .bind(tenant)
+        .bind(session)
+        .bind(wish.call_id)
+        .bind(fire_at)
+        .bind(storable(wish.note))
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(Set::At(fire_at))
+    }
+
+    /// Timers that went off, of organizations that may work, the longest waiting first.
+    /// By the index `revisit_due`.
+    pub async fn due_revisits(&self, limit: i64) -> Result<Vec<Due>> {
+        let rows: Vec<(Uuid, Uuid, String, String)> = sqlx::query_as(
+            "select r.tenant_id, r.session_id, r.call_id, r.note
+             from revisit r
+             join tenant t using (tenant_id)
+             where r.fired_at is null and r.fire_at <= now() and t.suspended_at is null and t.deleted_at is null
+             order by r.fire_at
+             limit $1",
+        )
+        .bind(limit)
+        .fetch_all(&self.system)
+        .await?;
+        let due = |(tenant, session, call_id, note)| Due {
+            tenant: Id::from_uuid(tenant),
+            session: Id::from_uuid(session),
+            call_id,
+            note,
+        };
+        Ok(rows.into_iter().map(due).collect())
+    }
+}
+
+impl Tx {
+    /// Marks a timer as gone off; false when another process did, or it is no more. The
+    /// caller holds the session's row.
+    pub async fn take_revisit(&mut self, session: SessionId, call_id: &str) -> Result<bool> {
+        let tenant = self.tenant.uuid();
+        let done = sqlx::query(
+            "update revisit
+             set fired_at = now()
+             where tenant_id = $1 and session_id = $2 and call_id = $3 and fired_at is null",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(call_id)
+        .execute(self.connection())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Removes the timers of a session that is closed.
+    pub async fn delete_revisits(&mut self, session: SessionId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("delete from revisit where tenant_id = $1 and session_id = $2")
+            .bind(tenant)
+            .bind(session.uuid())
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+}

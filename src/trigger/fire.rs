@@ -1,0 +1,160 @@
+//! One run of a schedule: a session of its own, or a message to one that is there.
+
+use serde_json::json;
+use time::format_description::well_known::Rfc3339;
+
+use super::open::{Opening, Refused, open};
+use crate::{
+    base::{Timestamp, limit::SCHEDULE_FAILURES_MAX},
+    domain::{
+        Actor, ActorKind, Notice, RunId,
+        decide::{Command, Input, Stamp},
+        schedule::{Cadence, Overlap, RunState},
+        session::Source,
+    },
+    journal::{self, Executed, Unit},
+    store::{self, audit::Act, hint::Hint, run::Run, schedule::Schedule},
+};
+
+/// Why a run is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fired {
+    /// Its slot has come.
+    Slot(Timestamp),
+    /// A caller asked for it, at this time.
+    ByHand(Timestamp),
+}
+
+/// Starts a run of a locked schedule and writes it down, in one transaction.
+///
+/// # Errors
+/// What is refused is refused before anything is written.
+pub async fn fire(
+    unit: &mut Unit,
+    schedule: &Schedule,
+    fired: Fired,
+    scripted: bool,
+    stamp: &Stamp,
+) -> Result<Run, Refused> {
+    let id: RunId = stamp.origin.id();
+    let (slot, source) = match fired {
+        Fired::Slot(slot) => (slot, Source::Cron),
+        Fired::ByHand(now) => (now, Source::Manual),
+    };
+    let mut input = Input::of(schedule.input.clone());
+    let at = slot.format(&Rfc3339).unwrap_or_default();
+    input.refs.insert("schedule".to_owned(), json!({ "id": schedule.id, "run": id, "slot": at }));
+    let executed: Executed = match schedule.session {
+        Some(session) => unit.execute(session, Command::Steer(input), stamp).await.map_err(unknown)?,
+        None => {
+            let recipe = schedule.recipe.clone().unwrap_or_default();
+            let opening = Opening { agent: schedule.agent, recipe, input, source, scripted };
+            open(unit, opening, stamp).await?
+        }
+    };
+    let run = Run {
+        id,
+        slot,
+        manual: matches!(fired, Fired::ByHand(_)),
+        state: RunState::Started,
+        session: Some(executed.session.id),
+        turn: executed.session.queued.as_ref().map(|turn| turn.id),
+        error: None,
+    };
+    unit.tx().insert_run(schedule.id, &run).await?;
+    Ok(run)
+}
+
+/// Does what is due about a locked schedule at `now`, and moves it on to its next slot.
+pub(super) async fn fire_due(
+    unit: &mut Unit,
+    mut schedule: Schedule,
+    now: Timestamp,
+    scripted: bool,
+    stamp: &Stamp,
+) -> Result<(), journal::Error> {
+    let due = match (Cadence::parse(&schedule.cron, &schedule.time_zone), schedule.next_fire_at) {
+        (Ok(cadence), Some(waited_for)) => cadence.due(waited_for, now),
+        (Err(_), _) | (_, None) => {
+            return Err(store::Error::Corrupt("a schedule has no cadence".to_owned()).into());
+        }
+    };
+    schedule.next_fire_at = due.next;
+    schedule.updated_at = now;
+    if !unit.tx().has_run(schedule.id, due.slot).await? {
+        let skips = schedule.overlap == Overlap::Skip;
+        if skips && unit.tx().is_schedule_busy(&schedule).await? {
+            let run = bare(stamp, due.slot, RunState::Skipped, None);
+            unit.tx().insert_run(schedule.id, &run).await?;
+        } else if let Err(refused) = fire(unit, &schedule, Fired::Slot(due.slot), scripted, stamp).await {
+            let Some(code) = refused.code() else { return Err(failed(refused)) };
+            let error = (code.to_owned(), refused.to_string());
+            fail(unit, &mut schedule, due.slot, error, stamp).await?;
+        }
+    }
+    Ok(unit.tx().update_schedule(&schedule).await?)
+}
+
+/// Writes down that a slot could not be run, and counts it.
+pub(super) async fn fail(
+    unit: &mut Unit,
+    schedule: &mut Schedule,
+    slot: Timestamp,
+    error: (String, String),
+    stamp: &Stamp,
+) -> Result<(), journal::Error> {
+    let run = bare(stamp, slot, RunState::Failed, Some(error));
+    unit.tx().insert_run(schedule.id, &run).await?;
+    count(unit, schedule, true, stamp).await
+}
+
+/// Counts the end of a run; turns the schedule off after too many failures in a row,
+/// and says so.
+pub(super) async fn count(
+    unit: &mut Unit,
+    schedule: &mut Schedule,
+    failed: bool,
+    stamp: &Stamp,
+) -> Result<(), journal::Error> {
+    schedule.consecutive_failures = if failed { schedule.consecutive_failures + 1 } else { 0 };
+    if !schedule.enabled || schedule.consecutive_failures < SCHEDULE_FAILURES_MAX {
+        return Ok(());
+    }
+    schedule.enabled = false;
+    schedule.next_fire_at = None;
+    schedule.paused_reason = Some("failing".to_owned());
+    let (id, agent, failures) = (schedule.id, schedule.agent, schedule.consecutive_failures);
+    let details = json!({ "agent_id": agent, "reason": "failing", "consecutive_failures": failures });
+    let actor = Actor::system();
+    let target = Some(id.to_string());
+    let act = Act { id: stamp.origin.id(), actor: &actor, action: "schedule.paused", target, details };
+    unit.tx().remember(&act).await?;
+    unit.tx().tell(&Notice::schedule_paused(id, agent, failures, &stamp.origin)).await?;
+    unit.hint(Hint::Delivery);
+    Ok(())
+}
+
+/// The author of what a schedule does by itself.
+pub(super) fn actor(schedule: &Schedule) -> Actor {
+    Actor { id: Some(schedule.id.to_string()), display: None, kind: ActorKind::Trigger }
+}
+
+/// A run that started nothing.
+fn bare(stamp: &Stamp, slot: Timestamp, state: RunState, error: Option<(String, String)>) -> Run {
+    Run { id: stamp.origin.id(), slot, manual: false, state, session: None, turn: None, error }
+}
+
+/// The failure of the service behind a refusal that has no code.
+fn failed(refused: Refused) -> journal::Error {
+    match refused {
+        Refused::Journal(error) => error,
+        other => store::Error::Corrupt(other.to_string()).into(),
+    }
+}
+
+fn unknown(error: journal::Error) -> Refused {
+    match error {
+        journal::Error::Store(store::Error::NotFound) => Refused::UnknownSession,
+        error => error.into(),
+    }
+}

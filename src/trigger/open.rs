@@ -1,0 +1,197 @@
+//! What a new session pins: agent, revision, model, credential, environment.
+//!
+//! Everything that can be refused is refused before anything is written.
+
+use crate::{
+    base::{Origin, seal::sha256, text::hex},
+    domain::{
+        AgentId, CredentialId, EnvironmentId,
+        decide::{Input, NewSession, Rejection, Stamp},
+        environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
+        schedule::Recipe,
+        session::{AgentSnapshot, Created, Source},
+    },
+    journal::{self, Executed, Unit},
+    model::{ModelName, NoModel, Providers},
+    store::{
+        self,
+        agent::{Agent, Revision},
+    },
+};
+
+/// Why a session is not opened or woken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("there is no such agent")]
+    UnknownAgent,
+    /// The model's name means nothing here, or it may not be used here.
+    #[error("{0}")]
+    Model(String),
+    #[error(
+        "the agent has no key for `{0}` and the organization has no default one; store it with POST /v3/credentials"
+    )]
+    NoCredential(String),
+    #[error("there is no such environment")]
+    UnknownEnvironment,
+    /// The session that was to be woken is not there.
+    #[error("there is no such session")]
+    UnknownSession,
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+}
+
+impl Refused {
+    /// The stable word for it; none where the service failed and not the request.
+    pub fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::UnknownAgent => Some("unknown_agent"),
+            Self::Model(_) => Some("model_unknown"),
+            Self::NoCredential(_) => Some("no_credential"),
+            Self::UnknownEnvironment => Some("unknown_environment"),
+            Self::UnknownSession => Some("unknown_session"),
+            Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
+            Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
+            Self::Journal(journal::Error::Rejected(Rejection::BudgetExceeded(_))) => Some("budget_exceeded"),
+            Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
+        }
+    }
+}
+
+impl From<store::Error> for Refused {
+    fn from(error: store::Error) -> Self {
+        Self::Journal(error.into())
+    }
+}
+
+/// What an agent's new session runs.
+pub struct Choice {
+    pub agent: Agent,
+    pub revision: Revision,
+    /// In front of the revision's.
+    pub model: Option<String>,
+    /// Whether models that play a script may be named.
+    pub scripted: bool,
+}
+
+/// A session to open for an agent, without a request that names its parts.
+pub struct Opening {
+    pub agent: AgentId,
+    pub recipe: Recipe,
+    pub input: Input,
+    pub source: Source,
+    pub scripted: bool,
+}
+
+/// The model that a name means, if it may be used here; else why not.
+pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
+    let unfit = |error: NoModel| error.to_string();
+    let name: ModelName = model.parse().map_err(unfit)?;
+    Providers::check(&name).map_err(unfit)?;
+    if !Providers::needs_credential(&name.provider) && !scripted {
+        return Err("scripted models are turned off here (SOJOURN_SCRIPTED=off)".to_owned());
+    }
+    Ok(name)
+}
+
+/// Opens a session of an agent's active revision and gives it its first input.
+pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
+    let Opening { agent, recipe, input, source, scripted } = opening;
+    let agent = unit.tx().agent(agent).await.map_err(|error| match error {
+        store::Error::NotFound => Refused::UnknownAgent,
+        error => error.into(),
+    })?;
+    let mut created = Created {
+        agent_id: None,
+        credential_id: None,
+        agent_snapshot: None,
+        environment: None,
+        title: recipe.title,
+        key: None,
+        client_id: None,
+        metadata: recipe.metadata,
+        limits: recipe.limits,
+        source,
+    };
+    created.limits = agent.limits.overridden_by(recipe.limits);
+    let revision = agent.revision.clone();
+    pin(unit, &mut created, Choice { agent, revision, model: None, scripted }).await?;
+    if let Some(choice) = recipe.environment {
+        created.environment = Some(environment(unit, choice, &stamp.origin).await?);
+    }
+    let new = NewSession { created, input: Some(input) };
+    let prepared = unit.prepare(stamp.origin.id(), new, stamp).await?;
+    Ok(unit.create(prepared).await?)
+}
+
+/// Pins agent, revision, model and credential for the life of the session.
+pub async fn pin(unit: &mut Unit, created: &mut Created, choice: Choice) -> Result<(), Refused> {
+    let Choice { agent, revision, model, scripted } = choice;
+    let model = model.unwrap_or(revision.model);
+    let name = check_model(&model, scripted).map_err(Refused::Model)?;
+    created.credential_id = resolve_credential(unit, &agent, &name).await?;
+    created.agent_id = Some(agent.id);
+    created.agent_snapshot = Some(AgentSnapshot {
+        revision_id: revision.id,
+        revision: revision.number,
+        name: agent.name,
+        prompt_hash: hex(&sha256(revision.prompt.as_bytes())),
+        model,
+        model_options: revision.model_options,
+        runtime: revision.runtime,
+        tools: revision.tools,
+    });
+    Ok(())
+}
+
+/// The agent's credential where it fits the model, else the organization's default.
+async fn resolve_credential(
+    unit: &mut Unit,
+    agent: &Agent,
+    name: &ModelName,
+) -> Result<Option<CredentialId>, Refused> {
+    if !Providers::needs_credential(&name.provider) {
+        return Ok(None);
+    }
+    if let Some(own) = agent.credential {
+        match unit.tx().credential(own).await {
+            Ok(credential) if credential.provider == name.provider => return Ok(Some(own)),
+            Ok(_) | Err(store::Error::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let default = unit.tx().default_credential(&name.provider).await?;
+    default.map(Some).ok_or_else(|| Refused::NoCredential(name.provider.clone()))
+}
+
+/// What a new session pins of the environment that it names or brings.
+pub async fn environment(
+    unit: &mut Unit,
+    choice: EnvironmentChoice,
+    origin: &Origin,
+) -> Result<EnvironmentSnapshot, Refused> {
+    let name = match choice {
+        EnvironmentChoice::Inline(config) => {
+            return Ok(EnvironmentSnapshot { config: *config, ..EnvironmentSnapshot::default() });
+        }
+        EnvironmentChoice::Named(name) => name,
+    };
+    let found = match name.parse::<EnvironmentId>() {
+        Ok(id) => unit.tx().environment(id).await,
+        Err(_) => unit.tx().environment_by_name(&name).await?.ok_or(store::Error::NotFound),
+    };
+    let named = found.map_err(|error| match error {
+        store::Error::NotFound => Refused::UnknownEnvironment,
+        error => error.into(),
+    })?;
+    let secrets = named.secrets.into_iter().map(|secret| PinnedSecret {
+        name: secret.name,
+        hosts: secret.hosts,
+        placeholder: format!("sjph_{}", hex(&origin.bytes::<20>())),
+    });
+    Ok(EnvironmentSnapshot {
+        environment_id: Some(named.id),
+        name: Some(named.name),
+        config: named.config,
+        secrets: secrets.collect(),
+    })
+}
