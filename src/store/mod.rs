@@ -21,6 +21,7 @@ pub mod hint;
 pub mod idempotency;
 pub mod job;
 pub mod key;
+pub mod listing;
 pub mod migrate;
 pub mod node;
 pub mod notice;

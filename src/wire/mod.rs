@@ -13,6 +13,7 @@ pub mod event;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod listing;
 pub mod operation;
 pub mod organization;
 pub mod page;

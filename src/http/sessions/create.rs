@@ -20,9 +20,7 @@ use crate::{
         destinations, environments,
         error::ApiError,
         openapi::Errors,
-        path,
-        sessions::view::view,
-        tokens,
+        path, tokens,
         write::{Answer, Once},
     },
     journal::Unit,
@@ -31,6 +29,7 @@ use crate::{
         agent::{Agent, Revision},
         idempotency::{Begun, Slot},
     },
+    stream::view,
     wire::{
         session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},
         webhook::{CreateDestination, DestinationView},
