@@ -16,5 +16,5 @@ pub use self::{
     letter::{Letter, Parts},
     schedule::{Next, next},
     send::{Outcome, send},
-    sign::{Secret, SecretError, sign},
+    sign::{Refused, Secret, SecretError, sign, verify},
 };

@@ -10,10 +10,13 @@ use base64::{
     Engine,
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
 };
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::base::{
-    ExposeSecret, Origin, SecretString, key::WEBHOOK_SECRET_PREFIX, limit::WEBHOOK_SECRET_BYTES_MAX,
+    ExposeSecret, Origin, SecretString,
+    key::WEBHOOK_SECRET_PREFIX,
+    limit::{WEBHOOK_SECRET_BYTES_MAX, WEBHOOK_TOLERANCE_SECONDS},
     seal::mac,
 };
 
@@ -77,6 +80,44 @@ pub fn sign(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String
     signatures.join(" ")
 }
 
+/// Why a letter is not believed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Refused {
+    #[error("its signature is not made with this secret")]
+    Signature,
+    #[error(
+        "its time is more than {WEBHOOK_TOLERANCE_SECONDS} s from now: an old letter sent again, or a clock that is wrong"
+    )]
+    Time,
+    #[error("its body is too large, was cut, or is no JSON")]
+    Body,
+}
+
+/// Whether a letter was signed with `secret`, and lately. `now` is in seconds since 1970.
+///
+/// # Errors
+/// `Signature`, or `Time` for one that is good and too far from `now`.
+pub fn verify(
+    secret: &Secret,
+    id: &str,
+    timestamp: &str,
+    signature: &str,
+    body: &[u8],
+    now: i64,
+) -> Result<(), Refused> {
+    let signed_at: i64 = timestamp.parse().map_err(|_| Refused::Signature)?;
+    let expected = sign(std::slice::from_ref(secret), id, signed_at, body);
+    let is_good = |one: &str| bool::from(one.as_bytes().ct_eq(expected.as_bytes()));
+    if !signature.split(' ').any(is_good) {
+        return Err(Refused::Signature);
+    }
+    if signed_at.abs_diff(now) > WEBHOOK_TOLERANCE_SECONDS.unsigned_abs() {
+        Err(Refused::Time)
+    } else {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +163,26 @@ mod tests {
     fn a_secret_is_neither_empty_nor_endless() {
         for text in ["", "whsec_", &"a".repeat(WEBHOOK_SECRET_BYTES_MAX + 1)] {
             assert_eq!(Secret::parse(text).err(), Some(SecretError));
+        }
+    }
+
+    #[test]
+    fn a_letter_is_believed_with_either_secret_and_only_for_a_while() {
+        let (old, new) = (secret("whsec_b2xk"), secret("whsec_bmV3"));
+        let signature = sign(&[new.clone(), old.clone()], "msg_1", 1_000, b"{}");
+        for known in [&old, &new] {
+            assert_eq!(verify(known, "msg_1", "1000", &signature, b"{}", 1_300), Ok(()));
+            assert_eq!(verify(known, "msg_1", "1000", &signature, b"{}", 1_301), Err(Refused::Time));
+        }
+        for (known, id, timestamp, body) in [
+            (&secret("whsec_eA=="), "msg_1", "1000", "{}"),
+            (&old, "msg_2", "1000", "{}"),
+            (&old, "msg_1", "1001", "{}"),
+            (&old, "msg_1", "", "{}"),
+            (&old, "msg_1", "1000", "{} "),
+        ] {
+            let verified = verify(known, id, timestamp, &signature, body.as_bytes(), 1_000);
+            assert_eq!(verified, Err(Refused::Signature), "{id} {timestamp} {body}");
         }
     }
 }
