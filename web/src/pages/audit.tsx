@@ -1,28 +1,19 @@
 // What was done to the organization, by whom: never changed, newest first.
-import { useSearchParams } from "wouter";
 import { useState } from "react";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Empty, Loading, More, Trouble } from "../parts/basics";
+import { useFilters } from "../parts/filters";
 import { useList } from "../parts/lists";
 
 type Act = Schemas["AuditRecord"];
 
 export function AuditPage() {
-  const [search, setSearch] = useSearchParams();
-  const filters = { action: search.get("action") || undefined, target: search.get("target") || undefined };
+  const [chosen, choose] = useFilters<"action" | "target">();
+  const filters = { action: chosen("action"), target: chosen("target") };
   const { query, list } = useList<Act>(["audit", filters], (cursor, signal) =>
     take(api.GET("/v3/audit", { params: { query: { ...filters, limit: 100, cursor } }, signal })),
   );
   const isFiltered = Boolean(filters.action || filters.target);
-  const choose = (name: "action" | "target", value: string) =>
-    setSearch(
-      (search) => {
-        if (value) search.set(name, value);
-        else search.delete(name);
-        return search;
-      },
-      { replace: true },
-    );
   return (
     <>
       <div className="head">

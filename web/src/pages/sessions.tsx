@@ -1,11 +1,12 @@
 // All sessions, newest first, with their state as it is now.
 import { useEffect, useState } from "react";
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
-import { Link, useLocation, useSearchParams } from "wouter";
+import { Link, useLocation } from "wouter";
 import { api, type Schemas, take } from "../api/client";
 import { followList, type ListFrame } from "../api/follow-list";
 import type { Connection } from "../api/stream";
 import { Age, Badge, Empty, Loading, More, Trouble } from "../parts/basics";
+import { useFilters } from "../parts/filters";
 import { short, tokens, words } from "../parts/format";
 import { useAgents } from "./agents";
 import { CreateSession } from "./create-session";
@@ -78,26 +79,17 @@ function current(pages: Page[], said: Said): Session[] {
 }
 
 export function SessionsPage() {
-  const [search, setSearch] = useSearchParams();
+  const [chosen, choose] = useFilters<keyof Filters>();
   const [creating, setCreating] = useState(false);
   const filters: Filters = {
-    status: STATUSES.find((status) => status === search.get("status")),
-    agent: search.get("agent") || undefined,
-    key: search.get("key") || undefined,
+    status: STATUSES.find((status) => status === chosen("status")),
+    agent: chosen("agent"),
+    key: chosen("key"),
   };
   const query = useSessions(filters);
   const live = useLiveSessions(filters);
   const sessions = current(query.data?.pages ?? [], live.said);
   const isFiltered = Object.values(filters).some(Boolean);
-  const choose = (name: keyof Filters, value: string) =>
-    setSearch(
-      (search) => {
-        if (value) search.set(name, value);
-        else search.delete(name);
-        return search;
-      },
-      { replace: true },
-    );
   return (
     <>
       <div className="head">

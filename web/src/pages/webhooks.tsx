@@ -2,12 +2,12 @@
 import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Age, Confirmed, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { Empty, Loading, More, Trouble } from "../parts/basics";
 import { type DeliveryCalls, DeliveryTable } from "../parts/delivery-log";
 import { words } from "../parts/format";
+import { type HookCalls, HookCard } from "../parts/hook-card";
 import { HookForm } from "../parts/hook-form";
 import { useList } from "../parts/lists";
-import { ShownOnce } from "../parts/secret";
 
 type Webhook = Schemas["Webhook"];
 type DeliveryStatus = Schemas["DeliveryStatus"];
@@ -71,7 +71,12 @@ export function WebhooksPage() {
 function Card({ webhook, isShown, onShow }: { webhook: Webhook; isShown: boolean; onShow: () => void }) {
   const queries = useQueryClient();
   const params = { path: { webhook_id: webhook.id } };
-  const onSuccess = () => queries.invalidateQueries({ queryKey: KEY });
+  const calls: HookCalls = {
+    turn: (enabled) => take(api.PATCH("/v3/webhooks/{webhook_id}", { params, body: { enabled } })),
+    rotate: () => take(api.POST("/v3/webhooks/{webhook_id}/rotate-secret", { params })),
+    remove: () => take(api.DELETE("/v3/webhooks/{webhook_id}", { params })),
+    onChange: () => queries.invalidateQueries({ queryKey: KEY }),
+  };
   const test = useMutation({
     mutationFn: () => take(api.POST("/v3/webhooks/{webhook_id}/test", { params })),
     onSuccess: () => {
@@ -79,35 +84,9 @@ function Card({ webhook, isShown, onShow }: { webhook: Webhook; isShown: boolean
       queries.invalidateQueries({ queryKey: [...KEY, webhook.id] });
     },
   });
-  const turn = useMutation({
-    mutationFn: () => take(api.PATCH("/v3/webhooks/{webhook_id}", { params, body: { enabled: !webhook.enabled } })),
-    onSuccess,
-  });
-  const rotate = useMutation({
-    mutationFn: () => take(api.POST("/v3/webhooks/{webhook_id}/rotate-secret", { params })),
-    onSuccess,
-  });
-  const remove = useMutation({
-    mutationFn: () => take(api.DELETE("/v3/webhooks/{webhook_id}", { params })),
-    onSuccess,
-  });
   return (
-    <li>
-      <strong className="mono">{webhook.url}</strong>
-      <span className="quiet grow">
-        level {webhook.level}
-        {webhook.types && `, ${webhook.types.join(", ")}`}
-      </span>
-      {!webhook.enabled && (
-        <span className="badge" data-tone="bad">
-          {webhook.disabled_reason ? `turned off: ${words(webhook.disabled_reason)}` : "off"}
-        </span>
-      )}
-      {webhook.enabled && webhook.failing_since && (
-        <span className="badge" data-tone="warn">
-          fails since <Age ts={webhook.failing_since} />
-        </span>
-      )}
+    <HookCard hook={webhook} calls={calls}>
+      <Trouble error={test.error} />
       {!isShown && (
         <button type="button" onClick={onShow}>
           Deliveries
@@ -116,20 +95,7 @@ function Card({ webhook, isShown, onShow }: { webhook: Webhook; isShown: boolean
       <button type="button" disabled={test.isPending} onClick={() => test.mutate()}>
         Send a test
       </button>
-      <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
-        {webhook.enabled ? "Turn off" : "Turn on"}
-      </button>
-      <Confirmed label="New secret" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
-      <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
-      <Trouble error={test.error ?? turn.error ?? rotate.error ?? remove.error} />
-      {rotate.data && (
-        <Dialog title="The new secret" onClose={rotate.reset}>
-          <ShownOnce secret={rotate.data.secret} label="Signing secret" onDone={rotate.reset}>
-            <p>For a day, deliveries carry the signatures of both. It is shown this once:</p>
-          </ShownOnce>
-        </Dialog>
-      )}
-    </li>
+    </HookCard>
   );
 }
 

@@ -1,12 +1,12 @@
 // Where a session's events are sent, and what became of each.
 import { useState } from "react";
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Confirmed, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { Empty, Loading, More, Trouble } from "../parts/basics";
 import { type DeliveryCalls, DeliveryTable } from "../parts/delivery-log";
+import { type HookCalls, HookCard } from "../parts/hook-card";
 import { HookForm } from "../parts/hook-form";
 import { useList } from "../parts/lists";
-import { ShownOnce } from "../parts/secret";
 
 type Session = Schemas["Session"];
 type Destination = Schemas["Destination"];
@@ -62,49 +62,14 @@ export function Deliveries({ session }: { session: Session }) {
 function DestinationCard({ destination }: { destination: Destination }) {
   const queries = useQueryClient();
   const params = { path: { session_id: destination.session, destination_id: destination.id } };
-  const onSuccess = () => queries.invalidateQueries({ queryKey: ["session", destination.session, "destinations"] });
-  const turn = useMutation({
-    mutationFn: () =>
-      take(
-        api.PATCH("/v3/sessions/{session_id}/destinations/{destination_id}", {
-          params,
-          body: { enabled: !destination.enabled },
-        }),
-      ),
-    onSuccess,
-  });
-  const rotate = useMutation({
-    mutationFn: () =>
-      take(api.POST("/v3/sessions/{session_id}/destinations/{destination_id}/rotate-secret", { params })),
-    onSuccess,
-  });
-  const remove = useMutation({
-    mutationFn: () => take(api.DELETE("/v3/sessions/{session_id}/destinations/{destination_id}", { params })),
-    onSuccess,
-  });
-  return (
-    <li>
-      <strong className="mono">{destination.url}</strong>
-      <span className="quiet grow">
-        level {destination.level}
-        {destination.types && `, ${destination.types.join(", ")}`}
-      </span>
-      {!destination.enabled && <span className="badge" data-tone="off">off</span>}
-      <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
-        {destination.enabled ? "Turn off" : "Turn on"}
-      </button>
-      <Confirmed label="New secret" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
-      <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
-      <Trouble error={turn.error ?? rotate.error ?? remove.error} />
-      {rotate.data && (
-        <Dialog title="The new secret" onClose={rotate.reset}>
-          <ShownOnce secret={rotate.data.secret} label="Signing secret" onDone={rotate.reset}>
-            <p>For a day, deliveries carry the signatures of both. It is shown this once:</p>
-          </ShownOnce>
-        </Dialog>
-      )}
-    </li>
-  );
+  const calls: HookCalls = {
+    turn: (enabled) =>
+      take(api.PATCH("/v3/sessions/{session_id}/destinations/{destination_id}", { params, body: { enabled } })),
+    rotate: () => take(api.POST("/v3/sessions/{session_id}/destinations/{destination_id}/rotate-secret", { params })),
+    remove: () => take(api.DELETE("/v3/sessions/{session_id}/destinations/{destination_id}", { params })),
+    onChange: () => queries.invalidateQueries({ queryKey: ["session", destination.session, "destinations"] }),
+  };
+  return <HookCard hook={destination} calls={calls} />;
 }
 
 function Log({ session, destinations }: { session: string; destinations: Destination[] }) {
