@@ -121,6 +121,9 @@ pub const STREAM_BUFFER_FRAMES: usize = 64;
 /// behind reads by itself.
 pub const STREAM_FEED_EVENTS: usize = 256;
 pub const STREAM_FEED_BYTES: usize = 256 << 10;
+/// Changes of a list that come within this time are read together: a tenant's list is
+/// read at most so often, however many follow it.
+pub const STREAM_LIST_PAUSE: Duration = Duration::from_millis(100);
 /// Pieces of a growing answer that may wait for a reader; a slower one misses some.
 pub const STREAM_PIECES: usize = 256;
 /// A reader that takes no frame for this long is disconnected; it can resume.
@@ -185,8 +188,6 @@ pub const SCHEDULE_RUN_DAYS: i32 = 30;
 pub const HOOKS_MAX: i64 = 20;
 /// Messages per second that one hook takes, sustained; four times as many at once.
 pub const HOOK_MESSAGES_PER_SECOND: u32 = 10;
-/// How old or how far ahead a signed message to a hook may be (Standard Webhooks).
-pub const HOOK_TOLERANCE_SECONDS: i64 = 300;
 /// Shortest secret that a caller brings for a hook, in bytes: it is all that keeps
 /// strangers out.
 pub const HOOK_SECRET_BYTES_MIN: usize = 16;
@@ -468,6 +469,17 @@ pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
 pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
+
+// ---- a receiver of webhooks on a developer's machine ----
+
+/// Connections that it serves at the same time.
+pub const LISTEN_CONNECTIONS_MAX: usize = 64;
+/// Letters that wait to be printed.
+pub const LISTEN_LETTERS_MAX: usize = 64;
+/// Largest letter that it takes, in bytes: an event's body and all around it.
+pub const LISTEN_LETTER_BYTES_MAX: usize = 1 << 20;
+/// How far a letter's time may be from now, in seconds (Standard Webhooks says 5 min).
+pub const WEBHOOK_TOLERANCE_SECONDS: i64 = 300;
 
 // ---- embedded database ----
 

@@ -1,6 +1,6 @@
 //! The API as the command line speaks it: one client, plain JSON in and out.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, io::Write, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -108,11 +108,42 @@ impl Client {
         level: &'a str,
         after: i64,
     ) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
-        let start = Tail { client: self, session, level, after, failures: 0, frames: None };
+        self.tail(format!("/sessions/{session}/events?stream=sse&level={level}&after={after}"))
+    }
+
+    /// Follows the list of sessions that `query` filters, resuming over cuts.
+    pub fn follow_list<'a>(&'a self, query: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
+        let more = query.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
+        self.tail(format!("/sessions?stream=sse{more}"))
+    }
+
+    fn tail(&self, path: String) -> impl Stream<Item = anyhow::Result<Value>> + '_ {
+        let start = Tail { client: self, path, last_id: None, failures: 0, frames: None };
         futures::stream::try_unfold(start, |mut tail| async move {
             let event = tail.next().await?;
             Ok(Some((event, tail)))
         })
+    }
+
+    /// Writes an answer as it comes, whole or not at all known to be: the connection must
+    /// end as its sender meant it to.
+    pub async fn download(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
+        let response =
+            self.request(Method::GET, path).send().await.context("the service cannot be reached")?;
+        let status = response.status();
+        if !status.is_success() {
+            bail!(refusal(status, &response.text().await?))
+        }
+        let mut chunks = response.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            into.write_all(&chunk.context("the answer was cut; what was written is not whole")?)?;
+        }
+        Ok(into.flush()?)
+    }
+
+    /// Sends a file.
+    pub async fn upload(&self, path: &str, kind: &str, body: Vec<u8>) -> anyhow::Result<Value> {
+        self.send(self.request(Method::POST, path).header("content-type", kind).body(body)).await
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -133,9 +164,9 @@ impl Client {
 /// A stream that resumes itself.
 struct Tail<'a> {
     client: &'a Client,
-    session: &'a str,
-    level: &'a str,
-    after: i64,
+    path: String,
+    /// Of the frame that was seen last.
+    last_id: Option<String>,
     failures: u32,
     frames: Option<Frames>,
 }
@@ -153,9 +184,9 @@ impl Tail<'_> {
             }
             let Some(frames) = &mut self.frames else { continue };
             match frames.next().await {
-                Some(event) => {
+                Some((id, event)) => {
                     self.failures = 0;
-                    self.after = event["seq"].as_i64().unwrap_or(self.after);
+                    self.last_id = id.or(self.last_id.take());
                     return Ok(event);
                 }
                 None => self.frames = None,
@@ -165,9 +196,11 @@ impl Tail<'_> {
 
     /// Opens the stream; `None` after a pause when the service is not there yet.
     async fn connect(&mut self) -> anyhow::Result<Option<Frames>> {
-        let path =
-            format!("/sessions/{}/events?stream=sse&level={}&after={}", self.session, self.level, self.after);
-        match self.client.request(Method::GET, &path).send().await {
+        let mut request = self.client.request(Method::GET, &self.path);
+        if let Some(id) = &self.last_id {
+            request = request.header("last-event-id", id);
+        }
+        match request.send().await {
             Ok(response) if response.status().is_success() => {
                 return Ok(Some(Frames { chunks: response.bytes_stream().boxed(), buffer: Vec::new() }));
             }
@@ -187,21 +220,29 @@ impl Tail<'_> {
 }
 
 impl Frames {
-    /// The next event; `None` when the stream is cut.
-    async fn next(&mut self) -> Option<Value> {
+    /// The next event and its id; `None` when the stream is cut.
+    async fn next(&mut self) -> Option<(Option<String>, Value)> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
                 let frame = String::from_utf8_lossy(&frame);
-                let data = frame.lines().find_map(|line| line.strip_prefix("data: "));
-                if let Some(event) = data.and_then(|data| serde_json::from_str(data).ok()) {
-                    return Some(event);
+                let field = |name: &str| frame.lines().find_map(|line| line.strip_prefix(name));
+                if let Some(event) = field("data: ").and_then(|data| serde_json::from_str(data).ok()) {
+                    return Some((field("id: ").map(str::to_owned), event));
                 }
                 continue;
             }
             self.buffer.extend_from_slice(&self.chunks.next().await?.ok()?);
         }
     }
+}
+
+/// A query of what is there, beginning with its `?`; empty when nothing is.
+pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, Option<String>)>) -> String {
+    let mut written = url::form_urlencoded::Serializer::new(String::new());
+    let pairs = pairs.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let query = written.extend_pairs(pairs).finish();
+    if query.is_empty() { query } else { format!("?{query}") }
 }
 
 fn refusal(status: StatusCode, text: &str) -> String {

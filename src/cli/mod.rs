@@ -10,12 +10,16 @@ mod bench;
 mod client;
 mod credential;
 mod doctor;
+mod environment;
 mod first_session;
+mod key;
 mod print;
+mod report;
 mod schedule;
 mod serve;
 mod session;
 mod settings;
+mod webhook;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -72,6 +76,41 @@ enum Command {
         #[command(subcommand)]
         command: credential::Credential,
     },
+    /// Say what sandboxes are and may reach
+    Environment {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(subcommand)]
+        command: environment::Environment,
+    },
+    /// Create, rotate and revoke API keys
+    Key {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(subcommand)]
+        command: key::Key,
+    },
+    /// Say who is told of events, see what was sent, and receive it here
+    Webhook {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(flatten)]
+        command: webhook::Webhook,
+    },
+    /// Sum up what was used and what it costs
+    Usage {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(flatten)]
+        wanted: report::Usage,
+    },
+    /// Show what was done to the organization, and by whom
+    Audit {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(flatten)]
+        wanted: report::Audit,
+    },
     /// Look whether this machine has what the service needs, and say what to do
     Doctor {
         #[command(flatten)]
@@ -106,6 +145,11 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Agent { connection, command } => agent::run(command, &connection).await?,
         Command::Schedule { connection, command } => schedule::run(command, &connection).await?,
         Command::Credential { connection, command } => credential::run(command, &connection).await?,
+        Command::Environment { connection, command } => environment::run(command, &connection).await?,
+        Command::Key { connection, command } => key::run(command, &connection).await?,
+        Command::Webhook { connection, command } => return webhook::run(command, &connection).await,
+        Command::Usage { connection, wanted } => report::usage(wanted, &connection).await?,
+        Command::Audit { connection, wanted } => report::audit(wanted, &connection).await?,
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut std::io::stdout());
@@ -115,4 +159,14 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Openapi => print!("{}", http::document()),
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_can_be_parsed() {
+        Cli::command().debug_assert();
+    }
 }

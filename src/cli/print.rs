@@ -39,7 +39,7 @@ pub fn event(event: &Value) -> String {
         "limit.exceeded" => format!("{}: {} of {}", word("limit"), body["used"], body["allowed"]),
         _ => String::new(),
     };
-    let said = said.replace('\n', " ");
+    let said = plain(&said);
     let kind = event["type"].as_str().unwrap_or_default();
     format!("{:>4}  {kind:<18} {}", event["seq"].to_string(), text::truncate(&said, LINE_BYTES))
         .trim_end()
@@ -59,36 +59,73 @@ impl Column {
     }
 
     fn of(&self, row: &Value) -> String {
-        match &row[self.field] {
-            Value::Null => String::new(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        }
+        cell(&row[self.field])
     }
 }
 
-/// A whole list, page by page: one document, or one table.
-pub async fn page(client: &Client, path: &str, columns: &[Column], json: bool) -> anyhow::Result<()> {
+/// A value as a cell: text as it is, lists with commas.
+pub fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+/// Money as people read it.
+pub fn dollars(micros: &Value) -> String {
+    match micros.as_i64() {
+        Some(micros) => format!(
+            "{}${}.{:04}",
+            if micros < 0 { "-" } else { "" },
+            micros.abs() / 1_000_000,
+            micros.abs() % 1_000_000 / 100
+        ),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// The answer as JSON, or the one thing of it that matters.
+pub fn answer(answer: &Value, json: bool, short: &str) {
+    if json { document(answer) } else { line(short) }
+}
+
+/// A whole list, page by page.
+pub async fn all(client: &Client, path: &str) -> anyhow::Result<Vec<Value>> {
     let mut data = Vec::new();
-    let mut cursor = String::new();
+    let (mark, mut cursor) = (if path.contains('?') { '&' } else { '?' }, String::new());
     loop {
-        let page = client.get(&format!("{path}?limit=500{cursor}")).await?;
+        let page = client.get(&format!("{path}{mark}limit=500{cursor}")).await?;
         data.extend(page["data"].as_array().cloned().unwrap_or_default());
         match page["next_cursor"].as_str() {
             // Cursors are of letters that a query may hold as they are.
             Some(next) => cursor = format!("&cursor={next}"),
-            None => break,
+            None => return Ok(data),
         }
     }
+}
+
+/// A whole list: one document, or one table.
+pub async fn page(client: &Client, path: &str, columns: &[Column], json: bool) -> anyhow::Result<()> {
+    rows(all(client, path).await?, columns, json);
+    Ok(())
+}
+
+/// A list that was read: one document, or one table.
+pub fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
     if json {
-        document(&serde_json::json!({ "data": data }));
-        return Ok(());
+        return document(&serde_json::json!({ "data": data }));
     }
     let heading: Vec<_> = columns.iter().map(|column| column.heading).collect();
     let rows: Vec<Vec<_>> =
         data.iter().map(|row| columns.iter().map(|column| column.of(row)).collect()).collect();
     table(&heading, &rows);
-    Ok(())
+}
+
+/// Text that moves no cursor: what a tenant or an agent wrote never steers a terminal.
+pub fn plain(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 /// Rows under a heading, each column as wide as its widest cell.
@@ -104,10 +141,34 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) {
         .collect();
     let print = |cells: &mut dyn Iterator<Item = &str>| {
         let padded: Vec<_> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        line(padded.join("  ").trim_end());
+        line(plain(&padded.join("  ")).trim_end());
     };
     print(&mut heading.iter().copied());
     for row in rows {
         print(&mut row.iter().map(String::as_str));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn money_has_its_sign_and_four_places() {
+        for (micros, text) in
+            [(json!(1_234_567), "$1.2345"), (json!(-500), "-$0.0005"), (json!(null), "unknown")]
+        {
+            assert_eq!(dollars(&micros), text);
+        }
+    }
+
+    #[test]
+    fn what_others_wrote_steers_no_terminal() {
+        let hostile =
+            json!({ "type": "agent.message", "seq": 1, "body": { "text": "\u{1b}[2Jgone\rx\u{9b}1m\n" } });
+        assert!(!event(&hostile).contains(char::is_control), "{:?}", event(&hostile));
+        assert_eq!(cell(&json!(["a", 1, null])), "a,1,");
     }
 }

@@ -381,6 +381,11 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
 }
 
 impl Body {
+    /// Whether a leased turn's event changes what a list of sessions shows.
+    pub fn moves_status(&self) -> bool {
+        matches!(self, Self::TurnStarted { .. } | Self::TurnCompleted(_))
+    }
+
     /// The type on the wire, as in `turn.completed`.
     pub fn type_name(&self) -> &'static str {
         match self {

@@ -103,6 +103,8 @@ pub struct Caller<S: Scope> {
     pub source: Source,
     /// All scopes of the key.
     pub scopes: Vec<String>,
+    /// What the caller proved it with.
+    pub proof: Proof,
     scope: PhantomData<fn() -> S>,
 }
 
@@ -161,6 +163,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
             actor: key_actor(&key),
             source: source(&parts.headers),
             scopes: key.scopes,
+            proof: Proof(secret.into()),
             scope: PhantomData,
         })
     }

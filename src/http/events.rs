@@ -240,7 +240,7 @@ async fn follow(
     let last_seen = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse::<i64>().ok());
     let tail = tail(&caller, query, last_seen)?;
     let frames = app.0.streams.follow(tail).map_err(full)?;
-    Ok(sse(app, caller.proof, frames))
+    Ok(sse(app, caller.proof, frames, written))
 }
 
 /// What a reader asked for, within what it may read.
@@ -275,10 +275,16 @@ fn written(frame: Frame) -> String {
 }
 
 /// Frames as the body of an answer, for as long as the reader may read them.
-fn sse(app: App, proof: Proof, frames: mpsc::Receiver<Frame>) -> Response {
+pub(super) fn sse<F: Send + 'static>(
+    app: App,
+    proof: Proof,
+    frames: mpsc::Receiver<F>,
+    written: impl Fn(F) -> String + Send + 'static,
+) -> Response {
     let due = Instant::now() + proof.interval();
     let reader = (frames, due, true);
-    let frames = futures::stream::unfold((app, proof, reader), async |(app, proof, mut reader)| {
+    let state = (app, proof, reader, written);
+    let frames = futures::stream::unfold(state, async |(app, proof, mut reader, written)| {
         let (frames, due, may_read) = &mut reader;
         loop {
             // Cancel safe: a frame that was not received stays in the channel.
@@ -292,7 +298,8 @@ fn sse(app: App, proof: Proof, frames: mpsc::Receiver<Frame>) -> Response {
                     *due = Instant::now() + if *may_read { proof.interval() } else { STREAM_LAST_WORD };
                 }
                 frame = frames.recv() => {
-                    return Some((Ok::<_, std::convert::Infallible>(written(frame?)), (app, proof, reader)));
+                    let text = Ok::<_, std::convert::Infallible>(written(frame?));
+                    return Some((text, (app, proof, reader, written)));
                 }
             }
         }

@@ -64,6 +64,11 @@ impl<'a> List<'a> {
             .map_err(|error| ApiError::invalid("cursor", format!("`cursor` is {error}")))
     }
 
+    /// A position as the list's cursor.
+    pub fn spelled<P: Serialize>(&self, position: &P) -> String {
+        cursor::encode(self.app.0.store.master(), &self.scope, position)
+    }
+
     /// A page of `rows`, of which one more was read to see whether there is a next.
     pub fn page<R, V, P: Serialize>(
         &self,
@@ -75,7 +80,7 @@ impl<'a> List<'a> {
         let has_more = read.len() > rows;
         read.truncate(rows);
         let last = read.last().filter(|_| has_more).map(position);
-        let next_cursor = last.map(|last| cursor::encode(self.app.0.store.master(), &self.scope, &last));
+        let next_cursor = last.map(|last| self.spelled(&last));
         Page { data: read.into_iter().map(view).collect(), next_cursor }
     }
 }

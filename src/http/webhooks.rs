@@ -1,11 +1,12 @@
 //! Webhooks of the organization: they hear of every session.
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Deserialize;
 use serde_json::json;
+use utoipa::IntoParams;
 
 use super::{
     App,
-    agents::PageQuery,
     auth::{Caller, ReadWebhooks, WriteWebhooks},
     body::{Body, Nothing, OptionalBody},
     deliveries::{self, again, of_webhook, told},
@@ -21,13 +22,16 @@ use crate::{
     domain::{DeliveryId, DestinationId, Notice, WebhookId},
     journal::Unit,
     store::{
+        column::word,
         delivery::{DeliveryRow, Filter, Of},
         destination::Destination,
         hint::Hint,
     },
     wire::{
         Page,
-        webhook::{CreateDestination, DeliveryView, PatchDestination, RotateSecret, WebhookView},
+        webhook::{
+            CreateDestination, DeliveryStatus, DeliveryView, PatchDestination, RotateSecret, WebhookView,
+        },
     },
 };
 
@@ -156,22 +160,36 @@ pub async fn test(
     .await
 }
 
+/// Which deliveries are listed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct SentQuery {
+    pub status: Option<DeliveryStatus>,
+    /// Rows of the page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
 /// List what was sent to a webhook, newest first.
 #[utoipa::path(get, path = "/webhooks/{webhook_id}/deliveries", tag = "webhooks",
-    operation_id = "listWebhookDeliveries", params(("webhook_id" = WebhookId, Path), PageQuery),
+    operation_id = "listWebhookDeliveries", params(("webhook_id" = WebhookId, Path), SentQuery),
     responses((status = 200, body = Page<DeliveryView>), Errors))]
 pub async fn deliveries(
     State(app): State<App>,
     caller: Caller<ReadWebhooks>,
     Path(webhook): Path<String>,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<SentQuery>,
 ) -> Result<Response, ApiError> {
     let (rows, webhook) = (rows(query.limit)?, id(&webhook)?);
-    let list = List::new(&app, caller.tenant, "webhook deliveries", &webhook);
+    let list = List::new(&app, caller.tenant, "webhook deliveries", &(webhook, &query.status));
     let below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     tx.destination(None, webhook).await?;
-    let filter = Filter { below, ..Filter::default() };
+    let status = query.status.as_ref().map(word);
+    let filter = Filter { destination: None, status, below };
     let found = tx.deliveries_of_webhook(webhook, &filter, rows as i64 + 1).await?;
     let position = |row: &DeliveryRow| {
         let micros = row.created_at.unix_timestamp_nanos() / 1_000;

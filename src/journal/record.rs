@@ -62,6 +62,10 @@ impl Journal {
                 metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
                 meter::count(&record.events);
                 self.hints.send(Hint::Log(session));
+                // As the store decides what it marks as changed in the list.
+                if record.events.iter().any(|event| event.draft.body.moves_status()) {
+                    self.hints.send(Hint::List(tenant));
+                }
                 if letters {
                     self.hints.send(Hint::Delivery);
                 }

@@ -168,7 +168,7 @@ impl Unit {
     ) -> Result<(), Error> {
         let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
         let letters = self.tx.append(session.id, base, now, &packed).await?;
-        self.hints.push(Hint::Log(session.id));
+        self.hints.extend([Hint::Log(session.id), Hint::List(self.tx.tenant())]);
         if letters > 0 {
             self.hints.push(Hint::Delivery);
         }

@@ -108,6 +108,7 @@ impl Unit {
         let details = json!({ "events": session.head });
         self.remember("session.imported", session.id, details, stamp).await?;
         self.hint(Hint::Log(session.id));
+        self.hint(Hint::List(tenant));
         Ok(session)
     }
 
@@ -123,7 +124,8 @@ impl Unit {
         self.remember("session.deleted", id, details, stamp).await?;
         // After the purge, which takes the deliveries of the session with it.
         self.tx.tell(&Notice::session_deleted(id, stamp.actor.clone(), &stamp.origin)).await?;
-        for hint in [Hint::Control, Hint::Delivery, Hint::Log(id)] {
+        let tenant = self.tx.tenant();
+        for hint in [Hint::Control, Hint::Delivery, Hint::Log(id), Hint::List(tenant)] {
             self.hint(hint);
         }
         Ok(())

@@ -270,7 +270,11 @@ impl Lease {
 
     /// Gives the job back, ready after `delay`.
     pub async fn release(&self, delay: Duration) -> Result<()> {
-        self.queue.0.store.release(self.queue.0.claimant.worker, &self.claimed, delay).await
+        self.queue.0.store.release(self.queue.0.claimant.worker, &self.claimed, delay).await?;
+        if !delay.is_zero() {
+            self.queue.0.hints.send(Hint::List(self.claimed.tenant));
+        }
+        Ok(())
     }
 
     /// Ends the job, unless input has arrived that it must still see.

@@ -22,11 +22,8 @@ use uuid::Uuid;
 
 use super::Store;
 use crate::{
-    base::{
-        Id,
-        limit::{HINT_INTERVAL, STREAM_PIECES},
-    },
-    domain::{SessionId, piece::Piece},
+    base::limit::{HINT_INTERVAL, STREAM_PIECES},
+    domain::{SessionId, TenantId, piece::Piece},
 };
 
 /// Longest payload of one notification; Postgres takes at most 8,000 bytes.
@@ -39,6 +36,8 @@ const RELISTEN_DELAY: Duration = Duration::from_millis(500);
 pub enum Hint {
     /// A session's log grew.
     Log(SessionId),
+    /// What a list shows of an organization's sessions changed.
+    List(TenantId),
     /// A job is ready.
     Job,
     /// A delivery is due.
@@ -53,7 +52,8 @@ pub struct Hints(Arc<Inner>);
 
 struct Inner {
     process: Uuid,
-    sessions: Mutex<HashMap<SessionId, watch::Sender<u64>>>,
+    /// Of logs and lists, by the id of the session or the organization.
+    watched: Mutex<HashMap<Uuid, watch::Sender<u64>>>,
     pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<Piece>>>>,
     jobs: Notify,
     deliveries: Notify,
@@ -62,10 +62,10 @@ struct Inner {
     has_outgoing: Notify,
 }
 
-/// Interest in one session's log, from its making on.
+/// Interest in one log or one list, from its making on.
 pub struct Watch {
     hints: Hints,
-    session: SessionId,
+    watched: Uuid,
     receiver: watch::Receiver<u64>,
 }
 
@@ -74,7 +74,7 @@ impl Hints {
     pub fn new(process: Uuid) -> Self {
         Self(Arc::new(Inner {
             process,
-            sessions: Mutex::default(),
+            watched: Mutex::default(),
             pieces: Mutex::default(),
             jobs: Notify::new(),
             deliveries: Notify::new(),
@@ -93,9 +93,19 @@ impl Hints {
 
     /// Registers interest in a log. Register before you look.
     pub fn watch(&self, session: SessionId) -> Watch {
-        let mut sessions = self.lock(&self.0.sessions);
-        let receiver = sessions.entry(session).or_insert_with(|| watch::Sender::new(0)).subscribe();
-        Watch { hints: self.clone(), session, receiver }
+        self.watch_id(session.uuid())
+    }
+
+    /// Registers interest in the list of an organization's sessions. Register before
+    /// you look.
+    pub fn watch_list(&self, tenant: TenantId) -> Watch {
+        self.watch_id(tenant.uuid())
+    }
+
+    fn watch_id(&self, watched: Uuid) -> Watch {
+        let mut senders = self.lock(&self.0.watched);
+        let receiver = senders.entry(watched).or_insert_with(|| watch::Sender::new(0)).subscribe();
+        Watch { hints: self.clone(), watched, receiver }
     }
 
     /// Pieces of the session's answers while they grow in this process, from now on.
@@ -173,9 +183,9 @@ impl Hints {
                 "job" => self.deliver(Hint::Job),
                 "delivery" => self.deliver(Hint::Delivery),
                 "control" => self.deliver(Hint::Control),
-                session => {
-                    if let Ok(session) = Uuid::try_parse(session) {
-                        self.deliver(Hint::Log(Id::from_uuid(session)));
+                id => {
+                    if let Ok(id) = Uuid::try_parse(id) {
+                        self.wake(id);
                     }
                 }
             }
@@ -184,14 +194,18 @@ impl Hints {
 
     fn deliver(&self, hint: Hint) {
         match hint {
-            Hint::Log(session) => {
-                if let Some(sender) = self.lock(&self.0.sessions).get(&session) {
-                    sender.send_modify(|count| *count += 1);
-                }
-            }
+            Hint::Log(session) => self.wake(session.uuid()),
+            Hint::List(tenant) => self.wake(tenant.uuid()),
             Hint::Job => self.0.jobs.notify_one(),
             Hint::Delivery => self.0.deliveries.notify_one(),
             Hint::Control => self.0.controls.notify_one(),
+        }
+    }
+
+    /// Wakes who watches a log or a list. Ids are unique across kinds.
+    fn wake(&self, watched: Uuid) {
+        if let Some(sender) = self.lock(&self.0.watched).get(&watched) {
+            sender.send_modify(|count| *count += 1);
         }
     }
 
@@ -199,7 +213,7 @@ impl Hints {
         self.0.jobs.notify_one();
         self.0.deliveries.notify_one();
         self.0.controls.notify_one();
-        for sender in self.lock(&self.0.sessions).values() {
+        for sender in self.lock(&self.0.watched).values() {
             sender.send_modify(|count| *count += 1);
         }
     }
@@ -224,10 +238,10 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut sessions = self.hints.lock(&self.hints.0.sessions);
+        let mut senders = self.hints.lock(&self.hints.0.watched);
         // This watch itself is still counted.
-        if sessions.get(&self.session).is_some_and(|sender| sender.receiver_count() <= 1) {
-            sessions.remove(&self.session);
+        if senders.get(&self.watched).is_some_and(|sender| sender.receiver_count() <= 1) {
+            senders.remove(&self.watched);
         }
     }
 }
@@ -242,6 +256,7 @@ fn payloads(process: Uuid, batch: HashSet<Hint>) -> Vec<String> {
         }
         match hint {
             Hint::Log(session) => write!(payload, " {}", session.uuid().simple()),
+            Hint::List(tenant) => write!(payload, " {}", tenant.uuid().simple()),
             Hint::Job => write!(payload, " job"),
             Hint::Delivery => write!(payload, " delivery"),
             Hint::Control => write!(payload, " control"),
@@ -270,7 +285,7 @@ mod tests {
         watch.changed().await;
         hints.job().await;
         drop(watch);
-        assert!(hints.lock(&hints.0.sessions).is_empty());
+        assert!(hints.lock(&hints.0.watched).is_empty());
     }
 
     #[test]

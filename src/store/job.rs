@@ -266,6 +266,7 @@ impl Store {
 
     /// Gives a job back, ready after `delay`, or at once for a cancel that came while
     /// it was held: that one saw a holder and woke nobody. Nothing happens when it is lost.
+    /// Who waits for a time is shown so in the list of sessions.
     pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
         sqlx::query(
             "with s as (
@@ -273,6 +274,11 @@ impl Store {
                 from session
                 where tenant_id = $1 and session_id = $2
                 for update
+             ), listed as (
+                update session
+                set listed_in = pg_current_xact_id()
+                from s
+                where tenant_id = $1 and session_id = $2 and $3 = 'turn' and $5 > 0
              )
              update job
              set worker_id = null,

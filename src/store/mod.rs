@@ -22,6 +22,7 @@ pub mod hook;
 pub mod idempotency;
 pub mod job;
 pub mod key;
+pub mod listing;
 pub mod migrate;
 pub mod node;
 pub mod notice;

@@ -21,6 +21,11 @@ impl Tx {
             .bind(session.id.uuid())
             .execute(self.connection())
             .await?;
+        sqlx::query("insert into removal (tenant_id, session_id) values ($1, $2)")
+            .bind(tenant)
+            .bind(session.id.uuid())
+            .execute(self.connection())
+            .await?;
         // Its own key may name another session now, and so may those of its messages.
         sqlx::query(
             "delete from idempotency

@@ -184,7 +184,8 @@ with s as (
         sandbox_memory_micros = sandbox_memory_micros + $34,
         fee_micros = fee_micros + $35,
         unpriced_steps = unpriced_steps + $36,
-        active_seconds = active_seconds + coalesce($25, 0)
+        active_seconds = active_seconds + coalesce($25, 0),
+        listed_in = case when $17 is not null or $19 is not null then pg_current_xact_id() else listed_in end
     where tenant_id = $1
       and session_id = $2
       and epoch = $3

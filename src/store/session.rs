@@ -219,6 +219,19 @@ impl Tx {
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }
 
+    /// Those of these sessions that are there, in no order.
+    pub async fn sessions_of(&mut self, ids: &[SessionId]) -> Result<Vec<Session>> {
+        let tenant = self.tenant;
+        let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
+        let rows: Vec<Row> = sqlx::query_as(columns!("where tenant_id = $1 and session_id = any($2)"))
+            .bind(tenant.uuid())
+            .bind(ids)
+            .fetch_all(self.connection())
+            .await?;
+        let turns = turns_of(self.connection(), tenant, &rows).await?;
+        rows.into_iter().map(|row| row.session(&turns)).collect()
+    }
+
     /// Stores a new session with the turns that its first events made.
     ///
     /// # Errors
@@ -284,7 +297,7 @@ impl Tx {
              set title = $3, metadata = $4::json, limits = $5::json, status = $6, head = $7, input_head = $8,
                  input_cursor = $9, running_turn_id = $10, queued_turn_id = $11, cancel_turn_id = $12,
                  ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
-                 stopped_by = $17::json, stopped_at = $18,
+                 stopped_by = $17::json, stopped_at = $18, listed_in = pg_current_xact_id(),
                  epoch = epoch + case when $6 = 'archived' then 1 else 0 end
              where tenant_id = $1 and session_id = $2",
         )

@@ -34,10 +34,10 @@ pub(super) struct Follower {
 }
 
 /// Counts a stream for as long as it is there.
-struct Open;
+pub(super) struct Open;
 
 impl Open {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         metrics::gauge!("sojourn_streams").increment(1.0);
         Self
     }

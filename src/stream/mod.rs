@@ -8,6 +8,8 @@
 mod feed;
 mod follower;
 mod frame;
+mod list;
+mod view;
 
 use std::sync::Arc;
 
@@ -22,6 +24,8 @@ use crate::{
 };
 
 pub use frame::{Frame, Item};
+pub use list::{Position, Roll, RollFrame};
+pub use view::{view, views};
 
 /// The streams of a process. Cheap to clone.
 #[derive(Clone)]
@@ -29,6 +33,7 @@ pub struct Streams {
     store: Store,
     hints: Hints,
     feeds: Feeds,
+    lists: list::Feeds,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -58,7 +63,8 @@ impl Streams {
     /// Streams that end when `stop` is cancelled; readers resume elsewhere.
     pub fn new(store: Store, hints: Hints, stop: CancellationToken) -> Self {
         let permits = Arc::new(Semaphore::new(STREAMS_MAX));
-        Self { store, hints, feeds: Feeds::default(), permits, tasks: TaskTracker::new(), stop }
+        let (feeds, lists) = (Feeds::default(), list::Feeds::default());
+        Self { store, hints, feeds, lists, permits, tasks: TaskTracker::new(), stop }
     }
 
     /// Follows a log.
@@ -69,6 +75,14 @@ impl Streams {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
         let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
         self.tasks.spawn(Follower::new(self, tail, frames, permit).run(self.stop.clone()));
+        Ok(reader)
+    }
+
+    /// Follows the list of a tenant's sessions, under the same bounds.
+    pub fn follow_list(&self, roll: Roll) -> Result<mpsc::Receiver<RollFrame>, Full> {
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
+        let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
+        self.tasks.spawn(list::Follower::new(self, roll, frames, permit).run(self.stop.clone()));
         Ok(reader)
     }
 

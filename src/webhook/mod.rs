@@ -16,5 +16,5 @@ pub use self::{
     letter::{Letter, Parts},
     schedule::{Next, next},
     send::{Outcome, send},
-    sign::{Secret, SecretError, sign, verify, verify_github},
+    sign::{Refused, Secret, SecretError, is_signed, sign, verify, verify_github},
 };

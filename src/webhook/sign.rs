@@ -14,8 +14,11 @@ use subtle::{Choice, ConstantTimeEq};
 use zeroize::Zeroizing;
 
 use crate::base::{
-    ExposeSecret, Origin, SecretString, key::WEBHOOK_SECRET_PREFIX, limit::WEBHOOK_SECRET_BYTES_MAX,
-    seal::mac, text::hex,
+    ExposeSecret, Origin, SecretString,
+    key::WEBHOOK_SECRET_PREFIX,
+    limit::{WEBHOOK_SECRET_BYTES_MAX, WEBHOOK_TOLERANCE_SECONDS},
+    seal::mac,
+    text::hex,
 };
 
 /// What a destination's letters are signed with.
@@ -83,7 +86,7 @@ pub fn sign(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String
 
 /// Whether one of the signatures in a `webhook-signature` was made with one of the
 /// secrets. Every pair is looked at, so the time it takes tells nothing.
-pub fn verify(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8], signatures: &str) -> bool {
+pub fn is_signed(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8], signatures: &str) -> bool {
     let mut found = Choice::from(0);
     for secret in secrets {
         let expected = sign(std::slice::from_ref(secret), id, timestamp, body);
@@ -104,6 +107,42 @@ pub fn verify_github(secrets: &[Secret], body: &[u8], signature: &str) -> bool {
         found |= expected.as_bytes().ct_eq(signature.as_bytes());
     }
     found.into()
+}
+
+/// Why a letter is not believed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Refused {
+    #[error("its signature is not made with this secret")]
+    Signature,
+    #[error(
+        "its time is more than {WEBHOOK_TOLERANCE_SECONDS} s from now: an old letter sent again, or a clock that is wrong"
+    )]
+    Time,
+    #[error("its body is too large, was cut, or is no JSON")]
+    Body,
+}
+
+/// Whether a letter was signed with `secret`, and lately. `now` is in seconds since 1970.
+///
+/// # Errors
+/// `Signature`, or `Time` for one that is good and too far from `now`.
+pub fn verify(
+    secret: &Secret,
+    id: &str,
+    timestamp: &str,
+    signature: &str,
+    body: &[u8],
+    now: i64,
+) -> Result<(), Refused> {
+    let signed_at: i64 = timestamp.parse().map_err(|_| Refused::Signature)?;
+    if !is_signed(std::slice::from_ref(secret), id, signed_at, body, signature) {
+        return Err(Refused::Signature);
+    }
+    if signed_at.abs_diff(now) > WEBHOOK_TOLERANCE_SECONDS.unsigned_abs() {
+        Err(Refused::Time)
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -159,14 +198,16 @@ mod tests {
         let (old, new, other) = (secret("whsec_b2xk"), secret("whsec_bmV3"), secret("whsec_eHl6"));
         let both = sign(&[new.clone(), old.clone()], "msg_1", 7, b"body");
         for secrets in [vec![old.clone()], vec![new.clone()], vec![other.clone(), old.clone()]] {
-            assert!(verify(&secrets, "msg_1", 7, b"body", &both));
+            assert!(is_signed(&secrets, "msg_1", 7, b"body", &both));
         }
-        assert!(!verify(&[other], "msg_1", 7, b"body", &both) && !verify(&[], "msg_1", 7, b"body", &both));
+        assert!(
+            !is_signed(&[other], "msg_1", 7, b"body", &both) && !is_signed(&[], "msg_1", 7, b"body", &both)
+        );
         for (id, at, body) in [("msg_2", 7, b"body"), ("msg_1", 8, b"body"), ("msg_1", 7, b"Body")] {
-            assert!(!verify(std::slice::from_ref(&new), id, at, body, &both));
+            assert!(!is_signed(std::slice::from_ref(&new), id, at, body, &both));
         }
         for bad in ["", "v1,", "v1", &both[3..20]] {
-            assert!(!verify(std::slice::from_ref(&new), "msg_1", 7, b"body", bad), "{bad}");
+            assert!(!is_signed(std::slice::from_ref(&new), "msg_1", 7, b"body", bad), "{bad}");
         }
     }
 
@@ -179,5 +220,25 @@ mod tests {
         assert!(!verify_github(std::slice::from_ref(&known), b"Hello, World?", given));
         assert!(!verify_github(std::slice::from_ref(&known), b"Hello, World!", &given.to_uppercase()));
         assert!(!verify_github(&[known], b"Hello, World!", ""));
+    }
+
+    #[test]
+    fn a_letter_is_believed_with_either_secret_and_only_for_a_while() {
+        let (old, new) = (secret("whsec_b2xk"), secret("whsec_bmV3"));
+        let signature = sign(&[new.clone(), old.clone()], "msg_1", 1_000, b"{}");
+        for known in [&old, &new] {
+            assert_eq!(verify(known, "msg_1", "1000", &signature, b"{}", 1_300), Ok(()));
+            assert_eq!(verify(known, "msg_1", "1000", &signature, b"{}", 1_301), Err(Refused::Time));
+        }
+        for (known, id, timestamp, body) in [
+            (&secret("whsec_eA=="), "msg_1", "1000", "{}"),
+            (&old, "msg_2", "1000", "{}"),
+            (&old, "msg_1", "1001", "{}"),
+            (&old, "msg_1", "", "{}"),
+            (&old, "msg_1", "1000", "{} "),
+        ] {
+            let verified = verify(known, id, timestamp, &signature, body.as_bytes(), 1_000);
+            assert_eq!(verified, Err(Refused::Signature), "{id} {timestamp} {body}");
+        }
     }
 }

@@ -14,6 +14,7 @@ pub mod hook;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod listing;
 pub mod operation;
 pub mod organization;
 pub mod page;

@@ -214,3 +214,209 @@ async fn a_schedule_is_looked_after_from_the_command_line() {
     assert_eq!(refused.status.code(), Some(1));
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_environment_is_made_changed_and_given_a_secret() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let made = run(
+        &service,
+        &[
+            "environment",
+            "create",
+            "--name",
+            "e",
+            "--cpus",
+            "1",
+            "--allow",
+            "api.example.com",
+            "--env",
+            "CI=true",
+        ],
+        "",
+    );
+    let environment = text(&made).trim().to_owned();
+    assert!(environment.starts_with("env_"), "{made:?}");
+    assert!(run(&service, &["environment", "update", &environment, "--memory", "1Gi"], "").status.success());
+    let secret = ["environment", "set-secret", &environment, "TOKEN", "--host", "api.example.com"];
+    let stored = run(&service, &secret, "value-of-the-secret\n");
+    assert!(stored.status.success(), "{stored:?}");
+    let found: Value =
+        serde_json::from_slice(&run(&service, &["environment", "get", &environment], "").stdout)
+            .expect("JSON");
+    let config = &found["config"];
+    assert_eq!(
+        (&config["cpus"], &config["memory"], &config["env"]["CI"]),
+        (&json!(1.0), &json!("1Gi"), &json!("true"))
+    );
+    assert_eq!(found["secrets"], json!([{ "name": "TOKEN", "hosts": ["api.example.com"] }]));
+    let listed = run(&service, &["environment", "list"], "");
+    assert!(
+        text(&listed).contains("api.example.com") && !format!("{listed:?}{stored:?}").contains("value-of")
+    );
+    let gone = run(&service, &["environment", "remove-secret", &environment, "OTHER"], "");
+    assert!(gone.status.code() == Some(1) && String::from_utf8_lossy(&gone.stderr).contains("no secret"));
+    assert!(run(&service, &["environment", "remove-secret", &environment, "TOKEN"], "").status.success());
+    assert!(run(&service, &["environment", "delete", &environment], "").status.success());
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_printed_once_and_opens_until_it_is_revoked() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let create = ["key", "create", "--name", "k", "--scope", "sessions:*,keys:read", "--expires-in", "30"];
+    let made = run(&service, &create, "");
+    let secret = text(&made).trim().to_owned();
+    assert!(secret.starts_with("sjk_live_"), "{made:?}");
+    let told = String::from_utf8_lossy(&made.stderr).into_owned();
+    let key = told.split_whitespace().next().expect("an id").to_owned();
+    let as_it = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        command.args(words).env("SOJOURN_URL", &service.base).env("SOJOURN_API_KEY", &secret);
+        command.output().expect("the binary runs")
+    };
+    let listed = text(&as_it(&["key", "list"]));
+    assert!(listed.contains("sessions:*,keys:read") && !listed.contains(&secret), "{listed}");
+    assert_eq!(as_it(&["key", "revoke", &key]).status.code(), Some(1), "it has no such scope");
+    let rotated = run(&service, &["key", "rotate", &key, "--overlap", "60", "--json"], "");
+    let rotated: Value = serde_json::from_slice(&rotated.stdout).expect("JSON");
+    assert!(rotated["key"].as_str().is_some_and(|new| new != secret));
+    assert!(run(&service, &["key", "revoke", &key], "").status.success());
+    let refused = as_it(&["session", "list"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("401"), "{refused:?}");
+    let audit = text(&run(&service, &["audit", "--action", "key.*"], ""));
+    assert!(["key.created", "key.rotated", "key.revoked"].iter().all(|act| audit.contains(act)), "{audit}");
+    let exported = text(&run(&service, &["audit", "export"], ""));
+    assert!(exported.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()) && exported.len() > 100);
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_are_received_verified_and_printed_here() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let listen = ["webhook", "listen", "--types", "webhook.test,turn.completed", "--count", "2", "--json"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+    command.args(listen).env("SOJOURN_URL", &service.base).env("SOJOURN_API_KEY", KEY);
+    let mut listening =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut told = std::io::BufReader::new(listening.stderr.take().expect("a pipe"));
+    let mut first = String::new();
+    std::io::BufRead::read_line(&mut told, &mut first).expect("a line");
+    assert!(first.starts_with("listening on http://127.0.0.1:"), "{first}");
+    let webhooks = owner.get("/webhooks").await.ok();
+    let webhook = webhooks["data"][0]["id"].as_str().expect("a webhook").to_owned();
+    let tested = run(&service, &["webhook", "test", &webhook], "");
+    assert!(text(&tested).starts_with("dlv_"), "{tested:?}");
+    let session = owner.play(json!([{ "text": "done" }])).await;
+    let ended = tokio::task::spawn_blocking(|| listening.wait_with_output().expect("it ends"));
+    let ended = ended.await.expect("the wait does not panic");
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let letters: Vec<Value> =
+        text(&ended).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let mut types: Vec<_> = letters.iter().map(|letter| letter["type"].as_str().expect("a type")).collect();
+    types.sort_unstable();
+    assert_eq!(types, ["turn.completed", "webhook.test"]);
+    assert!(letters.iter().any(|letter| letter["sessionId"] == session.as_str()));
+    assert_eq!(owner.get("/webhooks").await.ok()["data"], json!([]), "it removed what it had made");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_with_another_signature_is_refused_and_told() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let url = format!("http://127.0.0.1:{port}/");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+    command.args(["webhook", "listen", "--secret-stdin", "--count", "1", "--port", &port.to_string()]);
+    command.env("SOJOURN_URL", &service.base).env("SOJOURN_API_KEY", KEY);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut listening = command.spawn().expect("the binary runs");
+    listening.stdin.take().expect("a pipe").write_all(b"whsec_YW5vdGhlciBzZWNyZXQ=\n").expect("it reads");
+    let made = run(&service, &["webhook", "create", &url, "--types", "webhook.test"], "");
+    assert!(text(&made).starts_with("whsec_"), "{made:?}");
+    let webhook = String::from_utf8_lossy(&made.stderr).split(';').next().expect("an id").to_owned();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {}
+    assert!(run(&service, &["webhook", "test", &webhook], "").status.success());
+    let ended = listening.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        ended.stdout.is_empty() && String::from_utf8_lossy(&ended.stderr).contains("refused"),
+        "{ended:?}"
+    );
+    let delivery = loop {
+        let page = run(&service, &["webhook", "deliveries", &webhook, "--status", "failed", "--json"], "");
+        let page: Value = serde_json::from_slice(&page.stdout).unwrap_or_else(|_| panic!("{page:?}"));
+        if let Some(id) = page["data"][0]["id"].as_str() {
+            break id.to_owned();
+        }
+    };
+    let tries = text(&run(&service, &["webhook", "delivery", &webhook, &delivery], ""));
+    assert!(tries.contains("401") && tries.contains("webhook.test"), "{tries}");
+    assert!(run(&service, &["webhook", "redeliver", &webhook, &delivery], "").status.success());
+    assert!(run(&service, &["webhook", "update", &webhook, "--disable"], "").status.success());
+    assert!(text(&run(&service, &["webhook", "list"], "")).contains("false"));
+    assert!(text(&run(&service, &["webhook", "rotate", &webhook], "")).starts_with("whsec_"));
+    assert!(run(&service, &["webhook", "delete", &webhook], "").status.success());
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_leaves_comes_back_and_is_summed_up() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let session = owner.play(json!([{ "text": "done" }])).await;
+    owner.settled(&session, 1).await;
+    let file = ground.data_dir.path().join("session.ndjson");
+    let to = file.to_str().expect("UTF-8");
+    assert!(sojourn(&service, &["export", &session, "--output", to]).status.success());
+    assert_eq!(text(&sojourn(&service, &["export", &session])), fs::read_to_string(&file).expect("a file"));
+    let imported = text(&sojourn(&service, &["import", to]));
+    let found = owner.get(&format!("/sessions/{}", imported.trim())).await.ok();
+    assert_eq!(found["source"], "import");
+    let cut = ground.data_dir.path().join("cut.ndjson");
+    let whole = fs::read_to_string(&file).expect("a file");
+    fs::write(&cut, &whole[..whole.len() / 2]).expect("a file");
+    assert_eq!(sojourn(&service, &["import", cut.to_str().expect("UTF-8")]).status.code(), Some(1));
+    assert!(text(&sojourn(&service, &["usage", &session])).contains("(all)"));
+    let usage = text(&run(&service, &["usage", "--by", "day,model"], ""));
+    assert!(usage.starts_with("DAY") && usage.contains("scripted/inline"), "{usage}");
+    let asking =
+        owner.play(json!([{ "tools": [{ "tool": "ask", "input": { "question": "Which?" } }] }, {}])).await;
+    assert_eq!(sojourn(&service, &["get", &asking, "--watch"]).status.code(), Some(3));
+    assert!(sojourn(&service, &["answer", &asking, "this one", "--watch"]).status.success());
+    let nothing = sojourn(&service, &["answer", &asking, "again"]);
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("asks nothing"), "{nothing:?}");
+    assert!(sojourn(&service, &["delete", imported.trim()]).status.success());
+    owner.get(&format!("/sessions/{}", imported.trim())).await.error(404);
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_list_goes_on_with_every_change() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let first = owner.play(json!([{ "text": "done" }])).await;
+    owner.settled(&first, 1).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+    command.args(["session", "list", "--watch", "--json"]).env("SOJOURN_URL", &service.base);
+    let mut watching =
+        command.env("SOJOURN_API_KEY", KEY).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let lines = std::io::BufReader::new(watching.stdout.take().expect("a pipe"));
+    let mut frames = std::io::BufRead::lines(lines)
+        .map(|line| serde_json::from_str::<Value>(&line.expect("a line")).expect("JSON"));
+    assert_eq!(frames.next().expect("a frame")["session"]["id"], first.as_str());
+    assert_eq!(frames.next().expect("a frame")["type"], "list.current");
+    let second = owner.play(json!([{ "text": "done" }])).await;
+    let settled = frames.find(|frame| frame["session"]["status"] == "idle").expect("a frame");
+    assert_eq!(settled["session"]["id"], second.as_str());
+    watching.kill().expect("it runs");
+    watching.wait().expect("it ends");
+    service.stop().await;
+}

@@ -1,5 +1,5 @@
 // The frame of every page: who is signed in, where one can go, what an address shows.
-import { useSyncExternalStore } from "react";
+import { useEffect, useRef, useSyncExternalStore } from "react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { Link, Route, Router, Switch } from "wouter";
 import { Failure } from "./api/failure";
@@ -9,9 +9,14 @@ import { Empty } from "./parts/basics";
 import { useHashPath } from "./parts/location";
 import { AgentPage } from "./pages/agent";
 import { AgentsPage } from "./pages/agents";
+import { AuditPage } from "./pages/audit";
 import { CredentialsPage } from "./pages/credentials";
+import { EnvironmentsPage } from "./pages/environments";
+import { KeysPage } from "./pages/keys";
 import { SessionsPage } from "./pages/sessions";
 import { SignInPage } from "./pages/sign-in";
+import { UsagePage } from "./pages/usage";
+import { WebhooksPage } from "./pages/webhooks";
 import { SessionPage } from "./session/page";
 
 /** A refusal stays one when it is asked again; only what passes by itself is. */
@@ -28,7 +33,12 @@ const queries = new QueryClient({
 const PLACES = [
   ["/", "Sessions"],
   ["/agents", "Agents"],
+  ["/environments", "Environments"],
   ["/credentials", "Credentials"],
+  ["/webhooks", "Webhooks"],
+  ["/keys", "Keys"],
+  ["/usage", "Usage"],
+  ["/audit", "Audit"],
 ] as const;
 
 export function App() {
@@ -74,7 +84,12 @@ function Frame() {
           <Route path="/sessions/:id/:tab?">{({ id, tab }) => <SessionPage key={id} id={id} tab={tab} />}</Route>
           <Route path="/agents" component={AgentsPage} />
           <Route path="/agents/:id">{({ id }) => <AgentPage key={id} id={id} />}</Route>
+          <Route path="/environments" component={EnvironmentsPage} />
           <Route path="/credentials" component={CredentialsPage} />
+          <Route path="/webhooks" component={WebhooksPage} />
+          <Route path="/keys" component={KeysPage} />
+          <Route path="/usage" component={UsagePage} />
+          <Route path="/audit" component={AuditPage} />
           <Route>
             <Empty title="There is no such page">
               <p>
@@ -91,8 +106,13 @@ function Frame() {
 function Place({ href, name }: { href: string; name: string }) {
   const [here] = useHashPath();
   const isHere = href === "/" ? here === "/" || here.startsWith("/sessions") : here.startsWith(href);
+  const link = useRef<HTMLAnchorElement>(null);
+  useEffect(() => {
+    // On a phone the navigation is wider than the page.
+    if (isHere) link.current?.scrollIntoView({ inline: "center", block: "nearest" });
+  }, [isHere]);
   return (
-    <Link href={href} aria-current={isHere ? "page" : undefined}>
+    <Link ref={link} href={href} aria-current={isHere ? "page" : undefined}>
       {name}
     </Link>
   );

@@ -55,6 +55,11 @@ test("no text of an agent or a tenant becomes markup or script", async ({ reader
   await service.until(session, "idle");
   await service.call("POST", "/credentials", { provider: "other", key: "sk-hostile-0001", name: SHORT, base_url: "https://models.example/" });
 
+  await service.call("POST", "/keys", { name: SHORT, scopes: ["sessions:read"] });
+  await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, hooks: { post_start: ALL } } });
+  const hook = await service.call("POST", "/webhooks", { url: `https://receiver.example/?q=<img src=x onerror="window.hit=14">`, types: [SHORT.slice(0, 60)] });
+  await service.call("POST", `/webhooks/${hook.id}/test`);
+
   const clean = async () => {
     const found = await reader.evaluate(() => ({
       hit: (window as unknown as { hit?: number }).hit,
@@ -96,8 +101,24 @@ test("no text of an agent or a tenant becomes markup or script", async ({ reader
   await reader.goto(`${service.url}/#/agents/${agent.id}`);
   await expect(reader.getByRole("heading", { name: SHORT })).toBeVisible();
   await clean();
-  await reader.goto(`${service.url}/#/credentials`);
-  await expect(reader.getByText(SHORT)).toBeVisible();
+  for (const page of ["credentials", "keys", "environments"]) {
+    await reader.goto(`${service.url}/#/${page}`);
+    await expect(reader.getByText(SHORT)).toBeVisible();
+    await clean();
+  }
+  await reader.getByRole("listitem").filter({ hasText: SHORT }).getByRole("button", { name: "Edit" }).click();
+  await clean();
+  await reader.keyboard.press("Escape");
+  await reader.goto(`${service.url}/#/webhooks`);
+  await reader.getByRole("button", { name: "webhook.test" }).first().click();
+  await clean();
+  await service.call("DELETE", `/webhooks/${hook.id}`);
+  await reader.goto(`${service.url}/#/audit`);
+  await expect(reader.getByText(SHORT).first()).toBeVisible();
+  await clean();
+  await reader.goto(`${service.url}/#/usage`);
+  await reader.getByRole("combobox", { name: "By", exact: true }).selectOption("agent");
+  await expect(reader.getByText(SHORT).first()).toBeVisible();
   await clean();
 });
 

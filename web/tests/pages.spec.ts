@@ -13,7 +13,7 @@ async function look(page: Page, name: string): Promise<void> {
   await accessible(page);
   const [wide, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
   expect(wide, `${name} is wider than its window`).toBeLessThanOrEqual(window ?? 0);
-  const isKept = name.endsWith("-light") || /^(session|sessions|agent)-(dark|phone)$/.test(name);
+  const isKept = (name.endsWith("-light") && !name.startsWith("new-in-")) || /^(session|sessions|agent|usage)-(dark|phone)$/.test(name);
   if (process.env.SOJOURN_SCREENSHOTS && isKept) await page.screenshot({ path: `../docs/screenshots/${name}.png` });
 }
 
@@ -68,6 +68,29 @@ for (const { name, scheme, width, height } of LOOKS) {
     await page.goto(`${service.url}/#/credentials`);
     await expect(page.getByText(`key by ${name}`)).toBeVisible();
     await look(page, `credentials-${name}`);
+
+    const [hook] = (await service.call("GET", "/webhooks")).data as { id: string }[];
+    if (!hook) {
+      const made = await service.call("POST", "/webhooks", { url: "https://receiver.example/sojourn", types: ["turn.completed"] });
+      await service.call("POST", `/webhooks/${made.id}/test`);
+      await service.call("POST", "/keys", { name: "the back-end", scopes: ["sessions:*", "agents:read"] });
+      await service.call("POST", "/environments", {
+        name: "github, one repository",
+        config: { memory: "1Gi", network: { allow: [{ host: "api.github.com", methods: ["GET"], path_prefix: "/repos/acme" }] } },
+        secrets: [{ name: "GITHUB_TOKEN", value: "ghp_of_the_test", hosts: ["api.github.com"] }],
+      });
+    }
+    const places = { webhooks: "webhook.test", keys: "the back-end", environments: "GITHUB_TOKEN", usage: "In these days", audit: "key.created" };
+    for (const [place, sign] of Object.entries(places)) {
+      await page.goto(`${service.url}/#/${place}`);
+      await expect(page.getByText(sign).first()).toBeVisible();
+      await look(page, `${place}-${name}`);
+      const makes = { webhooks: "Add a webhook", keys: "New key", environments: "New environment" }[place];
+      if (!makes) continue;
+      await page.getByRole("button", { name: makes }).click();
+      await look(page, `new-in-${place}-${name}`);
+      await page.keyboard.press("Escape");
+    }
 
     await page.getByRole("button", { name: "Sign out" }).click();
     await page.getByText("Where is my key?").click();

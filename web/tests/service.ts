@@ -103,6 +103,9 @@ export class Service {
 
 /** Takes webhooks and remembers them. */
 export class Receiver {
+  /** Whether it answers every letter with 500. */
+  fails = false;
+
   private constructor(
     private readonly server: Server,
     readonly url: string,
@@ -111,17 +114,19 @@ export class Receiver {
 
   static async start(): Promise<Receiver> {
     const letters: Receiver["letters"] = [];
+    let receiver: Receiver | undefined;
     const server = createServer((request, response) => {
       let text = "";
       request.on("data", (chunk) => (text += chunk));
       request.on("end", () => {
         letters.push({ id: String(request.headers["webhook-id"]), body: JSON.parse(text) });
-        response.writeHead(204).end();
+        response.writeHead(receiver?.fails ? 500 : 204).end();
       });
     });
     await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
     const { port } = server.address() as AddressInfo;
-    return new Receiver(server, `http://127.0.0.1:${port}/hook`, letters);
+    receiver = new Receiver(server, `http://127.0.0.1:${port}/hook`, letters);
+    return receiver;
   }
 
   stop(): void {

@@ -1,12 +1,16 @@
 //! `sojourn session ...`: create, follow, steer and end sessions.
 
 mod watch;
+mod whole;
 
+use std::path::PathBuf;
+
+use anyhow::bail;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    client::{Client, Connection},
+    client::{Client, Connection, query},
     print,
 };
 
@@ -26,17 +30,25 @@ pub enum Session {
         /// One session per key
         #[arg(long)]
         key: Option<String>,
+        /// Id or name of the environment that its sandbox is made of
+        #[arg(long)]
+        environment: Option<String>,
         /// Follow it until its turn is over; the exit code says how it ended
         #[arg(long)]
         watch: bool,
     },
-    /// List sessions, newest first
+    /// List sessions, newest first; with --watch, go on with every change until interrupted
     List {
         /// queued, running, awaiting_input, idle, failed or archived
         #[arg(long)]
         status: Option<String>,
+        /// Id of an agent
+        #[arg(long)]
+        agent: Option<String>,
         #[arg(long, default_value_t = 20)]
         limit: u32,
+        #[arg(long)]
+        watch: bool,
     },
     /// Show a session; with --watch, follow it until it is settled
     Get {
@@ -54,10 +66,33 @@ pub enum Session {
         #[arg(long)]
         watch: bool,
     },
+    /// Answer the question that a session waits with
+    Answer {
+        session: String,
+        text: String,
+        #[arg(long)]
+        watch: bool,
+    },
     /// Ask the running turn to end, and end the queued one
     Cancel { session: String },
     /// Close a session for good
     Archive { session: String },
+    /// Write a session with its whole log as NDJSON
+    Export {
+        session: String,
+        /// Where to; standard output by default
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Read what an export wrote, as a new session
+    Import {
+        /// - for standard input
+        file: PathBuf,
+    },
+    /// Delete a session with everything that it has; there is no way back
+    Delete { session: String },
+    /// Show what a session used, of each model
+    Usage { session: String },
     /// Change title or limits: only what is named
     Update {
         session: String,
@@ -92,9 +127,10 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
     let client = connection.client()?;
     let json = connection.json;
     match command {
-        Session::Create { agent, input, title, key, watch } => {
+        Session::Create { agent, input, title, key, environment, watch } => {
             let mut body = json!({ "agent": agent });
-            for (name, value) in [("input", input), ("title", title), ("key", key)] {
+            let fields = [("input", input), ("title", title), ("key", key), ("environment", environment)];
+            for (name, value) in fields {
                 if let Some(value) = value {
                     body[name] = value.into();
                 }
@@ -107,9 +143,12 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             }
             show(&created["session"], json, &id);
         }
-        Session::List { status, limit } => {
-            let status = status.map(|status| format!("&status={status}")).unwrap_or_default();
-            list(&client.get(&format!("/sessions?limit={limit}{status}")).await?, json);
+        Session::List { status, agent, limit, watch } => {
+            let query = query([("status", status), ("agent", agent), ("limit", Some(limit.to_string()))]);
+            if watch {
+                return watch::list(&client, &query, json).await;
+            }
+            list(&client.get(&format!("/sessions{query}")).await?, json);
         }
         Session::Get { session, watch: true } => {
             return watch::until_settled(&client, &session, 0, json).await;
@@ -119,25 +158,25 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
         }
         Session::Steer { session, text, interrupt, watch } => {
             let mode = if interrupt { "interrupt" } else { "queue" };
-            let body = json!({ "text": text, "mode": mode });
-            let steered = client.post(&format!("/sessions/{session}/messages"), &body).await?;
-            if watch {
-                let seq = steered["event"]["seq"].as_i64().unwrap_or_default();
-                return watch::until_settled(&client, &session, seq - 1, json).await;
-            }
-            show(&steered, json, steered["event"]["id"].as_str().unwrap_or_default());
+            return say(&client, &session, &json!({ "text": text, "mode": mode }), watch, json).await;
         }
+        Session::Answer { session, text, watch } => {
+            let status = client.get(&format!("/sessions/{session}")).await?["status"].clone();
+            if status != "awaiting_input" {
+                bail!(
+                    "the session is {}, it asks nothing; `steer` sends a message all the same",
+                    print::cell(&status)
+                );
+            }
+            return say(&client, &session, &json!({ "text": text }), watch, json).await;
+        }
+        Session::Export { session, output } => whole::export(&client, &session, output).await?,
+        Session::Import { file } => whole::import(&client, &file, json).await?,
+        Session::Delete { session } => drop(client.delete(&format!("/sessions/{session}")).await?),
+        Session::Usage { session } => whole::usage(&client, &session, json).await?,
         Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
         Session::Archive { session } => act(&client, &session, "archive", json).await?,
-        Session::Update { session, title, limits } => {
-            let mut body = json!({});
-            if let Some(title) = title {
-                body["title"] = title.into();
-            }
-            limits.write(&mut body);
-            let changed = client.patch(&format!("/sessions/{session}"), &body).await?;
-            show(&changed, json, &session);
-        }
+        Session::Update { session, title, limits } => update(&client, &session, title, limits, json).await?,
         Session::Result { session } => result(&client, &session, json).await?,
         Session::Turns { session } => turns(&client.get(&format!("/sessions/{session}/turns")).await?, json),
         Session::Events { session, follow, after, level, kind } => {
@@ -145,6 +184,34 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             watch::events(&client, &session, wanted, follow).await?;
         }
     }
+    Ok(0)
+}
+
+async fn update(
+    client: &Client,
+    session: &str,
+    title: Option<String>,
+    limits: super::agent::Limits,
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut body = json!({});
+    if let Some(title) = title {
+        body["title"] = title.into();
+    }
+    limits.write(&mut body);
+    let changed = client.patch(&format!("/sessions/{session}"), &body).await?;
+    show(&changed, json, session);
+    Ok(())
+}
+
+/// Sends a message; watched, the exit code is that of the turn that reads it.
+async fn say(client: &Client, session: &str, body: &Value, watch: bool, json: bool) -> anyhow::Result<u8> {
+    let steered = client.post(&format!("/sessions/{session}/messages"), body).await?;
+    if watch {
+        let seq = steered["event"]["seq"].as_i64().unwrap_or_default();
+        return watch::until_settled(client, session, seq - 1, json).await;
+    }
+    show(&steered, json, steered["event"]["id"].as_str().unwrap_or_default());
     Ok(0)
 }
 
@@ -162,7 +229,7 @@ async fn result(client: &Client, session: &str, json: bool) -> anyhow::Result<()
 }
 
 fn show(answer: &Value, json: bool, short: &str) {
-    if json { print::document(answer) } else { print::line(short) }
+    print::answer(answer, json, short);
 }
 
 fn list(page: &Value, json: bool) {

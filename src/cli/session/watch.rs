@@ -69,6 +69,38 @@ pub(super) async fn events(
     Ok(())
 }
 
+/// Prints the list's sessions and then every change, a line each; ends only with an error.
+pub(super) async fn list(client: &Client, query: &str, json: bool) -> anyhow::Result<u8> {
+    let mut frames = pin!(client.follow_list(query));
+    while let Some(frame) = frames.next().await {
+        let frame = frame?;
+        if json {
+            print::line(&frame.to_string());
+        } else if let Some(line) = standing(&frame) {
+            print::line(&line);
+        }
+    }
+    Ok(0)
+}
+
+/// A frame of the list in one line.
+fn standing(frame: &Value) -> Option<String> {
+    let session = &frame["session"];
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (id, status, rest) = match frame["type"].as_str()? {
+        "session.listed" => {
+            let finer = word(&session["phase"]);
+            let reason = word(&session["last_turn"]["yield_reason"]);
+            let rest = [finer, reason, word(&session["title"])];
+            let rest: Vec<_> = rest.into_iter().filter(|part| !part.is_empty()).collect();
+            (word(&session["id"]), word(&session["status"]), rest.join("  "))
+        }
+        "session.unlisted" => (word(&frame["id"]), word(&frame["reason"]), String::new()),
+        _ => return None,
+    };
+    Some(print::plain(&format!("{id}  {status:<14}  {rest}")).trim_end().to_owned())
+}
+
 /// Prints the events that are there, page by page; returns the `seq` of the last.
 async fn past(client: &Client, session: &str, wanted: &Wanted<'_>) -> anyhow::Result<i64> {
     let mut after = wanted.after;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     base::{
         ExposeSecret,
-        limit::{HOOK_TOLERANCE_SECONDS, IDEMPOTENCY_KEY_BYTES_MAX, METADATA_BYTES_MAX, TEXT_BYTES_MAX},
+        limit::{IDEMPOTENCY_KEY_BYTES_MAX, METADATA_BYTES_MAX, TEXT_BYTES_MAX, WEBHOOK_TOLERANCE_SECONDS},
         seal::sha256,
         text::hex,
     },
@@ -37,7 +37,7 @@ use crate::{
     journal::Unit,
     store::hook::OpenHook,
     trigger::{self, Opening},
-    webhook::{Secret, verify, verify_github},
+    webhook::{Secret, is_signed, verify_github},
     wire::{ErrorType, hook::HookAnswer},
 };
 
@@ -149,10 +149,10 @@ fn known(app: &App, open: Option<OpenHook>, headers: &HeaderMap, body: &[u8]) ->
             let at = header(headers, "webhook-timestamp").parse::<i64>();
             let now = app.0.journal.origin().now().unix_timestamp();
             let is_recent =
-                at.as_ref().is_ok_and(|at| now.abs_diff(*at) <= HOOK_TOLERANCE_SECONDS.unsigned_abs());
+                at.as_ref().is_ok_and(|at| now.abs_diff(*at) <= WEBHOOK_TOLERANCE_SECONDS.unsigned_abs());
             let id = header(headers, "webhook-id");
             let signatures = header(headers, "webhook-signature");
-            let is_signed = verify(&secrets, &id, at.unwrap_or_default(), body, &signatures);
+            let is_signed = is_signed(&secrets, &id, at.unwrap_or_default(), body, &signatures);
             is_signed && is_recent && !id.is_empty()
         }
     };

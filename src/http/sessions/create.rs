@@ -17,9 +17,7 @@ use crate::{
         destinations,
         error::ApiError,
         openapi::Errors,
-        path,
-        sessions::view::view,
-        tokens,
+        path, tokens,
         write::{Answer, Once},
     },
     journal::Unit,
@@ -27,6 +25,7 @@ use crate::{
         agent::{Agent, Revision},
         idempotency::{Begun, Slot},
     },
+    stream::view,
     trigger::{self, Choice},
     wire::{
         session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},

@@ -1,6 +1,10 @@
-//! List sessions, newest first.
+//! List sessions, newest first, or follow the list.
 
-use axum::{extract::State, http::Uri, response::Response};
+use axum::{
+    extract::State,
+    http::{HeaderMap, Uri},
+    response::Response,
+};
 use serde::Deserialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
@@ -11,13 +15,14 @@ use crate::{
         App,
         auth::{Caller, ReadSessions},
         error::ApiError,
+        events::{StreamMode, full, sse},
         openapi::Errors,
         page::{List, Query, rows},
         path,
-        sessions::view::views,
         write::json,
     },
     store::session::Filter,
+    stream::{Position, Roll, RollFrame, views},
     wire::{Page, session::SessionView},
 };
 
@@ -41,21 +46,38 @@ pub struct SessionQuery {
     /// Rows of the page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the page before; of a stream, the `id` of the frame that was seen
+    /// last.
     pub cursor: Option<String>,
+    /// `sse` follows the list as server-sent events.
+    pub stream: Option<StreamMode>,
 }
 
-const FIELDS: [&str; 8] = ["status", "agent", "key", "after", "before", "overdue", "limit", "cursor"];
+const FIELDS: [&str; 9] =
+    ["status", "agent", "key", "after", "before", "overdue", "limit", "cursor", "stream"];
+/// Names the lists that the cursors are of.
+const PAGES: &str = "sessions";
+const LIVE: &str = "sessions/live";
 
-/// List sessions, newest first; `metadata[name]=value` matches fields of the metadata.
+/// List sessions, newest first, or follow the list with `stream=sse`.
+///
+/// `metadata[name]=value` matches fields of the metadata. A stream says the newest `limit`
+/// sessions (`session.listed`), then `list.current`, then whatever changes status, phase,
+/// title, metadata, limits or turns: `session.listed` with the session as it is now, or
+/// `session.unlisted` when it was deleted or the filters do not let it through any more.
+/// `Last-Event-ID` or `cursor` goes on where a stream ended: no change is missed.
 #[utoipa::path(get, path = "/sessions", tag = "sessions", operation_id = "listSessions",
     params(SessionQuery, ("metadata" = Option<HashMap<String, String>>, Query, style = DeepObject, explode,
-        description = "Fields of the metadata that must have this text, as in `metadata[team]=blue`.")),
-    responses((status = 200, body = Page<SessionView>), Errors))]
+        description = "Fields of the metadata that must have this text, as in `metadata[team]=blue`."),
+        ("Last-Event-ID" = Option<String>, Header,
+        description = "The `id` of a stream's frame that was seen last; the stream goes on behind it.")),
+    responses((status = 200, content(
+        (Page<SessionView> = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn list(
     State(app): State<App>,
     caller: Caller<ReadSessions>,
     Query(query): Query<SessionQuery>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
@@ -69,12 +91,64 @@ pub async fn list(
         overdue: query.overdue,
         below: None,
     };
-    let list = List::new(&app, caller.tenant, "sessions", &filter);
+    if let Some(StreamMode::Sse) = query.stream {
+        return follow(app, caller, filter, rows, last_seen(&headers, query.cursor)?);
+    }
+    let list = List::new(&app, caller.tenant, PAGES, &filter);
     filter.below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let sessions = tx.sessions(&filter, rows as i64 + 1).await?;
     let views = views(&mut tx, sessions).await?;
     Ok(json(&list.page(views, rows, |view| view.id, std::convert::identity)))
+}
+
+fn follow(
+    app: App,
+    caller: Caller<ReadSessions>,
+    filter: Filter,
+    rows: usize,
+    last_seen: Option<(&'static str, String)>,
+) -> Result<Response, ApiError> {
+    if filter.overdue.is_some() {
+        let message = "`overdue` changes by itself and cannot be followed; ask for the list again instead";
+        return Err(ApiError::invalid("overdue", message));
+    }
+    let list = List::new(&app, caller.tenant, LIVE, &filter);
+    let from: Option<Option<Position>> = match &last_seen {
+        // A place that is of another list, or of none, is not gone on from.
+        Some((param, id)) => list.position(Some(id.as_str())).map_err(|_| {
+            ApiError::invalid(
+                *param,
+                format!("`{param}` is not the id of a frame of this stream; leave it out"),
+            )
+        })?,
+        None => None,
+    };
+    let (tenant, from) = (caller.tenant, from.flatten());
+    let roll = Roll { tenant, filter: filter.clone(), rows: rows as i64, from };
+    let frames = app.0.streams.follow_list(roll).map_err(full)?;
+    let named = app.clone();
+    let written = move |frame| match frame {
+        RollFrame::Line { position, json } => {
+            let id = List::new(&named, tenant, LIVE, &filter).spelled(&position);
+            format!("id: {id}\ndata: {json}\n\n")
+        }
+        RollFrame::Alive => ": alive\n\n".to_owned(),
+    };
+    Ok(sse(app, caller.proof, frames, written))
+}
+
+/// Where a stream ended. A browser repeats its first URL: the header is the newer one.
+fn last_seen(
+    headers: &HeaderMap,
+    cursor: Option<String>,
+) -> Result<Option<(&'static str, String)>, ApiError> {
+    let header = headers.get("last-event-id").map(|value| value.to_str());
+    match header.transpose() {
+        Ok(Some(id)) => Ok(Some(("Last-Event-ID", id.to_owned()))),
+        Ok(None) => Ok(cursor.map(|cursor| ("cursor", cursor))),
+        Err(_) => Err(ApiError::invalid("Last-Event-ID", "`Last-Event-ID` is not the id of a frame")),
+    }
 }
 
 /// The `metadata[name]=value` pairs; any other unknown parameter is refused here.

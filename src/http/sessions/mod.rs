@@ -6,7 +6,6 @@ pub mod execs;
 pub mod files;
 pub mod list;
 pub mod steer;
-mod view;
 pub mod whole;
 
 use axum::{extract::State, http::StatusCode, response::Response};
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     domain::{SessionId, Status, decide::Command},
     journal::Unit,
+    stream::view,
     wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
 };
 
@@ -37,7 +37,7 @@ pub async fn get(
     let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let session = tx.session(id).await?;
-    let mut view = view::view(&mut tx, session).await?;
+    let mut view = view(&mut tx, session).await?;
     if view.status == Status::Queued {
         view.queue_position = tx.queue_position(id).await?;
     }
@@ -80,7 +80,7 @@ pub async fn patch(
     };
     let command = Command::Patch { title: change.title, metadata: change.metadata, limits };
     let executed = unit.execute(id, command, &stamp).await?;
-    let view = view::view(unit.tx(), executed.session).await?;
+    let view = view(unit.tx(), executed.session).await?;
     unit.commit().await?;
     Ok(json(&view))
 }
@@ -99,7 +99,7 @@ pub async fn cancel(
     let stamp = caller.stamp(app.0.journal.origin());
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
         let executed = unit.execute(id, Command::Cancel, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &view::view(unit.tx(), executed.session).await?))
+        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
     })
     .await
 }
@@ -123,7 +123,7 @@ pub async fn heartbeat(
         let heartbeat = unit.tx().heartbeat(id).await?;
         let sandbox = heartbeat.filter(|heartbeat| heartbeat.is_due).map(|heartbeat| heartbeat.sandbox);
         let executed = unit.execute(id, Command::Heartbeat { sandbox }, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &view::view(unit.tx(), executed.session).await?))
+        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
     })
     .await
 }
@@ -142,7 +142,7 @@ pub async fn archive(
     let stamp = caller.stamp(app.0.journal.origin());
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
         let executed = unit.archive(id, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &view::view(unit.tx(), executed.session).await?))
+        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
     })
     .await
 }

@@ -193,7 +193,11 @@ with m as (
             else u.cancel_turn_id
         end,
         ended_turn_id = case when m.status is not null then m.turn_id else u.ended_turn_id end,
-        active_seconds = u.active_seconds + coalesce(m.active_seconds, 0)
+        active_seconds = u.active_seconds + coalesce(m.active_seconds, 0),
+        listed_in = case
+            when m.attempt is not null or m.status is not null then pg_current_xact_id()
+            else u.listed_in
+        end
     from fit m
     where u.tenant_id = m.tenant_id
       and u.session_id = m.session_id

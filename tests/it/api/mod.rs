@@ -13,6 +13,7 @@ mod errors;
 mod events;
 mod idempotency;
 mod keys;
+mod listing;
 mod live;
 mod matrix;
 mod paging;

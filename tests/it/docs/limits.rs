@@ -63,7 +63,7 @@ fn shown() -> Vec<(&'static str, String)> {
         ("SCHEDULE_RUN_DAYS", count(limit::SCHEDULE_RUN_DAYS.unsigned_abs().into())),
         ("HOOKS_MAX", count(limit::HOOKS_MAX.unsigned_abs())),
         ("HOOK_MESSAGES_PER_SECOND", count(limit::HOOK_MESSAGES_PER_SECOND.into())),
-        ("HOOK_TOLERANCE_SECONDS", count(limit::HOOK_TOLERANCE_SECONDS.unsigned_abs())),
+        ("WEBHOOK_TOLERANCE_SECONDS", count(limit::WEBHOOK_TOLERANCE_SECONDS.unsigned_abs())),
         ("HOOK_SECRET_BYTES_MIN", bytes(limit::HOOK_SECRET_BYTES_MIN)),
         ("CRON_BYTES_MAX", bytes(limit::CRON_BYTES_MAX)),
         ("REVISITS_PENDING_MAX", count(limit::REVISITS_PENDING_MAX.unsigned_abs())),

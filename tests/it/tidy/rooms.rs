@@ -37,7 +37,8 @@ const MAY_IMPORT: [(&str, &str); 20] = [
     ("web", "base wire"),
     // `serve`, `admin` and `openapi` are the program itself, not a client of it: they
     // name the root, the settings and what the first session plays on.
-    ("cli", "base domain wire app config http model net shutdown store telemetry"),
+    // `webhook listen` verifies letters as they are signed.
+    ("cli", "base domain wire app config http model net shutdown store telemetry webhook"),
 ];
 /// Rooms of the table that are not built yet.
 const TO_COME: [&str; 0] = [];

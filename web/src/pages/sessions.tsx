@@ -1,9 +1,12 @@
 // All sessions, newest first, with their state as it is now.
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
-import { Link, useLocation, useSearchParams } from "wouter";
+import { Link, useLocation } from "wouter";
 import { api, type Schemas, take } from "../api/client";
+import { followList, type ListFrame } from "../api/follow-list";
+import type { Connection } from "../api/stream";
 import { Age, Badge, Empty, Loading, More, Trouble } from "../parts/basics";
+import { useFilters } from "../parts/filters";
 import { short, tokens, words } from "../parts/format";
 import { useAgents } from "./agents";
 import { CreateSession } from "./create-session";
@@ -12,8 +15,10 @@ type Session = Schemas["Session"];
 type Status = Schemas["Status"];
 
 const STATUSES: Status[] = ["queued", "running", "awaiting_input", "idle", "failed", "archived"];
-/** How often the list is read anew while someone looks at it. */
-const REFRESH_MS = 2_000;
+interface Page {
+  data: Session[];
+  next_cursor?: string | null;
+}
 
 interface Filters {
   status?: Status;
@@ -25,50 +30,94 @@ function useSessions(filters: Filters) {
   return useInfiniteQuery({
     queryKey: ["sessions", filters],
     queryFn: ({ pageParam, signal }) =>
-      take(api.GET("/v3/sessions", { params: { query: { ...filters, limit: 50, cursor: pageParam } }, signal })),
+      // The same path can also be a stream, which is asked for otherwise.
+      take(api.GET("/v3/sessions", { params: { query: { ...filters, limit: 50, cursor: pageParam } }, signal })) as Promise<Page>,
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next_cursor ?? undefined,
-    refetchInterval: REFRESH_MS,
     placeholderData: keepPreviousData,
   });
 }
 
+/** What the stream said of each session since it began; null of one that is not listed. */
+type Said = Map<string, Session | null>;
+
+/** Follows the list with these filters. */
+function useLiveSessions(filters: Filters): { said: Said; connection: Connection; error: unknown } {
+  const [live, setLive] = useState({ wanted: "", said: new Map() as Said });
+  const [connection, setConnection] = useState<Connection>("connecting");
+  const [error, setError] = useState<unknown>();
+  const wanted = JSON.stringify(filters);
+  useEffect(() => {
+    const ended = new AbortController();
+    setError(undefined);
+    const onFrames = (frames: ListFrame[]) =>
+      setLive((before) => {
+        const said: Said = new Map(before.wanted === wanted ? before.said : []);
+        for (const frame of frames) {
+          if (frame.type === "session.listed") said.set(frame.session.id, frame.session);
+          if (frame.type === "session.unlisted") said.set(frame.id, null);
+        }
+        return { wanted, said };
+      });
+    followList(JSON.parse(wanted), { onFrames, onConnection: setConnection, signal: ended.signal }).catch(setError);
+    return () => ended.abort();
+  }, [wanted]);
+  return { said: live.wanted === wanted ? live.said : new Map(), connection, error };
+}
+
+/** The pages that were loaded, as they are now. Ids grow with time, so they are the order. */
+function current(pages: Page[], said: Said): Session[] {
+  const sessions = new Map(pages.flatMap((page) => page.data).map((session) => [session.id, session]));
+  const last = pages.at(-1);
+  const oldest = last?.next_cursor ? last.data.at(-1)?.id : undefined;
+  for (const [id, session] of said) {
+    if (session === null) sessions.delete(id);
+    // An older one belongs to a page that was not asked for.
+    else if (oldest === undefined || id >= oldest) sessions.set(id, session);
+  }
+  return [...sessions.values()].sort((one, other) => (one.id < other.id ? 1 : -1));
+}
+
 export function SessionsPage() {
-  const [search, setSearch] = useSearchParams();
+  const [chosen, choose] = useFilters<keyof Filters>();
   const [creating, setCreating] = useState(false);
   const filters: Filters = {
-    status: STATUSES.find((status) => status === search.get("status")),
-    agent: search.get("agent") || undefined,
-    key: search.get("key") || undefined,
+    status: STATUSES.find((status) => status === chosen("status")),
+    agent: chosen("agent"),
+    key: chosen("key"),
   };
   const query = useSessions(filters);
-  const sessions = query.data?.pages.flatMap((page) => page.data) ?? [];
+  const live = useLiveSessions(filters);
+  const sessions = current(query.data?.pages ?? [], live.said);
   const isFiltered = Object.values(filters).some(Boolean);
-  const choose = (name: keyof Filters, value: string) =>
-    setSearch(
-      (search) => {
-        if (value) search.set(name, value);
-        else search.delete(name);
-        return search;
-      },
-      { replace: true },
-    );
   return (
     <>
       <div className="head">
-        <h1>Sessions</h1>
+        <div className="under">
+          <h1>Sessions</h1>
+          <LiveMark connection={live.connection} />
+        </div>
         <button type="button" className="main" onClick={() => setCreating(true)}>
           New session
         </button>
       </div>
       <FilterBar filters={filters} choose={choose} />
-      <Trouble error={query.error} retry={() => query.refetch()} />
+      <Trouble error={query.error ?? live.error} retry={() => query.refetch()} />
       {query.isPending && <Loading />}
       {query.isSuccess && sessions.length === 0 && <NoSessions isFiltered={isFiltered} />}
       {sessions.length > 0 && <Table sessions={sessions} />}
       <More query={query} />
       {creating && <CreateSession onClose={() => setCreating(false)} />}
     </>
+  );
+}
+
+function LiveMark({ connection }: { connection: Connection }) {
+  return (
+    <small className="badge" role="status" data-tone={connection === "live" ? "good" : "warn"}>
+      <i aria-hidden />
+      {{ connecting: "Connecting…", live: "Live", cut: "Reconnecting…" }[connection]}
+    </small>
   );
 }
 

@@ -12,7 +12,8 @@ const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
 export function ago(ts: string, now: number): string {
   const seconds = Math.round((Date.parse(ts) - now) / 1000);
   const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return seconds > -2 && seconds <= 0 ? "now" : relative.format(Math.round(seconds / size), unit);
+  // Clocks differ a little, and this page's ticks once a second.
+  return Math.abs(seconds) < 3 ? "now" : relative.format(Math.round(seconds / size), unit);
 }
 
 export function clock(ts: string): string {
@@ -42,4 +43,10 @@ const KINDS = ["input_tokens", "cache_write_tokens", "cache_read_tokens", "outpu
 /** Every token of a usage, as the limit counts them. */
 export function tokens(usage: Partial<Record<(typeof KINDS)[number], number>>): number {
   return KINDS.reduce((sum, kind) => sum + (usage[kind] ?? 0), 0);
+}
+
+/** Micro-dollars as money: small sums keep the digits that tell them apart. */
+export function dollars(micros: number): string {
+  const digits = micros !== 0 && Math.abs(micros) < 10_000 ? 6 : Math.abs(micros) < 1_000_000 ? 4 : 2;
+  return (micros / 1_000_000).toLocaleString("en", { style: "currency", currency: "USD", minimumFractionDigits: 2, maximumFractionDigits: digits });
 }

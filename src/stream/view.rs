@@ -1,4 +1,5 @@
-//! Sessions as they are answered: the fold of the log, and what stands outside of it.
+//! Sessions as lists and answers show them: the fold of the log, and what stands outside of
+//! it. Called by `http` and by the live list, which say the same of a session.
 
 use crate::{
     domain::{Session, Status},

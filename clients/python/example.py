@@ -1,0 +1,119 @@
+"""An agent asks, is answered, and a webhook tells of the end. Run by tests/clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from sojourn_client import AsyncSojourn, Sojourn, SojournError, WebhookError, verify_webhook
+
+URL, KEY = os.environ["SOJOURN_URL"], os.environ["SOJOURN_API_KEY"]
+# Separators that are none in a stream.
+TEXT = "green \u2028\u2029\x85\x0b\x1c\r\n\ndata: {}\n\n"
+
+letters: list[tuple[bytes, dict[str, str]]] = []
+told = threading.Event()
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Takes webhooks: it needs the body as it came."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        letters.append((body, dict(self.headers)))
+        self.send_response(204)
+        self.end_headers()
+        told.set()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def ask(hook: str) -> tuple[str, str]:
+    """A session that asks and is answered; returns it and its webhook's secret."""
+    with Sojourn(URL, KEY) as client:
+        client.call("POST", "/agents", json={"name": "example", "prompt": "Play.", "model": "scripted/inline"})
+        question = {"tool": "ask", "input": {"question": "Which colour?", "options": ["blue", "green"]}}
+        created = client.create(
+            agent="example",
+            input={"script": [{"text": "I ask first.", "tools": [question]}]},
+            destinations=[{"url": hook, "types": ["turn.completed"]}],
+        )
+        session = created["session"]["id"]
+        for event in client.follow(session):
+            if event["type"] == "turn.completed":
+                break
+        result = client.result(session)
+        assert result["last_turn"] and result["last_turn"]["yield_reason"] == "needs_input"
+        client.steer(session, TEXT)
+        result = client.settled(session)
+        assert result["last_turn"] and result["last_turn"]["yield_reason"] == "completed"
+
+        # What a stream says is the log, each event once, whatever stands in it.
+        seen, ended = [], 0
+        for event in client.follow(session, level="internal"):
+            seen.append(event)
+            ended += event["type"] == "turn.completed"
+            if ended == 2:
+                break
+        assert [event["seq"] for event in seen] == list(range(1, len(seen) + 1))
+        assert any(event["body"].get("text") == TEXT for event in seen)
+        assert [one["id"] for one in client.pages("/sessions", limit=1)][0] == session
+
+        try:
+            client.get("ses_01hzzzzzzzzzzzzzzzzzzzzzzz")
+        except SojournError as error:
+            assert (error.status, error.type) == (404, "not_found")
+        else:
+            raise AssertionError("a session that is not there was found")
+        return session, created["destinations"][0]["secret"] or ""
+
+
+async def follow_together(session: str) -> None:
+    """Two sessions and the list, followed at the same time."""
+    async with AsyncSojourn(URL, KEY) as client:
+        made = [await client.create(agent="example", input={"script": [{"text": "done"}]}) for _ in range(2)]
+        wanted = {one["session"]["id"] for one in made}
+
+        async def listed() -> None:
+            rest = set(wanted)
+            async for frame in client.follow_list():
+                if frame["type"] == "session.listed" and frame["session"]["status"] == "idle":
+                    rest.discard(frame["session"]["id"])
+                if not rest:
+                    return
+
+        results = await asyncio.gather(listed(), *(client.settled(one) for one in wanted))
+        assert all(one["last_turn"]["yield_reason"] == "completed" for one in results if one)
+        assert session in {one["id"] async for one in client.pages("/sessions", limit=2)}
+
+
+def verify(session: str, secret: str) -> None:
+    """The letters are the service's, and nothing else is."""
+    assert told.wait(20)
+    body, headers = letters[0]
+    letter = verify_webhook(body, headers, secret)
+    assert (letter["type"], letter["sessionId"]) == ("turn.completed", session)
+    old = {**{name.lower(): value for name, value in headers.items()}, "webhook-timestamp": "1"}
+    for changed in [(body + b" ", headers, secret), (body, headers, secret + "x"), (body, old, secret), (body, {}, secret)]:
+        try:
+            verify_webhook(*changed)
+        except WebhookError:
+            continue
+        raise AssertionError("a letter that was changed was believed")
+
+
+def main() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    session, secret = ask(f"http://127.0.0.1:{server.server_address[1]}/hook")
+    verify(session, secret)
+    asyncio.run(asyncio.wait_for(follow_together(session), 60))
+    server.shutdown()
+    print("the Python client: streams, answers, webhooks and refusals are as they should be")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The same client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import httpx
+
+from ._call import ANSWER, SILENCE, Call, at, pause, root, taken, wait_of
+from ._stream import Frames, Tail
+from .errors import SojournError
+
+if TYPE_CHECKING:
+    from . import models
+
+
+class AsyncSojourn:
+    """A service and a key. Use it as a context manager, or close it."""
+
+    def __init__(self, url: str, key: str, *, tries: int = 4) -> None:
+        self._root = root(url)
+        self._tries = max(1, tries)
+        self._http = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=ANSWER)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def call(self, method: str, path: str, *, json: object | None = None, **params: Any) -> Any:
+        """Any operation of openapi.yaml, by its path below `/v3`; its query by name.
+
+        A call that is safe to repeat is tried again where the service is away.
+        Raises `SojournError` for a refusal.
+        """
+        call = Call(method, path, params, json)
+        for attempt in range(1, self._tries + 1):
+            is_last = attempt == self._tries or not call.repeatable
+            try:
+                response = await self._http.request(
+                    call.method, self._root + call.path, params=call.params, json=call.json, headers=call.headers
+                )
+            except httpx.TransportError:
+                if is_last:
+                    raise
+                await asyncio.sleep(pause(attempt))
+                continue
+            wait = wait_of(response, attempt)
+            if wait is None or is_last:
+                return taken(response)
+            await asyncio.sleep(wait)
+        raise AssertionError("the last try returns or raises")
+
+    async def create(self, **session: Any) -> models.CreatedSession:
+        """Creates a session from the fields of `CreateSession`."""
+        return cast("models.CreatedSession", await self.call("POST", "/sessions", json=session))
+
+    async def get(self, session: str) -> models.Session:
+        return cast("models.Session", await self.call("GET", at("sessions", session)))
+
+    async def steer(self, session: str, text: str, mode: str = "queue") -> models.Steered:
+        """Sends a message, durable when this returns."""
+        path = at("sessions", session, "messages")
+        return cast("models.Steered", await self.call("POST", path, json={"text": text, "mode": mode}))
+
+    async def cancel(self, session: str) -> models.Session:
+        return cast("models.Session", await self.call("POST", at("sessions", session, "cancel")))
+
+    async def archive(self, session: str) -> models.Session:
+        return cast("models.Session", await self.call("POST", at("sessions", session, "archive")))
+
+    async def result(self, session: str) -> models.ResultView:
+        """The last turn and its result."""
+        return cast("models.ResultView", await self.call("GET", at("sessions", session, "result")))
+
+    async def pages(self, path: str, **params: Any) -> AsyncIterator[Any]:
+        """Every row of a list, page by page."""
+        cursor = None
+        while True:
+            page = await self.call("GET", path, **{"limit": 100, **params, "cursor": cursor})
+            for row in page["data"]:
+                yield row
+            if (cursor := page["next_cursor"]) is None:
+                return
+
+    def follow(
+        self, session: str, *, after: int = 0, level: str = "progress", type: str | None = None
+    ) -> AsyncIterator[models.Event]:
+        """The events of a session, those that are there and those that come, each once and
+        in order, over every cut. Ends when the caller stops reading."""
+        path = at("sessions", session, "events")
+        return self._follow(Tail(path, {"after": after, "level": level, "type": type}, after))
+
+    def follow_list(self, **filters: Any) -> AsyncIterator[dict[str, Any]]:
+        """The list of sessions as frames: `session.listed`, `session.unlisted`, and
+        `list.current` once everything that was there has been said."""
+        return self._follow(Tail("/sessions", filters))
+
+    async def settled(self, session: str) -> models.ResultView:
+        """Waits until nothing runs or waits to run; returns the result."""
+        if not await self._rests(session):
+            async for event in self.follow(session, level="user"):
+                if event["type"] == "turn.completed" and await self._rests(session):
+                    break
+        return await self.result(session)
+
+    async def _rests(self, session: str) -> bool:
+        return (await self.get(session))["status"] not in ("queued", "running")
+
+    async def _follow(self, tail: Tail) -> AsyncIterator[Any]:
+        timeout = httpx.Timeout(ANSWER, read=SILENCE)
+        while True:
+            wait = None
+            try:
+                params, headers = tail.request()
+                url = self._root + tail.path
+                async with self._http.stream("GET", url, params=params, headers=headers, timeout=timeout) as response:
+                    if not response.is_success:
+                        await response.aread()
+                        taken(response)
+                    frames = Frames()
+                    async for chunk in response.aiter_bytes():
+                        for frame in frames.feed(chunk):
+                            for body in tail.take(frame):
+                                yield body
+            except (httpx.TransportError, SojournError) as error:
+                wait = tail.cut(error)
+            await asyncio.sleep(wait or tail.cut())

@@ -1,0 +1,228 @@
+//! `sojourn environment ...`: what sandboxes are and may reach.
+//!
+//! The value of a secret is read from standard input: on a command line other users
+//! would see it.
+
+use std::{collections::BTreeMap, fs, io::Read, path::PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    client::{Client, Connection},
+    print,
+};
+
+/// What can be done with environments.
+#[derive(Debug, Subcommand)]
+pub enum Environment {
+    /// List environments
+    List,
+    /// Show an environment, without the values of its secrets
+    Get { environment: String },
+    /// Create an environment
+    Create {
+        #[arg(long)]
+        name: String,
+        #[command(flatten)]
+        fields: Box<Fields>,
+    },
+    /// Change what is named; new sessions get it, running ones keep what they pinned
+    Update {
+        environment: String,
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        fields: Box<Fields>,
+    },
+    /// Store a secret, whose value is read from standard input
+    SetSecret {
+        environment: String,
+        /// The variable in which commands find its placeholder
+        name: String,
+        /// A host that gets the value; the network policy must allow it
+        #[arg(long = "host", required = true, value_name = "HOST")]
+        hosts: Vec<String>,
+    },
+    /// Remove a secret
+    RemoveSecret { environment: String, name: String },
+    /// Delete an environment; sessions that have its secrets cannot run any more
+    Delete { environment: String },
+}
+
+/// The fields of an environment; those that are not named stay as they are.
+#[derive(Debug, Args)]
+pub struct Fields {
+    /// JSON file with the whole `config`; - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "memory", "pids", "variables", "allow", "post_start"])]
+    config: Option<PathBuf>,
+    /// Processors, 0.1 to 16
+    #[arg(long)]
+    cpus: Option<f64>,
+    /// Memory, as in 512Mi or 2Gi
+    #[arg(long)]
+    memory: Option<String>,
+    /// Processes and threads at most
+    #[arg(long)]
+    pids: Option<u32>,
+    /// A variable of every command
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    variables: Vec<(String, String)>,
+    /// A host that may be reached; in --config a rule also names port, methods and path
+    #[arg(long, value_name = "HOST")]
+    allow: Vec<String>,
+    /// File with a bash script that runs once in each new sandbox
+    #[arg(long, value_name = "FILE")]
+    post_start: Option<PathBuf>,
+}
+
+/// Does it.
+pub async fn run(command: Environment, connection: &Connection) -> anyhow::Result<()> {
+    let client = connection.client()?;
+    let json = connection.json;
+    match command {
+        Environment::List => list(&client, json).await?,
+        Environment::Get { environment } => {
+            print::document(&client.get(&format!("/environments/{environment}")).await?);
+        }
+        Environment::Create { name, fields } => {
+            let body = json!({ "name": name, "config": fields.config(json!({}))? });
+            shown(&client.post("/environments", &body).await?, json);
+        }
+        Environment::Update { environment, name, fields } => {
+            let path = format!("/environments/{environment}");
+            let mut body = json!({});
+            if fields.says_something() {
+                // What is not named stays: the service replaces the whole of it.
+                let before = client.get(&path).await?;
+                body["config"] = fields.config(before["config"].clone())?;
+            }
+            if let Some(name) = name {
+                body["name"] = name.into();
+            }
+            shown(&client.patch(&path, &body).await?, json);
+        }
+        Environment::SetSecret { environment, name, hosts } => {
+            let secret = json!({ "name": name, "hosts": hosts, "value": value()? });
+            shown(&keep_secrets(&client, &environment, &name, Some(secret)).await?, json);
+        }
+        Environment::RemoveSecret { environment, name } => {
+            shown(&keep_secrets(&client, &environment, &name, None).await?, json);
+        }
+        Environment::Delete { environment } => {
+            client.delete(&format!("/environments/{environment}")).await?;
+        }
+    }
+    Ok(())
+}
+
+/// All secrets but the one of that name, with `new` in its place.
+async fn keep_secrets(
+    client: &Client,
+    environment: &str,
+    name: &str,
+    new: Option<Value>,
+) -> anyhow::Result<Value> {
+    let path = format!("/environments/{environment}");
+    let before = client.get(&path).await?;
+    let mut secrets = before["secrets"].as_array().cloned().unwrap_or_default();
+    let count = secrets.len();
+    secrets.retain(|secret| secret["name"] != name);
+    if new.is_none() && secrets.len() == count {
+        bail!("{environment} has no secret `{name}`");
+    }
+    secrets.extend(new);
+    client.patch(&path, &json!({ "secrets": secrets })).await
+}
+
+impl Fields {
+    fn says_something(&self) -> bool {
+        self.config.is_some()
+            || self.cpus.is_some()
+            || self.memory.is_some()
+            || self.pids.is_some()
+            || !self.variables.is_empty()
+            || !self.allow.is_empty()
+            || self.post_start.is_some()
+    }
+
+    /// `before` with what is named in its place.
+    fn config(&self, before: Value) -> anyhow::Result<Value> {
+        if let Some(file) = &self.config {
+            let text = text_of(file)?;
+            return serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()));
+        }
+        let mut config = before;
+        if let Some(cpus) = self.cpus {
+            config["cpus"] = cpus.into();
+        }
+        if let Some(memory) = &self.memory {
+            config["memory"] = memory.as_str().into();
+        }
+        if let Some(pids) = self.pids {
+            config["pids"] = pids.into();
+        }
+        if !self.variables.is_empty() {
+            config["env"] = json!(self.variables.iter().cloned().collect::<BTreeMap<_, _>>());
+        }
+        if !self.allow.is_empty() {
+            let rules: Vec<_> = self.allow.iter().map(|host| json!({ "host": host })).collect();
+            config["network"] = json!({ "allow": rules });
+        }
+        if let Some(file) = &self.post_start {
+            config["hooks"] = json!({ "post_start": text_of(file)? });
+        }
+        Ok(config)
+    }
+}
+
+fn text_of(file: &PathBuf) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
+        return Ok(text);
+    }
+    fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it is NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn value() -> anyhow::Result<String> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => bail!("no value came on standard input"),
+        value => Ok(value.to_owned()),
+    }
+}
+
+fn shown(environment: &Value, json: bool) {
+    print::answer(environment, json, environment["id"].as_str().unwrap_or_default());
+}
+
+async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
+    let environments = print::all(client, "/environments").await?;
+    if json {
+        print::document(&json!({ "data": environments }));
+        return Ok(());
+    }
+    let names = |value: &Value, field: &str| {
+        let names = value.as_array().into_iter().flatten().filter_map(|one| one[field].as_str());
+        names.collect::<Vec<_>>().join(",")
+    };
+    let row = |one: &Value| {
+        vec![
+            print::cell(&one["id"]),
+            print::cell(&one["name"]),
+            names(&one["config"]["network"]["allow"], "host"),
+            names(&one["secrets"], "name"),
+        ]
+    };
+    let rows: Vec<_> = environments.iter().map(row).collect();
+    print::table(&["ENVIRONMENT", "NAME", "MAY REACH", "SECRETS"], &rows);
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Sessions as a whole: exported, imported, summed up.
+
+use std::{
+    fs::{self, File},
+    io::{BufWriter, Read, stdin, stdout},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::cli::{client::Client, print};
+
+/// Writes an export to a file or to standard output. A file that is cut has no last line
+/// with its hash, and an import refuses it.
+pub(super) async fn export(client: &Client, session: &str, output: Option<PathBuf>) -> anyhow::Result<()> {
+    let path = format!("/sessions/{session}/export");
+    let Some(output) = output else {
+        return client.download(&path, &mut stdout().lock()).await;
+    };
+    let told = || format!("{} cannot be written", output.display());
+    let mut file = BufWriter::new(File::create(&output).with_context(told)?);
+    client.download(&path, &mut file).await?;
+    print::line(&output.display().to_string());
+    Ok(())
+}
+
+/// Reads an export as a new session.
+pub(super) async fn import(client: &Client, file: &Path, json: bool) -> anyhow::Result<()> {
+    let mut bytes = Vec::new();
+    if file.as_os_str() == "-" {
+        stdin().read_to_end(&mut bytes).context("standard input cannot be read")?;
+    } else {
+        bytes = fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
+    }
+    let made = client.upload("/sessions/import", "application/x-ndjson", bytes).await?;
+    print::answer(&made, json, made["session"]["id"].as_str().unwrap_or_default());
+    Ok(())
+}
+
+/// Shows what a session used: in all, and of each model.
+pub(super) async fn usage(client: &Client, session: &str, json: bool) -> anyhow::Result<()> {
+    let used = client.get(&format!("/sessions/{session}/usage")).await?;
+    if json {
+        print::document(&used);
+        return Ok(());
+    }
+    let row = |model: &str, usage: &Value| {
+        let counts = ["steps", "input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens"];
+        let counts = counts.map(|name| print::cell(&usage[name]));
+        let cost = print::dollars(&usage["cost"]["total_micros"]);
+        [model.to_owned()].into_iter().chain(counts).chain([cost]).collect::<Vec<_>>()
+    };
+    let of_models = used["models"].as_array().into_iter().flatten();
+    let mut rows: Vec<_> = of_models.map(|one| row(&print::cell(&one["model"]), &one["usage"])).collect();
+    rows.push(row("(all)", &used["usage"]));
+    print::table(&["MODEL", "STEPS", "INPUT", "CACHE READ", "CACHE WRITTEN", "OUTPUT", "COST"], &rows);
+    Ok(())
+}

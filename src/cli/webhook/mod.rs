@@ -1,0 +1,263 @@
+//! `sojourn webhook ...`: who is told of events, and what became of it.
+//!
+//! Webhooks of the organization hear of every session; with `--session` these are the
+//! destinations of that session.
+
+mod listen;
+
+use std::io::{IsTerminal, Read, stdin};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    client::{Client, Connection, query},
+    print,
+};
+
+/// What can be done with webhooks.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub struct Webhook {
+    /// The destinations of this session instead of the organization's webhooks
+    #[arg(long, global = true, value_name = "SESSION")]
+    session: Option<String>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List webhooks, oldest first
+    List,
+    /// Show a webhook
+    Get { webhook: String },
+    /// Add a webhook and print its secret, this one time
+    Create {
+        /// https, and an address that everyone can reach
+        #[arg(value_name = "URL")]
+        address: String,
+        #[command(flatten)]
+        wanted: Wanted,
+        /// Read the secret from standard input; one is made otherwise
+        #[arg(long)]
+        secret_stdin: bool,
+    },
+    /// Change what is named
+    Update {
+        webhook: String,
+        #[arg(long, value_name = "URL")]
+        address: Option<String>,
+        #[command(flatten)]
+        wanted: Wanted,
+        /// Send to it again
+        #[arg(long, conflicts_with = "disable")]
+        enable: bool,
+        /// Send nothing to it for now
+        #[arg(long)]
+        disable: bool,
+    },
+    /// Send a letter of type webhook.test
+    Test { webhook: String },
+    /// Replace the secret and print the new one; letters carry both signatures for a while
+    Rotate {
+        webhook: String,
+        /// How long they carry both, in seconds [default: a day]
+        #[arg(long, value_name = "SECONDS")]
+        overlap: Option<u32>,
+    },
+    /// Remove a webhook
+    Delete { webhook: String },
+    /// List what was sent, newest first
+    Deliveries {
+        webhook: String,
+        /// pending, delivering, delivered, failed or dead_letter
+        #[arg(long)]
+        status: Option<String>,
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+    },
+    /// Show a delivery with every try
+    Delivery { webhook: String, delivery: String },
+    /// Send a delivery once more
+    Redeliver { webhook: String, delivery: String },
+    /// Receive letters on this machine, verify them, and print them
+    Listen(listen::Listen),
+}
+
+/// Which events are sent.
+#[derive(Debug, Args)]
+struct Wanted {
+    /// user, progress or internal
+    #[arg(long)]
+    level: Option<String>,
+    /// Exact types or prefix.*, with commas between them
+    #[arg(long, value_delimiter = ',')]
+    types: Option<Vec<String>>,
+    /// Also the caller's raw form of input
+    #[arg(long)]
+    include_raw: bool,
+}
+
+/// Where the webhooks are, and where their deliveries.
+struct Place {
+    webhooks: String,
+    session: Option<String>,
+}
+
+/// Does it. Returns the exit code: 0, or 1 where a letter did not verify.
+pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8> {
+    let client = connection.client()?;
+    let json = connection.json;
+    let place = Place::of(command.session);
+    let at = |webhook: &str| format!("{}/{webhook}", place.webhooks);
+    match command.verb {
+        Verb::List => list(&client, &place, json).await?,
+        Verb::Get { webhook } => print::document(&client.get(&at(&webhook)).await?),
+        Verb::Create { address, wanted, secret_stdin } => {
+            let mut body = json!({ "url": address });
+            wanted.write(&mut body);
+            if secret_stdin {
+                body["secret"] = secret()?.into();
+            }
+            told(&client.post(&place.webhooks, &body).await?, json);
+        }
+        Verb::Update { webhook, address, wanted, enable, disable } => {
+            let mut body = json!({});
+            wanted.write(&mut body);
+            if let Some(address) = address {
+                body["url"] = address.into();
+            }
+            if enable || disable {
+                body["enabled"] = enable.into();
+            }
+            print::answer(&client.patch(&at(&webhook), &body).await?, json, &webhook);
+        }
+        Verb::Test { webhook } => {
+            if place.session.is_some() {
+                bail!("a session's destination is not tested; send the session a message instead");
+            }
+            let sent = client.post(&format!("{}/test", at(&webhook)), &json!({})).await?;
+            print::answer(&sent, json, sent["id"].as_str().unwrap_or_default());
+        }
+        Verb::Rotate { webhook, overlap } => {
+            let body = overlap.map_or(json!({}), |overlap| json!({ "overlap_seconds": overlap }));
+            told(&client.post(&format!("{}/rotate-secret", at(&webhook)), &body).await?, json);
+        }
+        Verb::Delete { webhook } => drop(client.delete(&at(&webhook)).await?),
+        Verb::Deliveries { webhook, status, limit } => {
+            deliveries(&client, &place, &webhook, status, limit, json).await?;
+        }
+        Verb::Delivery { webhook, delivery } => {
+            let found = client.get(&format!("{}/{delivery}", place.deliveries(&webhook))).await?;
+            if json { print::document(&found) } else { attempts(&found) }
+        }
+        Verb::Redeliver { webhook, delivery } => {
+            let path = format!("{}/{delivery}/redeliver", place.deliveries(&webhook));
+            let sent = client.post(&path, &json!({})).await?;
+            print::answer(&sent, json, sent["status"].as_str().unwrap_or_default());
+        }
+        Verb::Listen(wanted) => return wanted.run(&client, &place.webhooks, json).await,
+    }
+    Ok(0)
+}
+
+impl Place {
+    fn of(session: Option<String>) -> Self {
+        let webhooks = match &session {
+            Some(session) => format!("/sessions/{session}/destinations"),
+            None => "/webhooks".to_owned(),
+        };
+        Self { webhooks, session }
+    }
+
+    fn deliveries(&self, webhook: &str) -> String {
+        match &self.session {
+            Some(session) => format!("/sessions/{session}/deliveries"),
+            None => format!("{}/{webhook}/deliveries", self.webhooks),
+        }
+    }
+}
+
+impl Wanted {
+    fn write(self, body: &mut Value) {
+        if let Some(level) = self.level {
+            body["level"] = level.into();
+        }
+        if let Some(types) = self.types {
+            body["types"] = types.into();
+        }
+        if self.include_raw {
+            body["include_raw"] = true.into();
+        }
+    }
+}
+
+/// A webhook whose secret is in the answer: on standard output alone, for a pipe.
+fn told(webhook: &Value, json: bool) {
+    if !json {
+        eprintln!("{}; its secret is shown once", webhook["id"].as_str().unwrap_or_default());
+    }
+    print::answer(webhook, json, webhook["secret"].as_str().unwrap_or("(the secret is yours)"));
+}
+
+fn secret() -> anyhow::Result<String> {
+    if stdin().is_terminal() {
+        eprintln!("the secret, then Ctrl-D (it is shown as you type; a pipe hides it):");
+    }
+    let mut text = String::new();
+    stdin().read_to_string(&mut text).context("standard input cannot be read")?;
+    match text.trim() {
+        "" => bail!("no secret came on standard input"),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
+async fn list(client: &Client, place: &Place, json: bool) -> anyhow::Result<()> {
+    let page = client.get(&place.webhooks).await?;
+    let columns = [
+        print::Column::text("WEBHOOK", "id"),
+        print::Column::text("URL", "url"),
+        print::Column::text("LEVEL", "level"),
+        print::Column::text("TYPES", "types"),
+        print::Column::text("ENABLED", "enabled"),
+        print::Column::text("FAILING SINCE", "failing_since"),
+    ];
+    print::rows(page["data"].as_array().cloned().unwrap_or_default(), &columns, json);
+    Ok(())
+}
+
+async fn deliveries(
+    client: &Client,
+    place: &Place,
+    webhook: &str,
+    status: Option<String>,
+    limit: u32,
+    json: bool,
+) -> anyhow::Result<()> {
+    let of = place.session.as_ref().map(|_| webhook.to_owned());
+    let filters = [("destination", of), ("status", status), ("limit", Some(limit.to_string()))];
+    let page = client.get(&format!("{}{}", place.deliveries(webhook), query(filters))).await?;
+    let columns = [
+        print::Column::text("DELIVERY", "id"),
+        print::Column::text("TYPE", "type"),
+        print::Column::text("STATUS", "status"),
+        print::Column::text("TRIES", "attempts"),
+        print::Column::text("CODE", "response_code"),
+        print::Column::text("LAST TRY", "last_attempt_at"),
+        print::Column::text("ERROR", "error"),
+    ];
+    print::rows(page["data"].as_array().cloned().unwrap_or_default(), &columns, json);
+    Ok(())
+}
+
+fn attempts(delivery: &Value) {
+    let word = |name: &str| print::cell(&delivery[name]);
+    print::line(&format!("{} {} {}", word("id"), word("type"), word("status")));
+    let row = |one: &Value| {
+        ["number", "at", "response_code", "duration_ms", "error"].map(|name| print::cell(&one[name])).to_vec()
+    };
+    let rows: Vec<_> = delivery["log"].as_array().into_iter().flatten().map(row).collect();
+    print::table(&["TRY", "AT", "CODE", "MS", "ERROR"], &rows);
+}

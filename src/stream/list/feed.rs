@@ -1,0 +1,201 @@
+//! One read for all who follow the lists of one tenant in this process.
+//!
+//! Called by followers. Changes are numbered as they are read; whoever looks first after
+//! a hint reads what is new, the others find it here. Only the newest are kept: who is
+//! further behind goes on from its own place in the database.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::time::Instant;
+
+use super::{Item, Page, Position, now, read};
+use crate::{
+    base::limit::{STREAM_FEED_BYTES, STREAM_FEED_EVENTS, STREAM_POLL},
+    domain::TenantId,
+    store::{self, Store},
+};
+
+/// The tenants whose lists are followed in this process.
+#[derive(Clone, Default)]
+pub(in super::super) struct Feeds(Arc<Mutex<HashMap<TenantId, Arc<Feed>>>>);
+
+/// A follower's place at a tenant's feed.
+pub(super) struct Seat {
+    feeds: Feeds,
+    feed: Arc<Feed>,
+}
+
+struct Feed {
+    tenant: TenantId,
+    followers: AtomicUsize,
+    // Held while the database is asked: whoever comes meanwhile waits for the answer.
+    newest: tokio::sync::Mutex<Newest>,
+}
+
+/// The newest changes, without a gap.
+#[derive(Default)]
+struct Newest {
+    items: VecDeque<Arc<Item>>,
+    bytes: usize,
+    /// Number of the first of `items`.
+    first: u64,
+    /// None before anybody looked.
+    position: Option<Position>,
+    /// The hints that had come before the last look, and when that was.
+    hints: u64,
+    looked: Option<Instant>,
+}
+
+/// What a look gives.
+pub(super) enum Look {
+    /// The next changes, maybe none; whether there may be more at once.
+    Next { items: Vec<Arc<Item>>, has_more: bool },
+    /// The follower is behind what is kept.
+    Behind,
+}
+
+impl Feeds {
+    /// Takes a place at a tenant's feed.
+    pub(super) fn sit(&self, tenant: TenantId) -> Seat {
+        let new = || {
+            let (followers, newest) = (AtomicUsize::new(0), tokio::sync::Mutex::default());
+            Arc::new(Feed { tenant, followers, newest })
+        };
+        let feed = self.lock().entry(tenant).or_insert_with(new).clone();
+        feed.followers.fetch_add(1, Ordering::Relaxed);
+        Seat { feeds: self.clone(), feed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Arc<Feed>>> {
+        self.0.lock().expect("no holder of the feeds panics")
+    }
+}
+
+impl Seat {
+    /// The number of the next change. Whatever is not visible yet when this returns will
+    /// come under it or a later one.
+    pub(super) async fn next(&self, store: &Store) -> store::Result<u64> {
+        let mut newest = self.feed.newest.lock().await;
+        if newest.position.is_none() {
+            newest.position = Some(now(store, self.feed.tenant).await?);
+        }
+        Ok(newest.next())
+    }
+
+    /// The changes from number `next` on, when `hints` have come.
+    pub(super) async fn look(&self, store: &Store, next: u64, hints: u64) -> store::Result<Look> {
+        let mut newest = self.feed.newest.lock().await;
+        let Some(position) = newest.position.clone().filter(|_| next >= newest.first) else {
+            return Ok(Look::Behind);
+        };
+        if next < newest.next() {
+            return Ok(Look::Next { items: newest.beyond(next), has_more: false });
+        }
+        if newest.is_fresh(hints) {
+            return Ok(Look::Next { items: Vec::new(), has_more: false });
+        }
+        let looked = Instant::now();
+        match read(store, self.feed.tenant, &position).await? {
+            Page::Changes { items, end, has_more } => {
+                newest.position = Some(end);
+                newest.keep(&items, self.feed.followers.load(Ordering::Relaxed) > 1);
+                // The end of a way is a moment that is over: what hints said since is behind it.
+                let has_more = has_more || position.is_on_the_way();
+                if !has_more {
+                    (newest.hints, newest.looked) = (hints, Some(looked));
+                }
+                Ok(Look::Next { items, has_more })
+            }
+            Page::Foreign => {
+                newest.forget();
+                Ok(Look::Behind)
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut feeds = self.feeds.lock();
+        if self.feed.followers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            feeds.remove(&self.feed.tenant);
+        }
+    }
+}
+
+impl Newest {
+    fn next(&self) -> u64 {
+        self.first + self.items.len() as u64
+    }
+
+    /// Whether nobody has said anything since the last look. Without a hint that holds
+    /// for a while only: hints may be lost.
+    fn is_fresh(&self, hints: u64) -> bool {
+        self.hints >= hints && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
+    }
+
+    fn beyond(&self, next: u64) -> Vec<Arc<Item>> {
+        let passed = usize::try_from(next - self.first).unwrap_or(usize::MAX);
+        self.items.iter().skip(passed).cloned().collect()
+    }
+
+    /// Takes what was read; nothing is kept for a follower that is alone.
+    fn keep(&mut self, items: &[Arc<Item>], is_shared: bool) {
+        for item in items {
+            self.bytes += item.json.len();
+            self.items.push_back(item.clone());
+        }
+        while !self.items.is_empty()
+            && (!is_shared || self.items.len() > STREAM_FEED_EVENTS || self.bytes > STREAM_FEED_BYTES)
+        {
+            let oldest = self.items.pop_front();
+            self.bytes -= oldest.map_or(0, |item| item.json.len());
+            self.first += 1;
+        }
+    }
+
+    /// Leaves every follower behind: each finds its own way on.
+    fn forget(&mut self) {
+        *self = Self { first: self.next() + 1, ..Self::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+    use crate::{base::Origin, domain::SessionId, store::listing::Place};
+
+    fn item(transaction: i64, bytes: usize) -> Arc<Item> {
+        let session: SessionId = Origin::system().id();
+        let place = json!({ "transaction": transaction, "session": session });
+        let place: Place = from_value(place).expect("a place");
+        let behind: Position = from_value(json!({ "seen": "1:1:", "way": null })).expect("a position");
+        let json = "x".repeat(bytes).into();
+        Arc::new(Item { place, behind, session, traits: None, json })
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_numbered_without_a_gap() {
+        let mut newest = Newest::default();
+        newest.keep(&[item(1, 10), item(2, 10)], true);
+        assert_eq!((newest.first, newest.next(), newest.beyond(1).len()), (0, 2, 1));
+        newest.keep(&[item(3, STREAM_FEED_BYTES)], true);
+        assert_eq!((newest.first, newest.next()), (2, 3));
+        newest.keep(&[item(4, 10)], false);
+        assert_eq!((newest.first, newest.next(), newest.bytes), (4, 4, 0));
+        let many: Vec<_> = (5..5 + 2 * STREAM_FEED_EVENTS as i64).map(|one| item(one, 1)).collect();
+        newest.keep(&many, true);
+        assert_eq!(newest.items.len(), STREAM_FEED_EVENTS);
+        assert_eq!(newest.next(), 4 + 2 * STREAM_FEED_EVENTS as u64);
+        newest.forget();
+        assert!(newest.position.is_none() && newest.first > 4 + 2 * STREAM_FEED_EVENTS as u64);
+    }
+}

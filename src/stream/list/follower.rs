@@ -1,0 +1,184 @@
+//! One reader of one list: what is there, what came meanwhile, and on.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Item, Page, Position, Roll, RollFrame, begin,
+    feed::{Look, Seat},
+    read,
+};
+use crate::{
+    base::limit::{STREAM_HEARTBEAT, STREAM_LIST_PAUSE, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+    store::{self, Store, hint::Watch, listing::Snapshot},
+    stream::{Streams, follower::Open},
+    wire::listing::ListedFrame,
+};
+
+/// The reader is gone, too slow, or told to resume elsewhere.
+struct Ended;
+
+pub(in super::super) struct Follower {
+    store: Store,
+    seat: Seat,
+    watch: Watch,
+    roll: Roll,
+    frames: mpsc::Sender<RollFrame>,
+    heartbeat: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Follower {
+    pub(in super::super) fn new(
+        streams: &Streams,
+        roll: Roll,
+        frames: mpsc::Sender<RollFrame>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        Self {
+            store: streams.store.clone(),
+            seat: streams.lists.sit(roll.tenant),
+            watch: streams.hints.watch_list(roll.tenant),
+            roll,
+            frames,
+            heartbeat: Instant::now() + STREAM_HEARTBEAT,
+            _permit: permit,
+        }
+    }
+
+    pub(in super::super) async fn run(mut self, stop: CancellationToken) {
+        let _open = Open::new();
+        // Ended either way; there is nobody left to tell.
+        let _ = stop.run_until_cancelled(self.follow()).await;
+    }
+
+    async fn follow(&mut self) -> Result<(), Ended> {
+        loop {
+            // Numbers first: what is not seen on the way comes under one of them.
+            let Some(next) = self.readable(self.seat.next(&self.store).await) else {
+                self.rest(STREAM_LIST_PAUSE).await?;
+                continue;
+            };
+            let seen = self.catch_up().await?;
+            self.live(next, &seen).await?;
+        }
+    }
+
+    /// Says what is there, or what changed since the reader was here; returns up to where.
+    async fn catch_up(&mut self) -> Result<Snapshot, Ended> {
+        // A way that was begun before ends at a moment that is long over: what came behind
+        // it may have passed the feed already.
+        let mut is_late = self.roll.from.as_ref().is_some_and(Position::is_on_the_way);
+        loop {
+            let has_more = match self.roll.from.clone() {
+                None => match self.readable(begin(&self.store, &self.roll).await) {
+                    Some((lines, position)) => {
+                        for json in lines {
+                            self.send(RollFrame::Line { position: None, json }).await?;
+                        }
+                        self.roll.from = Some(position);
+                        Some(false)
+                    }
+                    None => None,
+                },
+                Some(from) => match self.readable(read(&self.store, self.roll.tenant, &from).await) {
+                    Some(Page::Changes { items, end, has_more }) => {
+                        for item in items {
+                            self.say(&item).await?;
+                        }
+                        self.roll.from = Some(end);
+                        Some(has_more || std::mem::take(&mut is_late))
+                    }
+                    Some(Page::Foreign) => {
+                        self.roll.from = None;
+                        Some(true)
+                    }
+                    None => None,
+                },
+            };
+            match (has_more, &self.roll.from) {
+                (Some(false), Some(Position { seen, .. })) => {
+                    let (seen, json) = (seen.clone(), ListedFrame::Current.line().into());
+                    self.send(RollFrame::Line { position: self.roll.from.clone(), json }).await?;
+                    return Ok(seen);
+                }
+                (Some(_), _) => {}
+                (None, _) => self.rest(STREAM_LIST_PAUSE).await?,
+            }
+        }
+    }
+
+    /// Says what changes, from number `next` on, but for what was `seen` before. Returns
+    /// when the follower fell behind.
+    async fn live(&mut self, mut next: u64, seen: &Snapshot) -> Result<(), Ended> {
+        loop {
+            let hints = self.watch.seen();
+            let looked = self.seat.look(&self.store, next, hints).await;
+            match self.readable(looked) {
+                Some(Look::Next { items, has_more }) => {
+                    next += items.len() as u64;
+                    for item in items.iter().filter(|item| !seen.saw(item.place)) {
+                        self.say(item).await?;
+                    }
+                    if has_more {
+                        continue;
+                    }
+                }
+                Some(Look::Behind) => return Ok(()),
+                None => {}
+            }
+            let poll = Instant::now() + STREAM_POLL;
+            let closed = self.frames.clone();
+            tokio::select! {
+                // What follows a change within a moment is said together with it.
+                () = self.watch.changed() => self.rest(STREAM_LIST_PAUSE).await?,
+                () = sleep_until(poll) => {}
+                () = sleep_until(self.heartbeat) => self.send(RollFrame::Alive).await?,
+                () = closed.closed() => return Err(Ended),
+            }
+        }
+    }
+
+    async fn say(&mut self, item: &Arc<Item>) -> Result<(), Ended> {
+        if let Some(json) = item.said(&self.roll.filter) {
+            self.send(RollFrame::Line { position: Some(item.behind.clone()), json }).await?;
+        }
+        self.roll.from = Some(item.behind.clone());
+        Ok(())
+    }
+
+    /// Waits, but is there for the reader meanwhile.
+    async fn rest(&mut self, pause: std::time::Duration) -> Result<(), Ended> {
+        let closed = self.frames.clone();
+        let over = Instant::now() + pause;
+        tokio::select! {
+            () = sleep_until(over) => {}
+            () = closed.closed() => return Err(Ended),
+        }
+        if self.heartbeat < Instant::now() {
+            self.send(RollFrame::Alive).await?;
+        }
+        Ok(())
+    }
+
+    /// None when the database is away: the next look finds what there is.
+    fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
+        let told = |error: &store::Error| {
+            tracing::debug!(%error, tenant.id = %self.roll.tenant, "a list could not be read; it is tried again");
+        };
+        read.inspect_err(told).ok()
+    }
+
+    async fn send(&mut self, frame: RollFrame) -> Result<(), Ended> {
+        self.heartbeat = Instant::now() + STREAM_HEARTBEAT;
+        match timeout(STREAM_WRITE_TIMEOUT, self.frames.send(frame)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Ended),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+// The form of an environment: size, network, variables, a script, secrets.
+import { type FormEvent, useState } from "react";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { api, type Schemas, take } from "../api/client";
+import { Field, Trouble } from "../parts/basics";
+import { readRules, readVariables, writeRules, writeVariables } from "../parts/rules";
+
+type Environment = Schemas["NamedEnvironment"];
+type Secret = Schemas["EnvironmentSecret"];
+
+interface SecretForm {
+  name: string;
+  hosts: string;
+  /** Empty keeps the value that is stored. */
+  value: string;
+  isStored: boolean;
+}
+
+function formOf(environment?: Environment) {
+  const config = environment?.config;
+  return {
+    name: environment?.name ?? "",
+    cpus: config?.cpus?.toString() ?? "",
+    memory: config?.memory ?? "",
+    network: writeRules(config?.network?.allow ?? []),
+    variables: writeVariables(config?.env ?? {}),
+    post_start: config?.hooks?.post_start ?? "",
+    secrets: (environment?.secrets ?? []).map(
+      ({ name, hosts }): SecretForm => ({ name, hosts: hosts.join(", "), value: "", isStored: true }),
+    ),
+  };
+}
+
+/** What the form says; throws an `Error` in plain words where it cannot be read. */
+function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["CreateEnvironment"] {
+  // Fields without a place in the form stay as they are.
+  const config: Schemas["Environment"] = { ...before?.config };
+  config.cpus = form.cpus === "" ? undefined : Number(form.cpus);
+  config.memory = form.memory.trim() || undefined;
+  config.network = { allow: readRules(form.network) };
+  config.env = readVariables(form.variables);
+  config.hooks = form.post_start.trim() ? { post_start: form.post_start } : {};
+  const secret = ({ name, hosts, value }: SecretForm): Secret => ({
+    name: name.trim(),
+    hosts: hosts.split(/[\s,]+/).filter(Boolean),
+    value: value || undefined,
+  });
+  return { name: form.name, config, secrets: form.secrets.map(secret) };
+}
+
+export function EnvironmentForm({ environment, onDone }: { environment?: Environment; onDone: () => void }) {
+  const queries = useQueryClient();
+  const [form, setForm] = useState(() => formOf(environment));
+  const [invalid, setInvalid] = useState<string>();
+  const set = (change: Partial<typeof form>) => setForm({ ...form, ...change });
+  const save = useMutation({
+    mutationFn: (body: Schemas["CreateEnvironment"]): Promise<unknown> =>
+      environment
+        ? take(
+            api.PATCH("/v3/environments/{environment_id}", { params: { path: { environment_id: environment.id } }, body }),
+          )
+        : take(api.POST("/v3/environments", { body })),
+    onSuccess: () => {
+      queries.invalidateQueries({ queryKey: ["environments"] });
+      onDone();
+    },
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    setInvalid(undefined);
+    try {
+      save.mutate(read(form, environment));
+    } catch (error) {
+      setInvalid(error instanceof Error ? error.message : "The form cannot be read.");
+    }
+  };
+  return (
+    <form onSubmit={submit}>
+      <Field label="Name">
+        {(id) => <input id={id} required value={form.name} onChange={(event) => set({ name: event.target.value })} />}
+      </Field>
+      <div className="row">
+        <Field label="Processors" hint="0.1 to 16; 2 when empty.">
+          {(id, hint) => (
+            <input id={id} aria-describedby={hint} type="number" min="0.1" max="16" step="any" value={form.cpus} onChange={(event) => set({ cpus: event.target.value })} />
+          )}
+        </Field>
+        <Field label="Memory" hint="As in 512Mi or 4Gi; 2Gi when empty.">
+          {(id, hint) => (
+            <input id={id} aria-describedby={hint} value={form.memory} onChange={(event) => set({ memory: event.target.value })} />
+          )}
+        </Field>
+      </div>
+      <Field label="Network" hint="What may be reached, one a line: a host, then methods and a path where only those are meant. api.github.com GET,POST /repos/acme">
+        {(id, hint) => (
+          <textarea id={id} aria-describedby={hint} className="mono" rows={3} spellCheck={false} value={form.network} onChange={(event) => set({ network: event.target.value })} />
+        )}
+      </Field>
+      <Secrets list={form.secrets} onChange={(secrets) => set({ secrets })} />
+      <details>
+        <summary>Variables and a script</summary>
+        <Field label="Variables" hint="NAME=value, one a line; commands see them. Secrets do not belong here.">
+          {(id, hint) => (
+            <textarea id={id} aria-describedby={hint} className="mono" rows={3} spellCheck={false} value={form.variables} onChange={(event) => set({ variables: event.target.value })} />
+          )}
+        </Field>
+        <Field label="Script" hint="Run by bash once in each new sandbox, before its first command.">
+          {(id, hint) => (
+            <textarea id={id} aria-describedby={hint} className="mono" rows={4} spellCheck={false} value={form.post_start} onChange={(event) => set({ post_start: event.target.value })} />
+          )}
+        </Field>
+      </details>
+      {environment && <p className="quiet">Sessions keep what they began with, but for the values of secrets.</p>}
+      {invalid && (
+        <p className="trouble" role="alert">
+          {invalid}
+        </p>
+      )}
+      <Trouble error={save.error} />
+      <footer>
+        <button type="submit" className="main" disabled={save.isPending}>
+          {environment ? "Save" : "Create"}
+        </button>
+      </footer>
+    </form>
+  );
+}
+
+function Secrets({ list, onChange }: { list: SecretForm[]; onChange: (list: SecretForm[]) => void }) {
+  const set = (at: number, change: Partial<SecretForm>) =>
+    onChange(list.map((secret, other) => (other === at ? { ...secret, ...change } : secret)));
+  return (
+    <fieldset>
+      <legend>Secrets</legend>
+      {list.map((secret, at) => (
+        <div key={at} className="row">
+          <Field label="Variable">
+            {(id) => (
+              <input id={id} required className="mono" value={secret.name} onChange={(event) => set(at, { name: event.target.value, isStored: false })} />
+            )}
+          </Field>
+          <Field label="Hosts that get it">
+            {(id) => <input id={id} required value={secret.hosts} onChange={(event) => set(at, { hosts: event.target.value })} />}
+          </Field>
+          <Field label="Value" hint={secret.isStored ? "Empty keeps the one that is stored." : "Sealed, never shown again."}>
+            {(id, hint) => (
+              <input id={id} aria-describedby={hint} type="password" autoComplete="off" required={!secret.isStored} value={secret.value} onChange={(event) => set(at, { value: event.target.value })} />
+            )}
+          </Field>
+          <button type="button" className="plain" aria-label={`Remove ${secret.name || "this secret"}`} onClick={() => onChange(list.filter((_, other) => other !== at))}>
+            ✕
+          </button>
+        </div>
+      ))}
+      <button type="button" onClick={() => onChange([...list, { name: "", hosts: "", value: "", isStored: false }])}>
+        Add a secret
+      </button>
+    </fieldset>
+  );
+}

@@ -1,0 +1,92 @@
+// Environments: what sandboxes are, what they may reach, which secrets stand in for them.
+import { useState } from "react";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { api, type Schemas, take } from "../api/client";
+import { Age, Confirmed, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { useList } from "../parts/lists";
+import { writeRules } from "../parts/rules";
+import { EnvironmentForm } from "./environment-form";
+
+type Environment = Schemas["NamedEnvironment"];
+
+export const ENVIRONMENTS = ["environments"];
+
+export function EnvironmentsPage() {
+  const [open, setOpen] = useState<"new" | Environment>();
+  const { query, list } = useList<Environment>(ENVIRONMENTS, (cursor, signal) =>
+    take(api.GET("/v3/environments", { params: { query: { limit: 100, cursor } }, signal })),
+  );
+  const close = () => setOpen(undefined);
+  return (
+    <>
+      <div className="head">
+        <h1>Environments</h1>
+        <button type="button" className="main" onClick={() => setOpen("new")}>
+          New environment
+        </button>
+      </div>
+      <Trouble error={query.error} retry={() => query.refetch()} />
+      {query.isPending && <Loading />}
+      {query.isSuccess && list.length === 0 && (
+        <Empty title="No environments yet">
+          <p>
+            A sandbox has two processors, 2 GiB of memory and no way out. An environment gives it more or less, and names
+            the hosts that it may reach.
+          </p>
+          <p>
+            A secret never enters a sandbox: it sees a placeholder, which is replaced on the way to the hosts that the
+            secret is bound to, and nowhere else.
+          </p>
+        </Empty>
+      )}
+      <ul className="cards">
+        {list.map((environment) => (
+          <Card key={environment.id} environment={environment} onEdit={() => setOpen(environment)} />
+        ))}
+      </ul>
+      <More query={query} />
+      {open && (
+        <Dialog title={open === "new" ? "New environment" : `Edit ${open.name}`} onClose={close}>
+          <EnvironmentForm environment={open === "new" ? undefined : open} onDone={close} />
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+function Card({ environment, onEdit }: { environment: Environment; onEdit: () => void }) {
+  const queries = useQueryClient();
+  const remove = useMutation({
+    mutationFn: () =>
+      take(
+        api.DELETE("/v3/environments/{environment_id}", { params: { path: { environment_id: environment.id } } }),
+      ),
+    onSuccess: () => queries.invalidateQueries({ queryKey: ENVIRONMENTS }),
+  });
+  const { cpus, memory, network, hooks } = environment.config;
+  const rules = writeRules(network?.allow ?? []);
+  const size = [cpus != null && `${cpus} processors`, memory].filter(Boolean).join(", ") || "default size";
+  return (
+    <li>
+      <strong>{environment.name}</strong>
+      <span className="quiet">{size}</span>
+      {hooks?.post_start && <span className="quiet">runs a script first</span>}
+      {environment.secrets.map((secret) => (
+        <span key={secret.name} className="quiet">
+          secret <span className="mono">{secret.name}</span> for {secret.hosts.join(", ")}
+        </span>
+      ))}
+      <span className="quiet grow">
+        <Age ts={environment.updated_at} />
+      </span>
+      <button type="button" onClick={onEdit}>
+        Edit
+      </button>
+      <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+      <p className="whole">
+        {rules === "" ? <span className="quiet">reaches nothing</span> : <span className="mono lines">{rules}</span>}
+      </p>
+      <Trouble error={remove.error} />
+    </li>
+  );
+}

@@ -1,0 +1,151 @@
+// Webhooks of the organization: who hears of every session, and what was sent.
+import { useState } from "react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { api, type Schemas, take } from "../api/client";
+import { Empty, Loading, More, Trouble } from "../parts/basics";
+import { type DeliveryCalls, DeliveryTable } from "../parts/delivery-log";
+import { words } from "../parts/format";
+import { type HookCalls, HookCard } from "../parts/hook-card";
+import { HookForm } from "../parts/hook-form";
+import { useList } from "../parts/lists";
+
+type Webhook = Schemas["Webhook"];
+type DeliveryStatus = Schemas["DeliveryStatus"];
+
+const STATUSES: DeliveryStatus[] = ["pending", "delivering", "delivered", "failed", "dead_letter"];
+const KEY = ["webhooks"];
+
+export function WebhooksPage() {
+  const queries = useQueryClient();
+  const [adding, setAdding] = useState(false);
+  const [chosen, setChosen] = useState<string>();
+  const query = useQuery({ queryKey: KEY, queryFn: ({ signal }) => take(api.GET("/v3/webhooks", { signal })) });
+  const list = query.data?.data ?? [];
+  const shown = list.find(({ id }) => id === chosen) ?? list[0];
+  return (
+    <>
+      <div className="head">
+        <h1>Webhooks</h1>
+        <button type="button" className="main" onClick={() => setAdding(true)}>
+          Add a webhook
+        </button>
+      </div>
+      <Trouble error={query.error} retry={() => query.refetch()} />
+      {query.isPending && <Loading />}
+      {query.isSuccess && list.length === 0 && (
+        <Empty title="Nobody hears of your sessions yet">
+          <p>
+            A webhook gets a signed POST for what happens in every session: messages, ends of turns, limits that were
+            reached. Nothing has to poll.
+          </p>
+          <ol>
+            <li>Add the address of your receiver, and keep the secret that is shown.</li>
+            <li>Press “Send a test”, and see here what your receiver answered.</li>
+            <li>
+              Verify each signature; the clients in <code>clients/</code> do it in one call.
+            </li>
+          </ol>
+          <p>
+            While you develop, <code>sojourn webhook listen</code> receives and verifies on your own machine.
+          </p>
+        </Empty>
+      )}
+      <ul className="cards">
+        {list.map((webhook) => (
+          <Card key={webhook.id} webhook={webhook} isShown={webhook.id === shown?.id} onShow={() => setChosen(webhook.id)} />
+        ))}
+      </ul>
+      {shown && <Log key={shown.id} webhook={shown} />}
+      {adding && (
+        <HookForm
+          title="Add a webhook"
+          add={(body) => take(api.POST("/v3/webhooks", { body }))}
+          onAdded={() => queries.invalidateQueries({ queryKey: KEY })}
+          onClose={() => setAdding(false)}
+        />
+      )}
+    </>
+  );
+}
+
+function Card({ webhook, isShown, onShow }: { webhook: Webhook; isShown: boolean; onShow: () => void }) {
+  const queries = useQueryClient();
+  const params = { path: { webhook_id: webhook.id } };
+  const calls: HookCalls = {
+    turn: (enabled) => take(api.PATCH("/v3/webhooks/{webhook_id}", { params, body: { enabled } })),
+    rotate: () => take(api.POST("/v3/webhooks/{webhook_id}/rotate-secret", { params })),
+    remove: () => take(api.DELETE("/v3/webhooks/{webhook_id}", { params })),
+    onChange: () => queries.invalidateQueries({ queryKey: KEY }),
+  };
+  const test = useMutation({
+    mutationFn: () => take(api.POST("/v3/webhooks/{webhook_id}/test", { params })),
+    onSuccess: () => {
+      onShow();
+      queries.invalidateQueries({ queryKey: [...KEY, webhook.id] });
+    },
+  });
+  return (
+    <HookCard hook={webhook} calls={calls}>
+      <Trouble error={test.error} />
+      {!isShown && (
+        <button type="button" onClick={onShow}>
+          Deliveries
+        </button>
+      )}
+      <button type="button" disabled={test.isPending} onClick={() => test.mutate()}>
+        Send a test
+      </button>
+    </HookCard>
+  );
+}
+
+function Log({ webhook }: { webhook: Webhook }) {
+  const queries = useQueryClient();
+  const [status, setStatus] = useState<DeliveryStatus>();
+  const queryKey = [...KEY, webhook.id, status];
+  const { query, list } = useList(
+    queryKey,
+    (cursor, signal) =>
+      take(
+        api.GET("/v3/webhooks/{webhook_id}/deliveries", {
+          params: { path: { webhook_id: webhook.id }, query: { limit: 50, cursor, status } },
+          signal,
+        }),
+      ),
+    2_000,
+  );
+  const path = (webhook_delivery_id: string) => ({ path: { webhook_id: webhook.id, webhook_delivery_id } });
+  const calls: DeliveryCalls = {
+    read: (id, signal) =>
+      take(api.GET("/v3/webhooks/{webhook_id}/deliveries/{webhook_delivery_id}", { params: path(id), signal })),
+    redeliver: (id) =>
+      take(api.POST("/v3/webhooks/{webhook_id}/deliveries/{webhook_delivery_id}/redeliver", { params: path(id) })),
+    onChange: () => queries.invalidateQueries({ queryKey: [...KEY, webhook.id] }),
+  };
+  return (
+    <>
+      <h2>
+        Deliveries to <span className="mono">{webhook.url}</span>
+      </h2>
+      <div className="filters">
+        <label>
+          Status
+          <select value={status ?? ""} onChange={(event) => setStatus((event.target.value || undefined) as DeliveryStatus)}>
+            <option value="">any</option>
+            {STATUSES.map((one) => (
+              <option key={one} value={one}>
+                {words(one)}
+              </option>
+            ))}
+          </select>
+        </label>
+      </div>
+      <Trouble error={query.error} />
+      {query.isSuccess && list.length === 0 && (
+        <p className="quiet">{status ? "None has this status." : "Nothing was sent yet. “Send a test” sends a letter now."}</p>
+      )}
+      {list.length > 0 && <DeliveryTable list={list} calls={calls} />}
+      <More query={query} />
+    </>
+  );
+}

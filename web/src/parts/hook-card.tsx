@@ -1,0 +1,60 @@
+// A receiver of signed POSTs as a card: where it is, what it hears, and what is done with
+// it, whether it belongs to a session or to the organization.
+import type { ReactNode } from "react";
+import { useMutation } from "@tanstack/react-query";
+import type { Schemas } from "../api/client";
+import { Age, Confirmed, Dialog, Trouble } from "./basics";
+import { words } from "./format";
+import { ShownOnce } from "./secret";
+
+type Hook = Pick<
+  Schemas["Webhook"],
+  "id" | "url" | "level" | "types" | "enabled" | "disabled_reason" | "failing_since"
+>;
+
+export interface HookCalls {
+  turn(enabled: boolean): Promise<unknown>;
+  rotate(): Promise<{ secret?: string | null }>;
+  remove(): Promise<unknown>;
+  onChange(): void;
+}
+
+export function HookCard({ hook, calls, children }: { hook: Hook; calls: HookCalls; children?: ReactNode }) {
+  const onSuccess = calls.onChange;
+  const turn = useMutation({ mutationFn: () => calls.turn(!hook.enabled), onSuccess });
+  const rotate = useMutation({ mutationFn: calls.rotate, onSuccess });
+  const remove = useMutation({ mutationFn: calls.remove, onSuccess });
+  return (
+    <li>
+      <strong className="mono">{hook.url}</strong>
+      <span className="quiet grow">
+        level {hook.level}
+        {hook.types && `, ${hook.types.join(", ")}`}
+      </span>
+      {!hook.enabled && (
+        <span className="badge" data-tone="bad">
+          {hook.disabled_reason ? `turned off: ${words(hook.disabled_reason)}` : "off"}
+        </span>
+      )}
+      {hook.enabled && hook.failing_since && (
+        <span className="badge" data-tone="warn">
+          failing, first <Age ts={hook.failing_since} />
+        </span>
+      )}
+      {children}
+      <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
+        {hook.enabled ? "Turn off" : "Turn on"}
+      </button>
+      <Confirmed label="New secret" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
+      <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+      <Trouble error={turn.error ?? rotate.error ?? remove.error} />
+      {rotate.data && (
+        <Dialog title="The new secret" onClose={rotate.reset}>
+          <ShownOnce secret={rotate.data.secret} label="Signing secret" onDone={rotate.reset}>
+            <p>For a day, deliveries carry the signatures of both. It is shown this once:</p>
+          </ShownOnce>
+        </Dialog>
+      )}
+    </li>
+  );
+}
