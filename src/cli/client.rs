@@ -9,7 +9,7 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 
 use super::settings;
-use crate::base::{ExposeSecret, SecretString};
+use crate::base::{ExposeSecret, SecretString, limit::FILE_READ_BYTES_MAX};
 
 /// Where `sojourn serve` listens when it is told nothing else.
 const LOCAL: &str = "http://127.0.0.1:8080";
@@ -85,6 +85,26 @@ impl Client {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
+    /// Sends a command that is done once, however often it has to be sent: again while
+    /// the service is away.
+    pub async fn post_once(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
+        for _ in 0..RESUMES_MAX {
+            let request = self.request(Method::POST, path).header("idempotency-key", key).json(body);
+            match request.send().await {
+                Ok(response) if !response.status().is_server_error() => {
+                    let status = response.status();
+                    let text = response.text().await?;
+                    if status.is_success() {
+                        return Ok(serde_json::from_str(&text)?);
+                    }
+                    bail!(refusal(status, &text))
+                }
+                Ok(_) | Err(_) => tokio::time::sleep(RESUME_DELAY).await,
+            }
+        }
+        bail!("the service cannot be reached")
+    }
+
     /// Changes a resource.
     pub async fn patch(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::PATCH, path).json(body)).await
@@ -139,6 +159,34 @@ impl Client {
             into.write_all(&chunk.context("the answer was cut; what was written is not whole")?)?;
         }
         Ok(into.flush()?)
+    }
+
+    /// Writes a file part by part, each as large as one answer may be.
+    pub async fn download_parts(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
+        let mut first: u64 = 0;
+        loop {
+            let last = first + FILE_READ_BYTES_MAX - 1;
+            let request = self.request(Method::GET, path).header("range", format!("bytes={first}-{last}"));
+            let response = request.send().await.context("the service cannot be reached")?;
+            let (status, headers) = (response.status(), response.headers().clone());
+            if !status.is_success() {
+                bail!(refusal(status, &response.text().await?))
+            }
+            let part = response.bytes().await.context("the answer was cut")?;
+            into.write_all(&part)?;
+            first += part.len() as u64;
+            let range = headers.get("content-range").and_then(|range| range.to_str().ok());
+            let size: Option<u64> = range.and_then(|range| range.rsplit('/').next()?.parse().ok());
+            if part.is_empty() || size.is_none_or(|size| first >= size) {
+                return Ok(into.flush()?);
+            }
+        }
+    }
+
+    /// Puts a file in its place.
+    pub async fn upload_in_place(&self, path: &str, body: Vec<u8>) -> anyhow::Result<Value> {
+        let request = self.request(Method::PUT, path).header("content-type", "application/octet-stream");
+        self.send(request.body(body)).await
     }
 
     /// Sends a file.

@@ -420,3 +420,36 @@ async fn a_watched_list_goes_on_with_every_change() {
     watching.wait().expect("it ends");
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_is_used_from_the_command_line() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let session = text(&run(&service, &["session", "create"], "")).trim().to_owned();
+    assert!(session.starts_with("ses_"), "{session}");
+    let exec = |words: &[&str]| run(&service, &[&["session", "exec", &session], words].concat(), "");
+    let ran = exec(&["--env", "A=b c", "echo $A; echo err >&2; exit 3"]);
+    assert_eq!((ran.status.code(), text(&ran).as_str()), (Some(3), "b c\n"));
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "err\n");
+    assert_eq!(text(&exec(&["printf", "%s|", "a b", "c"])), "a b|c|");
+    let ran: Value = serde_json::from_slice(&exec(&["--json", "true"]).stdout).expect("JSON");
+    assert_eq!((&ran["state"], &ran["exit_code"]), (&json!("completed"), &json!(0)));
+
+    let here = tempfile::tempdir().expect("a directory");
+    let file = here.path().join("data.bin");
+    let content: Vec<u8> = (0..100_000_u32).map(|byte| (byte % 251) as u8).collect();
+    std::fs::write(&file, &content).expect("a file");
+    let there = format!("{session}:deep/");
+    assert!(run(&service, &["session", "cp", &file.to_string_lossy(), &there], "").status.success());
+    let listed = text(&run(&service, &["session", "ls", &session, "deep"], ""));
+    assert!(listed.contains("data.bin") && listed.contains("100000"), "{listed}");
+    let back = here.path().join("back");
+    let from = format!("{session}:deep/data.bin");
+    assert!(run(&service, &["session", "cp", &from, &back.to_string_lossy()], "").status.success());
+    assert_eq!(std::fs::read(&back).expect("a file"), content);
+    let missing = run(&service, &["session", "cp", &format!("{session}:none"), &back.to_string_lossy()], "");
+    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(std::fs::read(&back).expect("a file"), content, "what was there stays");
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("404"), "{missing:?}");
+    service.stop().await;
+}

@@ -1,5 +1,6 @@
 //! `sojourn session ...`: create, follow, steer and end sessions.
 
+mod sandbox;
 mod watch;
 mod whole;
 
@@ -19,9 +20,9 @@ use super::{
 pub enum Session {
     /// Create a session; with --watch, follow it until its turn is over
     Create {
-        /// Id or name of the agent
+        /// Id or name of the agent; absent, the session is a sandbox with a log
         #[arg(long)]
-        agent: String,
+        agent: Option<String>,
         /// What the agent is to do; absent, no turn starts
         #[arg(long)]
         input: Option<String>,
@@ -77,6 +78,21 @@ pub enum Session {
     Cancel { session: String },
     /// Close a session for good
     Archive { session: String },
+    /// Run a command in the session's sandbox; its exit code is the program's
+    Exec(sandbox::Exec),
+    /// Copy a file into or out of the session's sandbox
+    Cp {
+        /// SESSION:PATH, or a file of this machine
+        from: String,
+        /// SESSION:PATH, or a file or directory of this machine
+        to: String,
+    },
+    /// List a directory of the session's sandbox
+    Ls {
+        session: String,
+        /// Absolute, or below /workspace
+        path: Option<String>,
+    },
     /// Write a session with its whole log as NDJSON
     Export {
         session: String,
@@ -128,8 +144,8 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
     let json = connection.json;
     match command {
         Session::Create { agent, input, title, key, environment, watch } => {
-            let mut body = json!({ "agent": agent });
-            let fields = [("input", input), ("title", title), ("key", key), ("environment", environment)];
+            let mut body = json!({});
+            let fields = [("agent", agent), ("input", input), ("title", title), ("key", key), ("environment", environment)];
             for (name, value) in fields {
                 if let Some(value) = value {
                     body[name] = value.into();
@@ -170,6 +186,9 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             }
             return say(&client, &session, &json!({ "text": text }), watch, json).await;
         }
+        Session::Exec(wanted) => return sandbox::exec(&client, wanted, json).await,
+        Session::Cp { from, to } => sandbox::copy(&client, &from, &to).await?,
+        Session::Ls { session, path } => sandbox::list(&client, &session, path, json).await?,
         Session::Export { session, output } => whole::export(&client, &session, output).await?,
         Session::Import { file } => whole::import(&client, &file, json).await?,
         Session::Delete { session } => drop(client.delete(&format!("/sessions/{session}")).await?),

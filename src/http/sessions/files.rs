@@ -90,6 +90,8 @@ pub async fn read(
             format!("the file has {size} bytes; read at most {FILE_READ_BYTES_MAX} at once, by `Range`");
         return Err(ApiError::new(ErrorType::TooLarge, message));
     }
+    // All of an empty file is nothing.
+    let range = range.filter(|_| size > 0 || first > 0);
     if range.is_some() && bytes == 0 && first >= size {
         return Err(ApiError::invalid("Range", format!("the file has {size} bytes")));
     }
