@@ -89,7 +89,11 @@ pub async fn list(
 ) -> Result<Response, ApiError> {
     match query.stream {
         Some(StreamMode::Sse) => follow(app, caller, &headers, query).await,
-        None => page(&app, &caller, query).await,
+        None => {
+            // A page begins at `after` alone; what is no place is told all the same.
+            last_seen(&headers)?;
+            page(&app, &caller, query).await
+        }
     }
 }
 
@@ -237,10 +241,17 @@ async fn follow(
 ) -> Result<Response, ApiError> {
     app.0.store.begin(caller.tenant).await?.session(caller.session).await?;
     // A browser repeats its first URL when it reconnects: the larger place wins.
-    let last_seen = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse::<i64>().ok());
-    let tail = tail(&caller, query, last_seen)?;
+    let tail = tail(&caller, query, last_seen(headers)?)?;
     let frames = app.0.streams.follow(tail).map_err(full)?;
     Ok(sse(app, caller.proof, frames, written))
+}
+
+/// The `seq` that a reader has seen last. One that cannot be read is refused: a stream
+/// from the beginning would repeat everything.
+fn last_seen(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+    let read = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
+    let refused = || ApiError::invalid("Last-Event-ID", "`Last-Event-ID` is the `seq` of an event");
+    headers.get("last-event-id").map(|value| read(value).ok_or_else(refused)).transpose()
 }
 
 /// What a reader asked for, within what it may read.

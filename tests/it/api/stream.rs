@@ -9,7 +9,7 @@ use reqwest::{Method, header::HeaderMap};
 use serde_json::{Value, json};
 
 use super::{World, id, noop};
-use crate::support::service::Caller;
+use crate::support::service::{Caller, send};
 
 /// A stream that is being read.
 pub(super) struct Reader {
@@ -224,5 +224,21 @@ async fn a_stream_ends_with_what_opened_it() {
     }
     assert_eq!(types.last().map(String::as_str), Some("session.status_changed"));
     assert_eq!(by_token.event().await, None);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_read_is_refused_and_not_taken_for_the_beginning() {
+    let world = World::still().await;
+    let session = id(&world.owner.post("/sessions", json!({})).await.ok());
+    for path in ["events?stream=sse", "stream", "events"] {
+        for place in ["", "x", "1.5", "-", "99999999999999999999"] {
+            let request = world.owner.request(Method::GET, &format!("/sessions/{session}/{path}"));
+            let answer = send(request.header("Last-Event-ID", place)).await;
+            assert_eq!(answer.error(400)["param"], "Last-Event-ID", "{path} {place:?}");
+        }
+    }
+    let request = world.owner.request(Method::GET, &format!("/sessions/{session}/events"));
+    send(request.header("Last-Event-ID", "1")).await.ok();
     world.end().await;
 }
