@@ -3,7 +3,13 @@
 //! A channel, buffer, page, loop or retry without a number here has no bound,
 //! and what has no bound is what takes a service down.
 
+mod operation;
+mod trigger;
+
 use std::time::Duration;
+
+pub use operation::*;
+pub use trigger::*;
 
 // ---- requests ----
 
@@ -174,37 +180,6 @@ pub const INFRASTRUCTURE_BACKOFF: (Duration, Duration) = (Duration::from_secs(1)
 /// How long one statement may run before the database gives it up.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
-// ---- schedules ----
-
-/// Longest five fields of a schedule, in bytes.
-pub const CRON_BYTES_MAX: usize = 200;
-/// Schedules of one agent.
-pub const SCHEDULES_MAX: i64 = 100;
-/// Runs that fail in a row before a schedule is turned off.
-pub const SCHEDULE_FAILURES_MAX: i32 = 5;
-/// Days that the runs of a schedule are kept.
-pub const SCHEDULE_RUN_DAYS: i32 = 30;
-/// Hooks of one agent.
-pub const HOOKS_MAX: i64 = 20;
-/// Messages per second that one hook takes, sustained; four times as many at once.
-pub const HOOK_MESSAGES_PER_SECOND: u32 = 10;
-/// Shortest secret that a caller brings for a hook, in bytes: it is all that keeps
-/// strangers out.
-pub const HOOK_SECRET_BYTES_MIN: usize = 16;
-/// Longest name, title or address that is taken over from GitHub, in bytes.
-pub const GITHUB_FIELD_BYTES_MAX: usize = 300;
-/// Longest comment or text that is taken over from GitHub, in bytes (it takes 65,536
-/// characters).
-pub const GITHUB_WORDS_BYTES_MAX: usize = 96 << 10;
-/// How often what is due is looked for; a slot is a minute.
-pub const TRIGGER_POLL: Duration = Duration::from_secs(1);
-/// Due things that one look takes; the next one goes on.
-pub const TRIGGER_BATCH: i64 = 200;
-/// Due things that one process does at the same time, each with a connection.
-pub const TRIGGERS_TOGETHER_MAX: usize = 4;
-/// Looks between two rounds of housekeeping.
-pub const TRIGGER_TIDY_EVERY: u32 = 60;
-
 // ---- harness ----
 
 /// Model calls of one turn when the session names no `steps`.
@@ -299,13 +274,6 @@ pub const GREP_LINES_MAX: usize = 300;
 /// Answers that one question may suggest.
 pub const ASK_OPTIONS_MAX: usize = 10;
 
-/// How far ahead an agent may schedule its own wake.
-pub const REVISIT_AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
-/// Wakes that one session may wait for.
-pub const REVISITS_PENDING_MAX: i64 = 16;
-/// Longest note of a wake, in characters.
-pub const REVISIT_NOTE_CHARS_MAX: usize = 4_000;
-
 // ---- sandbox ----
 
 /// How long a box may take to start before it is given up.
@@ -342,35 +310,6 @@ pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// How long `sojourn-init` may take to answer a call that does not run anything.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// What callers may ask of one session's box before it has answered.
-pub const OPERATIONS_OPEN_MAX: i64 = 32;
-/// Of these, how many are served at the same time.
-pub const OPERATIONS_TOGETHER_MAX: usize = 4;
-/// How long an answer can be asked for again.
-pub const OPERATION_HOURS: i32 = 24;
-/// How long a request waits for its answer before it says that it comes later: published
-/// clients give up after 30 s.
-pub const OPERATION_PATIENCE: Duration = Duration::from_secs(20);
-/// How often who waits for an answer looks, should nobody tell.
-pub const OPERATION_POLL: Duration = Duration::from_millis(500);
-/// Longest and default wall time of a caller's command, in seconds.
-pub const DIRECT_EXEC_SECONDS_MAX: u64 = 3_600;
-pub const DIRECT_EXEC_SECONDS: u64 = 600;
-/// Arguments and variables of a caller's command, in bytes: the box takes them in one frame.
-pub const DIRECT_EXEC_BYTES_MAX: usize = 128 << 10;
-/// What is kept of each output of a caller's command: its beginning, in bytes.
-pub const DIRECT_OUTPUT_BYTES_MAX: u64 = 256 << 10;
-/// Largest file that a caller may write, in bytes: the box takes it in one frame.
-pub const FILE_WRITE_BYTES_MAX: usize = 3 << 20;
-/// Bytes of a file that one request reads; a range reads what is beyond.
-pub const FILE_READ_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of a file that the box is asked for at once.
-pub const FILE_PART_BYTES: usize = 1 << 20;
-/// Entries of a directory that are named, and the bytes of their list.
-pub const DIRECTORY_ENTRIES_MAX: usize = 5_000;
-pub const DIRECTORY_BYTES_MAX: u64 = 1 << 20;
-/// How long a file operation may take in the box.
-pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a hook of an environment may take: packages are installed there.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(600);
 /// Output of a hook that is kept, per stream, in bytes; its end is told when it fails.

@@ -114,16 +114,7 @@ impl Conversation {
                     blocks: step.blocks.clone(),
                 });
             }
-            Body::ToolResult { call_id, output, is_error, .. } => {
-                let open = self.calls.iter_mut().find(|(id, result)| id == call_id && result.is_none());
-                if let Some((_, result)) = open {
-                    *result = Some(ToolResult {
-                        call_id: call_id.clone(),
-                        output: output.clone(),
-                        is_error: *is_error,
-                    });
-                }
-            }
+            Body::ToolResult { call_id, output, is_error, .. } => self.answer(call_id, output, *is_error),
             Body::SessionCreated(_)
             | Body::SessionUpdated { .. }
             | Body::SessionStatusChanged { .. }
@@ -155,6 +146,13 @@ impl Conversation {
             | Body::FileWritten { .. }
             | Body::LimitWarning { .. }
             | Body::LimitExceeded { .. } => {}
+        }
+    }
+
+    fn answer(&mut self, call_id: &str, output: &str, is_error: bool) {
+        let open = self.calls.iter_mut().find(|(id, result)| id == call_id && result.is_none());
+        if let Some((id, result)) = open {
+            *result = Some(ToolResult { call_id: id.clone(), output: output.to_owned(), is_error });
         }
     }
 

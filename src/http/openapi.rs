@@ -174,8 +174,14 @@ fn needs(scope: &str) -> Vec<SecurityRequirement> {
 }
 
 /// Operations whose body may be left out: every field of it has a default.
-const OPTIONAL_BODIES: [&str; 5] =
-    ["mintClientToken", "rotateDestinationSecret", "rotateHookSecret", "rotateKey", "rotateWebhookSecret"];
+const OPTIONAL_BODIES: [&str; 6] = [
+    "mintClientToken",
+    "rotateDestinationSecret",
+    "rotateHookSecret",
+    "rotateKey",
+    "rotateWebhookSecret",
+    "writeFile",
+];
 
 /// Headers of every answer to a caller whose key was accepted.
 const HEADERS: [(&str, &str); 4] = [

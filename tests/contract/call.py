@@ -59,6 +59,10 @@ def fill():
     call("POST", f"/webhooks/{webhook}/test", {})
     environment = {"name": "main", "config": {"network": {"allow": [{"host": "api.example.com"}]}}}
     many = lambda make: [make(number)["id"] for number in range(SPARE)]
+    agents = f"/agents/{agent['id']}"
+    never = {"cron": "0 0 1 1 *", "input": "Look.", "enabled": False}
+    schedule = lambda number: call("POST", f"{agents}/schedules", never)
+    inbound = lambda number: call("POST", f"{agents}/hooks", {"kind": "generic", "title": f"spare {number}"})
     key = lambda number: call("POST", "/keys", {"name": f"spare {number}", "scopes": ["sessions:read"]})
     return {
         "session": [main],
@@ -72,6 +76,9 @@ def fill():
         "environment": [call("POST", "/environments", environment)["id"]],
         "credential": [call("POST", "/credentials", {"provider": "openai", "key": "sk-contract"})["id"]],
         "key": [key(-1)["id"]],
+        "exec": [call("POST", f"/sessions/{main}/exec", {"command": "echo hello"})["id"]],
+        "schedule": [schedule(-1)["id"]],
+        "inbound": [inbound(-1)["id"]],
         "revision": ["1", agent["active_revision"]["id"]],
         # No more fit.
         "spare_webhook": [call("POST", "/webhooks", hook)["id"] for _ in range(12)],
@@ -84,6 +91,8 @@ def fill():
         "spare_credential": many(lambda number: call(
             "POST", "/credentials", {"provider": "openai", "key": f"sk-spare-{number}"})),
         "spare_key": many(key),
+        "spare_schedule": many(schedule),
+        "spare_inbound": [inbound(number)["id"] for number in range(12)],
     }
 
 
@@ -92,14 +101,15 @@ PARAMETERS = {
     "session_id": "session", "agent_id": "agent", "turn_id": "turn", "event_id": "event",
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
-    "webhook_delivery_id": "letter",
+    "webhook_delivery_id": "letter", "exec_id": "exec", "schedule_id": "schedule", "hook_id": "inbound",
 }
 # Operations after which the thing is not there, or not usable, any more.
 REMOVES = {
     "deleteSession": ("session_id", "spare_session"), "archiveSession": ("session_id", "spare_session"),
     "deleteAgent": ("agent_id", "spare_agent"), "deleteEnvironment": ("environment_id", "spare_environment"),
     "deleteCredential": ("credential_id", "spare_credential"), "revokeKey": ("key_id", "spare_key"),
-    "rotateKey": ("key_id", "spare_key"),
+    "rotateKey": ("key_id", "spare_key"), "deleteSchedule": ("schedule_id", "spare_schedule"),
+    "deleteHook": ("hook_id", "spare_inbound"),
     "deleteWebhook": ("webhook_id", "spare_webhook"), "deleteDestination": ("destination_id", "spare_destination"),
 }
 

@@ -162,6 +162,17 @@ fn sources_of(directories: &[&str]) -> String {
 }
 
 #[test]
+fn every_page_stands_in_the_index() {
+    let index = text("docs/README.md");
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let names = std::fs::read_dir(directory).expect("docs").map(|entry| entry.expect("an entry").file_name());
+    let names = names.filter_map(|name| name.into_string().ok()).filter(|name| name.ends_with(".md"));
+    let lost: Vec<_> =
+        names.filter(|name| name != "README.md" && !index.contains(&format!("]({name}"))).collect();
+    assert!(lost.is_empty(), "docs/README.md does not name {lost:?}");
+}
+
+#[test]
 fn a_link_of_the_readme_leads_to_a_file() {
     for file in ["README.md", "docs/README.md"] {
         let base = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);

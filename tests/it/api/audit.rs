@@ -83,11 +83,14 @@ fn the_table_of_actions_is_that_of_the_code() {
     let told = pages::page("docs/organizations.md");
     let told = told.words("action");
     let code =
-        ["agents", "credentials", "environments", "keys", "organization", "tokens", "usage", "webhooks"]
-            .map(|name| pages::text(&format!("src/http/{name}.rs")))
+        [
+            "agents", "credentials", "environments", "hooks/mod", "keys", "organization", "schedules",
+            "tokens", "usage", "webhooks",
+        ]
+        .map(|name| pages::text(&format!("src/http/{name}.rs")))
             .into_iter()
             .chain(
-                ["src/app.rs", "src/cli/account.rs", "src/journal/whole.rs", "src/store/outbox.rs"]
+                ["src/app.rs", "src/cli/account.rs", "src/journal/whole.rs", "src/store/outbox.rs", "src/trigger/fire.rs"]
                     .map(pages::text),
             )
             .collect::<String>();

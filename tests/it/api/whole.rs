@@ -96,7 +96,7 @@ async fn a_deleted_session_leaves_a_record_and_nothing_else() {
     let letter: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
     assert_eq!((&letter["type"], &letter["sessionId"]), (&json!("session.deleted"), &json!(session)));
     // The notice on its way, and the reminder to look for blobs once more.
-    let may_stay = ["delivery", "delivery_attempt", "leftover"];
+    let may_stay = ["delivery", "delivery_attempt", "leftover", "removal"];
     let left = rows(&world, &session).await;
     assert!(left.iter().all(|(table, _)| may_stay.contains(&table.as_str())), "{left:?}");
     let audit = owner.get(&format!("/audit?target={session}")).await.ok();
