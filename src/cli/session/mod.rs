@@ -145,7 +145,13 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
     match command {
         Session::Create { agent, input, title, key, environment, watch } => {
             let mut body = json!({});
-            let fields = [("agent", agent), ("input", input), ("title", title), ("key", key), ("environment", environment)];
+            let fields = [
+                ("agent", agent),
+                ("input", input),
+                ("title", title),
+                ("key", key),
+                ("environment", environment),
+            ];
             for (name, value) in fields {
                 if let Some(value) = value {
                     body[name] = value.into();

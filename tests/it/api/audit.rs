@@ -82,18 +82,31 @@ async fn whatever_changes_what_an_organization_has_is_remembered() {
 fn the_table_of_actions_is_that_of_the_code() {
     let told = pages::page("docs/organizations.md");
     let told = told.words("action");
-    let code =
+    let code = [
+        "agents",
+        "credentials",
+        "environments",
+        "hooks/mod",
+        "keys",
+        "organization",
+        "schedules",
+        "tokens",
+        "usage",
+        "webhooks",
+    ]
+    .map(|name| pages::text(&format!("src/http/{name}.rs")))
+    .into_iter()
+    .chain(
         [
-            "agents", "credentials", "environments", "hooks/mod", "keys", "organization", "schedules",
-            "tokens", "usage", "webhooks",
+            "src/app.rs",
+            "src/cli/account.rs",
+            "src/journal/whole.rs",
+            "src/store/outbox.rs",
+            "src/trigger/fire.rs",
         ]
-        .map(|name| pages::text(&format!("src/http/{name}.rs")))
-            .into_iter()
-            .chain(
-                ["src/app.rs", "src/cli/account.rs", "src/journal/whole.rs", "src/store/outbox.rs", "src/trigger/fire.rs"]
-                    .map(pages::text),
-            )
-            .collect::<String>();
+        .map(pages::text),
+    )
+    .collect::<String>();
     let unknown: Vec<_> = told.iter().filter(|action| !code.contains(&format!("\"{action}\""))).collect();
     assert!(unknown.is_empty(), "docs/organizations.md names {unknown:?}");
     // What `act` and `remember` are called with: two words and a point, in quotes.

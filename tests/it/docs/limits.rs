@@ -7,16 +7,29 @@ use sojourn::base::limit;
 use super::sources_of;
 use crate::support::pages::text;
 
-/// Every bound of docs/limits.md, as it stands there.
-fn shown() -> Vec<(&'static str, String)> {
-    let bytes = |bytes: usize| match bytes {
+fn bytes(bytes: usize) -> String {
+    match bytes {
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
         // Round only where it is no other number.
         bytes if bytes % 1_024 == 0 && bytes > 4_096 || bytes == 1_024 => format!("{} KiB", bytes >> 10),
         bytes => format!("{} bytes", grouped(bytes as u64)),
-    };
-    let count = |count: u64| grouped(count);
-    let seconds = |time: std::time::Duration| format!("{} s", time.as_secs());
+    }
+}
+
+fn count(count: u64) -> String {
+    grouped(count)
+}
+
+fn seconds(time: std::time::Duration) -> String {
+    format!("{} s", time.as_secs())
+}
+
+/// Every bound of docs/limits.md, as it stands there.
+fn shown() -> Vec<(&'static str, String)> {
+    [of_requests(), of_things()].concat()
+}
+
+fn of_requests() -> Vec<(&'static str, String)> {
     vec![
         ("REQUESTS_PER_SECOND", count(limit::REQUESTS_PER_SECOND.into())),
         ("REQUESTS_BURST_SECONDS", count(limit::REQUESTS_BURST_SECONDS.into())),
@@ -58,6 +71,11 @@ fn shown() -> Vec<(&'static str, String)> {
         ("KEY_OVERLAP_SECONDS", count(limit::KEY_OVERLAP_SECONDS.1.unsigned_abs())),
         ("WEBHOOK_OVERLAP_SECONDS", count(limit::WEBHOOK_OVERLAP_SECONDS.1.unsigned_abs())),
         ("MODEL_THINKING_TOKENS_MIN", count(limit::MODEL_THINKING_TOKENS_MIN)),
+    ]
+}
+
+fn of_things() -> Vec<(&'static str, String)> {
+    vec![
         ("SCHEDULES_MAX", count(limit::SCHEDULES_MAX.unsigned_abs())),
         ("SCHEDULE_FAILURES_MAX", count(limit::SCHEDULE_FAILURES_MAX.unsigned_abs().into())),
         ("SCHEDULE_RUN_DAYS", count(limit::SCHEDULE_RUN_DAYS.unsigned_abs().into())),
