@@ -194,7 +194,7 @@ impl Busy {
             id: self.origin.id(),
             actor: Actor::agent(),
             level: body.level(),
-            turn_id: Some(self.writer.turn()),
+            turn_id: self.writer.turn(),
             step_id: None,
             refs: Map::new(),
             body,

@@ -78,21 +78,8 @@ pub enum Session {
     Cancel { session: String },
     /// Close a session for good
     Archive { session: String },
-    /// Run a command in the session's sandbox; its exit code is the program's
-    Exec(sandbox::Exec),
-    /// Copy a file into or out of the session's sandbox
-    Cp {
-        /// SESSION:PATH, or a file of this machine
-        from: String,
-        /// SESSION:PATH, or a file or directory of this machine
-        to: String,
-    },
-    /// List a directory of the session's sandbox
-    Ls {
-        session: String,
-        /// Absolute, or below /workspace
-        path: Option<String>,
-    },
+    #[command(flatten)]
+    Sandbox(sandbox::Use),
     /// Write a session with its whole log as NDJSON
     Export {
         session: String,
@@ -192,9 +179,7 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             }
             return say(&client, &session, &json!({ "text": text }), watch, json).await;
         }
-        Session::Exec(wanted) => return sandbox::exec(&client, wanted, json).await,
-        Session::Cp { from, to } => sandbox::copy(&client, &from, &to).await?,
-        Session::Ls { session, path } => sandbox::list(&client, &session, path, json).await?,
+        Session::Sandbox(wanted) => return sandbox::run(&client, wanted, json).await,
         Session::Export { session, output } => whole::export(&client, &session, output).await?,
         Session::Import { file } => whole::import(&client, &file, json).await?,
         Session::Delete { session } => drop(client.delete(&format!("/sessions/{session}")).await?),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,6 +24,26 @@ use crate::{
 const POLL: Duration = Duration::from_secs(1);
 /// Exit code when nobody knows how the command ended.
 const NO_END: u8 = 125;
+
+/// What can be done with the sandbox of a session.
+#[derive(Debug, Subcommand)]
+pub enum Use {
+    /// Run a command in the session's sandbox; its exit code is the program's
+    Exec(Exec),
+    /// Copy a file into or out of the session's sandbox
+    Cp {
+        /// SESSION:PATH, or a file of this machine
+        from: String,
+        /// SESSION:PATH, or a file or directory of this machine
+        to: String,
+    },
+    /// List a directory of the session's sandbox
+    Ls {
+        session: String,
+        /// Absolute, or below /workspace
+        path: Option<String>,
+    },
+}
 
 /// A command to run in the sandbox of a session.
 #[derive(Debug, Args)]
@@ -43,8 +63,18 @@ pub struct Exec {
     command: Vec<String>,
 }
 
+/// Does it. Returns the exit code.
+pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8> {
+    match wanted {
+        Use::Exec(wanted) => return exec(client, wanted, json).await,
+        Use::Cp { from, to } => copy(client, &from, &to).await?,
+        Use::Ls { session, path } => list(client, &session, path, json).await?,
+    }
+    Ok(0)
+}
+
 /// Runs a command; its output and exit code are those of the program.
-pub async fn exec(client: &Client, wanted: Exec, json: bool) -> anyhow::Result<u8> {
+async fn exec(client: &Client, wanted: Exec, json: bool) -> anyhow::Result<u8> {
     let mut body = json!({ "timeout_seconds": wanted.timeout, "env": variables(&wanted.env)? });
     body["command"] = match wanted.command.as_slice() {
         [line] => json!(line),
@@ -99,7 +129,7 @@ fn variables(given: &[String]) -> anyhow::Result<Value> {
 }
 
 /// Copies one file: `session:path` is one of a session, anything else is one of here.
-pub async fn copy(client: &Client, from: &str, to: &str) -> anyhow::Result<()> {
+async fn copy(client: &Client, from: &str, to: &str) -> anyhow::Result<()> {
     match (place(from), place(to)) {
         (Some((session, path)), None) => {
             let name = path.rsplit('/').next().unwrap_or_default();
@@ -138,7 +168,7 @@ async fn download(client: &Client, session: &str, path: &str, local: &Path) -> a
 }
 
 /// Names what a directory holds.
-pub async fn list(client: &Client, session: &str, path: Option<String>, json: bool) -> anyhow::Result<()> {
+async fn list(client: &Client, session: &str, path: Option<String>, json: bool) -> anyhow::Result<()> {
     let listed = client.get(&format!("/sessions/{session}/files/list{}", query([("path", path)]))).await?;
     if json {
         print::document(&listed);

@@ -129,13 +129,9 @@ async fn a_stream_says_the_same_as_a_page() {
 async fn a_stream_goes_on_behind_the_larger_place() {
     let world = World::still().await;
     let session = session_of(&world, 5).await;
-    for (after, last_seen, first) in [
-        ("0", None, 1),
-        ("2", None, 3),
-        ("2", Some("4"), 5),
-        ("4", Some("2"), 5),
-        ("3", Some("not a place"), 4),
-    ] {
+    for (after, last_seen, first) in
+        [("0", None, 1), ("2", None, 3), ("2", Some("4"), 5), ("4", Some("2"), 5)]
+    {
         let path = format!("/sessions/{session}/events?stream=sse&after={after}");
         let (_, mut reader) = Reader::open(&world.owner, &path, last_seen).await;
         assert_eq!(reader.event().await.expect("an event")["seq"], first, "{after} {last_seen:?}");

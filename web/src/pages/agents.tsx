@@ -43,7 +43,7 @@ export function AgentsPage() {
         </Empty>
       )}
       {list.length > 0 && (
-        <div className="table-wrap">
+        <div className="table-wrap" tabIndex={0}>
           <table>
             <thead>
               <tr>

@@ -64,7 +64,7 @@ function Filter(props: { label: string; hint: string; value?: string; onChange: 
 
 function Table({ acts }: { acts: Act[] }) {
   return (
-    <div className="table-wrap">
+    <div className="table-wrap" tabIndex={0}>
       <table>
         <thead>
           <tr>

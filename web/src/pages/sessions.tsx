@@ -196,7 +196,7 @@ function NoSessions({ isFiltered }: { isFiltered: boolean }) {
 function Table({ sessions }: { sessions: Session[] }) {
   const [, go] = useLocation();
   return (
-    <div className="table-wrap">
+    <div className="table-wrap" tabIndex={0}>
       <table>
         <thead>
           <tr>

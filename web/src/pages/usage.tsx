@@ -122,7 +122,7 @@ function Sums({ by, range }: { by: By; range: { from: string; to: string } }) {
   return (
     <>
       <Trouble error={query.error} />
-      <div className="table-wrap">
+      <div className="table-wrap" tabIndex={0}>
         <table>
           <thead>
             <tr>

@@ -18,7 +18,7 @@ export interface DeliveryCalls {
 
 export function DeliveryTable(props: { list: Delivery[]; calls: DeliveryCalls; to?: (delivery: Delivery) => string }) {
   return (
-    <div className="table-wrap">
+    <div className="table-wrap" tabIndex={0}>
       <table>
         <thead>
           <tr>
