@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::TryStreamExt;
+use futures::{Stream, TryStreamExt};
 use object_store::{
     ObjectStore, ObjectStoreExt, aws::AmazonS3Builder, buffered::BufWriter, local::LocalFileSystem,
     path::Path as Key, prefix::PrefixStore,
@@ -95,6 +95,14 @@ impl Blobs {
     /// Reads a whole blob.
     pub async fn get(&self, key: &str) -> Result<Bytes, Error> {
         Ok(self.store.get(&Key::from(key)).await?.bytes().await?)
+    }
+
+    /// A blob as it comes, part by part.
+    pub async fn stream(
+        &self,
+        key: &str,
+    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + 'static, Error> {
+        Ok(self.store.get(&Key::from(key)).await?.into_stream().map_err(Error::from))
     }
 
     /// A new file without a name: it is gone with its last handle.

@@ -65,10 +65,11 @@ impl Journal {
     /// Forgets what callers asked of boxes more than a day ago, with the files that they
     /// sent or got; returns how many.
     pub async fn forget_operations(&self) -> Result<usize, Error> {
-        let forgotten = self.store.forget_operations().await?;
-        for (operation, (tenant, session)) in &forgotten {
+        let old = self.store.old_operations().await?;
+        for (tenant, session, operation) in &old {
             self.blobs.delete(&operation_blob(*tenant, *session, *operation)).await?;
+            self.store.forget_operation(*tenant, *session, *operation).await?;
         }
-        Ok(forgotten.len())
+        Ok(old.len())
     }
 }

@@ -1,7 +1,5 @@
 //! What callers ask of a box themselves, and what came of it.
 
-use std::collections::HashMap;
-
 use sqlx::FromRow;
 use uuid::Uuid;
 
@@ -168,15 +166,16 @@ impl Store {
         rows.into_iter().map(open).collect()
     }
 
-    /// Notes in which box an operation begins, before it does. Returns whether the fence
-    /// holds.
+    /// Notes in which box an operation begins, before it does; once noted, that stays.
+    /// Returns the box in which it began, now or before; `None` when the fence does not
+    /// hold or it has its answer.
     pub async fn begin_operation(
         &self,
         fence: Fence,
         operation: OperationId,
         sandbox: SandboxId,
-    ) -> Result<bool> {
-        let done = sqlx::query(
+    ) -> Result<Option<SandboxId>> {
+        let row: Option<(Uuid,)> = sqlx::query_as(
             "with held as (
                 select session_id
                 from session
@@ -184,19 +183,20 @@ impl Store {
                 for share
              )
              update operation o
-             set sandbox_id = $5, started_at = coalesce(o.started_at, now())
+             set sandbox_id = coalesce(o.sandbox_id, $5), started_at = coalesce(o.started_at, now())
              from held
              where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $4
-               and o.completed_at is null",
+               and o.completed_at is null
+             returning o.sandbox_id",
         )
         .bind(fence.tenant.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(operation.uuid())
         .bind(sandbox.uuid())
-        .execute(&self.system)
+        .fetch_optional(&self.system)
         .await?;
-        Ok(done.rows_affected() > 0)
+        Ok(row.map(|(sandbox,)| Id::from_uuid(sandbox)))
     }
 
     /// Answers an operation; its box counts as used just now. Returns whether the fence
@@ -235,28 +235,39 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Forgets operations that were answered more than a day ago, a batch at a time;
-    /// returns them, for their blobs. By the index `operation_completed`.
-    pub async fn forget_operations(&self) -> Result<HashMap<OperationId, (TenantId, SessionId)>> {
+    /// Operations that were answered more than a day ago, a batch of them. By the index
+    /// `operation_completed`.
+    pub async fn old_operations(&self) -> Result<Vec<(TenantId, SessionId, OperationId)>> {
         let rows: Vec<(Uuid, Uuid, Uuid)> = sqlx::query_as(
-            "delete from operation
-             where (tenant_id, session_id, operation_id) in (
-                 select tenant_id, session_id, operation_id
-                 from operation
-                 where completed_at < now() - make_interval(hours => $1)
-                 order by completed_at
-                 limit $2
-                 for update skip locked
-             )
-             returning operation_id, tenant_id, session_id",
+            "select tenant_id, session_id, operation_id
+             from operation
+             where completed_at < now() - make_interval(hours => $1)
+             order by completed_at
+             limit $2",
         )
         .bind(OPERATION_HOURS)
         .bind(HOUSEKEEPING_BATCH)
         .fetch_all(&self.system)
         .await?;
-        let ids = |(operation, tenant, session)| {
-            (Id::from_uuid(operation), (Id::from_uuid(tenant), Id::from_uuid(session)))
+        let ids = |(tenant, session, operation)| {
+            (Id::from_uuid(tenant), Id::from_uuid(session), Id::from_uuid(operation))
         };
         Ok(rows.into_iter().map(ids).collect())
+    }
+
+    /// Forgets an operation, after its blob.
+    pub async fn forget_operation(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        operation: OperationId,
+    ) -> Result<()> {
+        sqlx::query("delete from operation where tenant_id = $1 and session_id = $2 and operation_id = $3")
+            .bind(tenant.uuid())
+            .bind(session.uuid())
+            .bind(operation.uuid())
+            .execute(&self.system)
+            .await?;
+        Ok(())
     }
 }

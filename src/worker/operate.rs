@@ -223,8 +223,9 @@ impl Operator<'_> {
             self.say_over(open, None).await?;
             return Ok(Err(refused));
         }
+        let mut has_begun = open.sandbox.is_some();
         for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
-            let hands = match self.attached(open).await {
+            let hands = match self.attached(has_begun).await {
                 Ok(hands) => hands,
                 Err(ToolFault::Stale) => return Err(Stopped::Stale),
                 Err(ToolFault::Away(reason)) => return Err(Stopped::Away(reason)),
@@ -234,12 +235,14 @@ impl Operator<'_> {
                 }
             };
             let id = hands.grip.sandbox;
-            if is_command && open.sandbox.is_some_and(|began_in| began_in != id) {
-                self.say_over(open, None).await?;
-                return Ok(Err(lost()));
-            }
-            if !self.worker.store.begin_operation(self.writer.fence(), open.id, id).await? {
-                return Err(Stopped::Stale);
+            match self.worker.store.begin_operation(self.writer.fence(), open.id, id).await? {
+                None => return Err(Stopped::Stale),
+                // It may have run there, and nobody can ask that box any more.
+                Some(began_in) if is_command && began_in != id => {
+                    self.say_over(open, None).await?;
+                    return Ok(Err(lost()));
+                }
+                Some(_) => has_begun = true,
             }
             match self.attempt(open, &hands).await? {
                 Ok(answer) => return Ok(Ok(answer)),
@@ -270,12 +273,9 @@ impl Operator<'_> {
         }))
     }
 
-    /// The box: the one in which it began, else one that may be used for long.
-    async fn attached(&self, open: &Open) -> Result<tool::Hands, ToolFault> {
-        match open.sandbox {
-            Some(_) => self.hands.attached().await,
-            None => self.hands.ready().await,
-        }
+    /// The box: as it is for what may have begun in it, else one that may be used for long.
+    async fn attached(&self, has_begun: bool) -> Result<tool::Hands, ToolFault> {
+        if has_begun { self.hands.attached().await } else { self.hands.ready().await }
     }
 
     /// What keeps a command from being run: what may be spent.
@@ -362,7 +362,8 @@ impl Operator<'_> {
         let Request::Exec { command, .. } = &open.request else { return Ok(()) };
         let said =
             |body: &Body| matches!(body, Body::ExecCompleted { exec_id, .. } if *exec_id == Some(open.id));
-        if open.sandbox.is_some() && self.has_said(said).await? {
+        let may_be_said = open.sandbox.is_some() || exit.is_none();
+        if may_be_said && self.has_said(said).await? {
             return Ok(());
         }
         let summary = exit.map_or(String::new(), |(_, stdout, stderr)| {

@@ -4,7 +4,7 @@
 //! blob store.
 
 use axum::{
-    body::{Body as HttpBody, Bytes},
+    body::Body as HttpBody,
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -81,8 +81,8 @@ pub async fn read(
     else {
         return Err(ApiError::not_found());
     };
-    let content = app.0.blobs.get(&blob).await?;
-    // Read once; what stays is forgotten with the operation.
+    let content = app.0.blobs.stream(&blob).await?;
+    // What is being read is read to its end; what stays is forgotten with the operation.
     let _ = app.0.blobs.delete(&blob).await;
     let is_cut = bytes < size && range.is_none();
     if is_cut {
@@ -95,7 +95,7 @@ pub async fn read(
     if range.is_some() && bytes == 0 && first >= size {
         return Err(ApiError::invalid("Range", format!("the file has {size} bytes")));
     }
-    Ok(content_of(&query.path, content, range.map(|_| (first, bytes, size))))
+    Ok(content_of(&query.path, HttpBody::from_stream(content), range.map(|_| (first, bytes, size))))
 }
 
 /// Write a file as the sandbox's user; directories are made. At most 3 MiB.
@@ -122,11 +122,17 @@ pub async fn write(
     // Whoever may not write there stores nothing either.
     app.0.store.begin(caller.tenant).await?.session(session).await?;
     app.0.blobs.put(&blob, content).await?;
-    let request = Request::Write { path: path.clone(), blob };
-    submit_as(&app, &caller, session, operation, &request).await?;
+    let request = Request::Write { path: path.clone(), blob: blob.clone() };
+    if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
+        // Nobody will come for it.
+        app.0.blobs.delete(&blob).await?;
+        return Err(refused);
+    }
     let Answer::Written { bytes } = file(&app, caller.tenant, session, operation, patience).await? else {
         return Err(ApiError::not_found());
     };
+    // Written for good; had it not been, it would be forgotten with the operation.
+    let _ = app.0.blobs.delete(&blob).await;
     Ok(json(&FileWritten { path, bytes }))
 }
 
@@ -201,8 +207,8 @@ fn range(value: &HeaderValue) -> Result<(u64, Option<u64>), ApiError> {
 }
 
 /// Bytes that an agent may have written: never run by a browser that opens them.
-fn content_of(path: &str, content: Bytes, part: Option<(u64, u64, u64)>) -> Response {
-    let mut response = HttpBody::from(content).into_response();
+fn content_of(path: &str, content: HttpBody, part: Option<(u64, u64, u64)>) -> Response {
+    let mut response = content.into_response();
     let name: String = path
         .rsplit('/')
         .next()

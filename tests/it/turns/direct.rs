@@ -165,6 +165,57 @@ async fn a_command_outlives_its_worker() {
 }
 
 #[tokio::test]
+async fn a_command_is_followed_by_whoever_takes_its_session_over() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let id = empty(owner, json!({})).await;
+    let long = "echo run >> counter; touch ready; until [ -e go ]; do sleep 0.05; done; cat counter";
+    let asked = async { exec(owner, &id, json!(long)).await.ok() };
+    let crashed = async {
+        appears(&scene.ground, "ready").await;
+        // As after a crash: another holds the lease, and it is over.
+        let mut superuser = scene.ground.database.superuser().await;
+        let sql = "with s as (update session set epoch = epoch + 1)
+                   update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operate'";
+        sqlx::query(sql).execute(&mut superuser).await.expect("an update");
+        std::fs::write(workspace(&scene.ground).join("go"), "").expect("a file");
+    };
+    let (ran, ()) = tokio::join!(asked, crashed);
+    assert_eq!((&ran["state"], &ran["stdout"]), (&json!("completed"), &json!("run\n")), "it ran once");
+    let log = log(owner, &id).await;
+    assert_sound(&log);
+    assert_eq!((of(&log, "exec.completed").len(), of(&log, "sandbox.created").len()), (1, 1));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_command_that_may_have_begun_elsewhere_is_not_begun_again() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let owner = &scene.owner;
+    let id = empty(owner, json!({})).await;
+    let request = owner.request(Method::POST, &format!("/sessions/{id}/exec")).header("Prefer", "wait=0");
+    let asked = send(request.json(&json!({ "command": "touch ran" }))).await.ok();
+    // As a worker leaves it that died, with its box, after the command was begun.
+    let mut superuser = scene.ground.database.superuser().await;
+    let sql = "update operation set sandbox_id = gen_random_uuid(), started_at = now()";
+    sqlx::query(sql).execute(&mut superuser).await.expect("an update");
+    let worker = scene.ground.serve(&["--role=worker"]).await;
+    until(owner, &id, "exec.completed").await;
+    let path = format!("/sessions/{id}/exec/{}", asked["id"].as_str().unwrap());
+    let mut ran = Value::Null;
+    // The answer follows the log.
+    while ran["state"] != "failed" {
+        ran = owner.get(&path).await.ok();
+    }
+    assert_eq!(ran["error"]["code"], "outcome_unknown");
+    let seen = exec(owner, &id, json!("ls")).await.ok();
+    assert_eq!(seen["stdout"], "");
+    assert_eq!(of(&log(owner, &id).await, "exec.completed").len(), 2, "one for each");
+    worker.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn files_are_written_read_and_listed() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
