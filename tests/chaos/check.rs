@@ -10,7 +10,10 @@ use anyhow::Context;
 use sojourn::{
     base::{Id, Origin, seal::MasterKey},
     blob::Blobs,
-    domain::{Body, Event, SessionId, Status, TenantId, TurnId, apply, event::Outcome, turn::YieldReason},
+    domain::{
+        Body, Event, OperationId, SessionId, Status, TenantId, TurnId, apply, event::Outcome,
+        turn::YieldReason,
+    },
     journal::Journal,
     store::{Store, hint::Hints, pool::PoolSizes},
 };
@@ -32,6 +35,8 @@ pub struct Found {
     pub calls: u64,
     /// Commands that left their token.
     pub ran: u64,
+    /// Commands of callers past the agent.
+    pub direct: u64,
     /// Calls whose outcome nobody knows.
     pub unknown: u64,
     /// Turns that went on in a second or later attempt.
@@ -97,6 +102,7 @@ impl<'a> Checker<'a> {
         }
         let trace = made.trace.clone().unwrap_or_else(|| load::trace(self.data_dir, id));
         self.effects(id, &log, &trace);
+        self.direct(id, &log, &trace);
         Ok(())
     }
 
@@ -224,6 +230,35 @@ impl<'a> Checker<'a> {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Each command of a caller was started once, is over once, and left its token once.
+    fn direct(&mut self, id: SessionId, log: &[Event], trace: &[String]) {
+        let mut open: HashMap<OperationId, &str> = HashMap::new();
+        for event in log {
+            match &event.draft.body {
+                Body::ExecStarted { exec_id, command, .. } => {
+                    self.found.direct += 1;
+                    if open.insert(*exec_id, command.split(' ').nth(1).unwrap_or_default()).is_some() {
+                        self.say(id, &format!("{exec_id} is started twice"));
+                    }
+                }
+                Body::ExecCompleted { exec_id: Some(exec_id), cause, .. } => {
+                    let Some(token) = open.remove(exec_id) else {
+                        self.say(id, &format!("{exec_id} has a second end, or no start"));
+                        continue;
+                    };
+                    let count = trace.iter().filter(|left| *left == token).count();
+                    if cause != "exited" || count != 1 {
+                        self.say(id, &format!("{token} is over by {cause} and ran {count} times"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !open.is_empty() {
+            self.say(id, &format!("commands of a caller have no end: {open:?}"));
         }
     }
 

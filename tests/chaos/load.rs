@@ -111,7 +111,17 @@ impl Load {
         let _ = self.fresh.try_send(id.clone());
         let mut driven = Ok(());
         for turn in 1..=2 + dice.below(3) {
-            driven = self.one_turn(&id, dice).await;
+            // A caller's own command beside the turn, or in the pause after it.
+            let mine = format!("{name}.x{turn}");
+            driven = if dice.once_in(3) {
+                let (turn, direct) = tokio::join!(self.one_turn(&id, dice), self.direct(&id, &mine, dice));
+                turn.and(direct)
+            } else {
+                self.one_turn(&id, dice).await
+            };
+            if driven.is_ok() && dice.once_in(6) {
+                driven = self.direct(&id, &format!("{mine}y"), dice).await;
+            }
             if driven.is_err() || self.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -164,6 +174,29 @@ impl Load {
             }
             sleep(dice.millis(150, 350)).await;
         }
+    }
+
+    /// Runs a command past the agent and waits for its end, which is always known: no
+    /// fault ends a box.
+    async fn direct(&self, id: &str, token: &str, dice: &Dice) -> anyhow::Result<()> {
+        let seconds = if dice.once_in(4) { 3.0 } else { dice.below(8) as f64 / 10.0 };
+        let body = json!({ "command": format!("echo {token} >> {TRACE}; sleep {seconds}; echo {token}") });
+        let mut ran = self.post(&format!("/sessions/{id}/exec"), &body).await?;
+        let until = Instant::now() + TURN_PATIENCE;
+        while matches!(ran["state"].as_str(), Some("queued" | "running")) {
+            if Instant::now() > until {
+                self.violations
+                    .note(format!("{token} of {id} is stuck {} for {TURN_PATIENCE:?}", ran["state"]));
+                anyhow::bail!("stuck");
+            }
+            sleep(dice.millis(150, 350)).await;
+            let path = format!("/sessions/{id}/exec/{}", ran["id"].as_str().unwrap_or_default());
+            ran = self.client.send(&self.violations, Method::GET, &path, None).await?;
+        }
+        if ran["state"] != "completed" || ran["stdout"] != format!("{token}\n") {
+            self.violations.note(format!("{token} of {id} ended otherwise: {ran}"));
+        }
+        Ok(())
     }
 
     /// Looks all the time for sessions that stand still although they should not: there

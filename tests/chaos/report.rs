@@ -57,6 +57,7 @@ impl Outcome<'_> {
             ("events read from streams", self.readers.events.load(Relaxed).to_string()),
             ("tool calls", self.found.calls.to_string()),
             ("commands that ran, by their own count", self.found.ran.to_string()),
+            ("commands of callers past the agent", self.found.direct.to_string()),
             ("calls with an unknown outcome (canceled ones too)", self.found.unknown.to_string()),
             ("turns that changed their worker after a fault", self.found.recovered.to_string()),
             ("most attempts of a turn", self.found.attempts_max.to_string()),
