@@ -4,7 +4,7 @@
 //! for a leased turn; a property test holds the two together.
 
 use super::{
-    event::{ActorKind, Body, CancelMode, Event, TurnCompleted},
+    event::{ActorKind, Body, CancelMode, Event, TurnCompleted, only_told},
     ids::*,
     session::{Created, Session, Status, Stopped},
     turn::{LastTurn, Turn, TurnState, YieldReason},
@@ -79,25 +79,7 @@ impl Session {
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
-            | Body::SandboxCreated { .. }
-            | Body::SandboxLost { .. }
-            | Body::SandboxTerminated { .. }
-            | Body::RevisitScheduled { .. }
-            | Body::EgressAllowed { .. }
-            | Body::EgressDenied { .. }
-            | Body::SandboxFrozen { .. }
-            | Body::SandboxThawed { .. }
-            | Body::SandboxCheckpointCreated { .. }
-            | Body::SandboxCheckpointRestored { .. }
-            | Body::SandboxFilesLost { .. }
-            | Body::SandboxRotationStarted { .. }
-            | Body::SandboxRotationCompleted { .. }
-            | Body::SandboxRotationFailed { .. }
-            | Body::SandboxHeartbeat { .. }
-            | Body::ExecStarted { .. }
-            | Body::FileWritten { .. }
-            | Body::LimitWarning { .. }
-            | Body::LimitExceeded { .. } => {}
+            | only_told!() => {}
         }
         self.add_usage(event.draft.turn_id, Usage::of(&event.draft));
         effects

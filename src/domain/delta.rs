@@ -4,7 +4,7 @@
 //! writes differences. `record == apply` is the property that keeps both honest.
 
 use super::{
-    event::{Body, Draft, TurnCompleted},
+    event::{Body, Draft, TurnCompleted, only_told},
     ids::*,
     usage::Usage,
 };
@@ -58,25 +58,7 @@ impl Delta {
                 | Body::ErrorModel(_)
                 | Body::ErrorRuntime(_)
                 | Body::ErrorTask(_)
-                | Body::SandboxCreated { .. }
-                | Body::SandboxLost { .. }
-                | Body::SandboxTerminated { .. }
-                | Body::RevisitScheduled { .. }
-                | Body::EgressAllowed { .. }
-                | Body::EgressDenied { .. }
-                | Body::SandboxFrozen { .. }
-                | Body::SandboxThawed { .. }
-                | Body::SandboxCheckpointCreated { .. }
-                | Body::SandboxCheckpointRestored { .. }
-                | Body::SandboxFilesLost { .. }
-                | Body::SandboxRotationStarted { .. }
-                | Body::SandboxRotationCompleted { .. }
-                | Body::SandboxRotationFailed { .. }
-                | Body::SandboxHeartbeat { .. }
-                | Body::ExecStarted { .. }
-                | Body::FileWritten { .. }
-                | Body::LimitWarning { .. }
-                | Body::LimitExceeded { .. } => {}
+                | only_told!() => {}
             }
         }
         delta

@@ -380,6 +380,33 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
+/// The events that tell what happened and change neither the session nor the conversation:
+/// one pattern for all who fold a log.
+macro_rules! only_told {
+    () => {
+        $crate::domain::event::Body::SandboxCreated { .. }
+            | $crate::domain::event::Body::SandboxLost { .. }
+            | $crate::domain::event::Body::SandboxTerminated { .. }
+            | $crate::domain::event::Body::SandboxFrozen { .. }
+            | $crate::domain::event::Body::SandboxThawed { .. }
+            | $crate::domain::event::Body::SandboxCheckpointCreated { .. }
+            | $crate::domain::event::Body::SandboxCheckpointRestored { .. }
+            | $crate::domain::event::Body::SandboxFilesLost { .. }
+            | $crate::domain::event::Body::SandboxRotationStarted { .. }
+            | $crate::domain::event::Body::SandboxRotationCompleted { .. }
+            | $crate::domain::event::Body::SandboxRotationFailed { .. }
+            | $crate::domain::event::Body::SandboxHeartbeat { .. }
+            | $crate::domain::event::Body::EgressAllowed { .. }
+            | $crate::domain::event::Body::EgressDenied { .. }
+            | $crate::domain::event::Body::ExecStarted { .. }
+            | $crate::domain::event::Body::FileWritten { .. }
+            | $crate::domain::event::Body::RevisitScheduled { .. }
+            | $crate::domain::event::Body::LimitWarning { .. }
+            | $crate::domain::event::Body::LimitExceeded { .. }
+    };
+}
+pub(crate) use only_told;
+
 impl Body {
     /// Whether a leased turn's event changes what a list of sessions shows.
     pub fn moves_status(&self) -> bool {
@@ -446,25 +473,7 @@ impl Body {
             | Self::ToolCall { .. }
             | Self::ExecCompleted { .. }
             | Self::ToolResult { .. }
-            | Self::SandboxCreated { .. }
-            | Self::SandboxLost { .. }
-            | Self::SandboxTerminated { .. }
-            | Self::RevisitScheduled { .. }
-            | Self::EgressAllowed { .. }
-            | Self::EgressDenied { .. }
-            | Self::SandboxFrozen { .. }
-            | Self::SandboxThawed { .. }
-            | Self::SandboxCheckpointCreated { .. }
-            | Self::SandboxCheckpointRestored { .. }
-            | Self::SandboxFilesLost { .. }
-            | Self::SandboxRotationStarted { .. }
-            | Self::SandboxRotationCompleted { .. }
-            | Self::SandboxRotationFailed { .. }
-            | Self::SandboxHeartbeat { .. }
-            | Self::ExecStarted { .. }
-            | Self::FileWritten { .. }
-            | Self::LimitWarning { .. }
-            | Self::LimitExceeded { .. } => Level::Progress,
+            | only_told!() => Level::Progress,
         }
     }
 }

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{
     cost::{self, Cost},
-    event::{Body, Draft},
+    event::{Body, Draft, only_told},
 };
 
 /// Tokens and work, summed. All counts start at zero and only grow.
@@ -73,25 +73,7 @@ impl Usage {
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
             | Body::TurnCompleted(_)
-            | Body::SandboxCreated { .. }
-            | Body::SandboxLost { .. }
-            | Body::SandboxTerminated { .. }
-            | Body::SandboxFrozen { .. }
-            | Body::SandboxThawed { .. }
-            | Body::SandboxCheckpointCreated { .. }
-            | Body::SandboxCheckpointRestored { .. }
-            | Body::SandboxFilesLost { .. }
-            | Body::SandboxRotationStarted { .. }
-            | Body::SandboxRotationCompleted { .. }
-            | Body::SandboxRotationFailed { .. }
-            | Body::SandboxHeartbeat { .. }
-            | Body::RevisitScheduled { .. }
-            | Body::EgressAllowed { .. }
-            | Body::EgressDenied { .. }
-            | Body::ExecStarted { .. }
-            | Body::FileWritten { .. }
-            | Body::LimitWarning { .. }
-            | Body::LimitExceeded { .. } => Self::default(),
+            | only_told!() => Self::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::domain::{
     Event, Message, TurnId,
     conversation::Block,
-    event::Body,
+    event::{Body, only_told},
     tool::{ToolCall, ToolResult},
 };
 
@@ -127,25 +127,7 @@ impl Conversation {
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
-            | Body::SandboxCreated { .. }
-            | Body::SandboxLost { .. }
-            | Body::SandboxTerminated { .. }
-            | Body::RevisitScheduled { .. }
-            | Body::EgressAllowed { .. }
-            | Body::EgressDenied { .. }
-            | Body::SandboxFrozen { .. }
-            | Body::SandboxThawed { .. }
-            | Body::SandboxCheckpointCreated { .. }
-            | Body::SandboxCheckpointRestored { .. }
-            | Body::SandboxFilesLost { .. }
-            | Body::SandboxRotationStarted { .. }
-            | Body::SandboxRotationCompleted { .. }
-            | Body::SandboxRotationFailed { .. }
-            | Body::SandboxHeartbeat { .. }
-            | Body::ExecStarted { .. }
-            | Body::FileWritten { .. }
-            | Body::LimitWarning { .. }
-            | Body::LimitExceeded { .. } => {}
+            | only_told!() => {}
         }
     }
 

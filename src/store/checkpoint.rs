@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{
     Result, Store, Tx,
     column::{count, uncount},
-    record::Fence,
+    record::{Fence, held},
 };
 use crate::{
     base::{Id, Timestamp, limit},
@@ -68,16 +68,12 @@ impl Store {
         digest: &str,
         bytes: u64,
     ) -> Result<bool> {
-        let done = sqlx::query(
-            "with held as (
-                select session_id
-                from session
-                where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
-                for share
-             )
+        let done = sqlx::query(concat!(
+            held!(),
+            "
              insert into checkpoint (tenant_id, session_id, checkpoint_id, sandbox_id, digest, bytes)
              select $1, session_id, $4, $5, $6, $7 from held",
-        )
+        ))
         .bind(fence.tenant.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)

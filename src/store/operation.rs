@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     Result, Store, Tx,
     column::{from_json, json},
-    record::Fence,
+    record::{Fence, held},
 };
 use crate::{
     base::{
@@ -175,20 +175,16 @@ impl Store {
         operation: OperationId,
         sandbox: SandboxId,
     ) -> Result<Option<SandboxId>> {
-        let row: Option<(Uuid,)> = sqlx::query_as(
-            "with held as (
-                select session_id
-                from session
-                where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
-                for share
-             )
+        let row: Option<(Uuid,)> = sqlx::query_as(concat!(
+            held!(),
+            "
              update operation o
              set sandbox_id = coalesce(o.sandbox_id, $5), started_at = coalesce(o.started_at, now())
              from held
              where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $4
                and o.completed_at is null
              returning o.sandbox_id",
-        )
+        ))
         .bind(fence.tenant.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
@@ -207,24 +203,26 @@ impl Store {
         operation: OperationId,
         answer: &Answer,
     ) -> Result<bool> {
-        let done = sqlx::query(
-            "with held as (
-                select session_id
-                from session
-                where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
-                for share
-             ), used as (
+        let done = sqlx::query(concat!(
+            held!(),
+            ", used as (
                 update sandbox b
                 set used_at = now()
                 from held
                 where b.tenant_id = $1 and b.session_id = held.session_id and b.state <> 'ended'
              )
              update operation o
-             set answer = $5::json, completed_at = now()
+             set answer = $5::json,
+                 completed_at = now(),
+                 -- Variables may be secrets, and nobody needs them any more.
+                 request = case
+                     when o.request ->> 'kind' = 'exec' then jsonb_set(o.request::jsonb, '{env}', '[]')::json
+                     else o.request
+                 end
              from held
              where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $4
                and o.completed_at is null",
-        )
+        ))
         .bind(fence.tenant.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)

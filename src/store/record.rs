@@ -31,6 +31,20 @@ pub struct Fence {
     pub worker: Uuid,
 }
 
+/// A session that is still this lease's, $1 tenant, $2 session, $3 epoch: the beginning of
+/// a statement that changes something beside its row.
+macro_rules! held {
+    () => {
+        "with held as (
+    select session_id
+    from session
+    where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+    for share
+)"
+    };
+}
+pub(super) use held;
+
 /// What one lease wants written, under its fence.
 #[derive(Clone, Debug)]
 pub struct Record {

@@ -5,7 +5,10 @@ use std::{collections::HashMap, time::Duration};
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use super::{Result, Store, Tx, record::Fence};
+use super::{
+    Result, Store, Tx,
+    record::{Fence, held},
+};
 use crate::{
     base::{Id, Timestamp},
     domain::{CheckpointId, SandboxId, Session, SessionId, TenantId, environment::Life},
@@ -289,18 +292,14 @@ impl Store {
         ending: Option<&str>,
         checkpoint: Option<CheckpointId>,
     ) -> Result<bool> {
-        let done = sqlx::query(
-            "with held as (
-                select session_id
-                from session
-                where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
-                for share
-             )
+        let done = sqlx::query(concat!(
+            held!(),
+            "
              update sandbox b
              set state = $5, ending = $6, checkpoint_id = $7
              from held
              where b.tenant_id = $1 and b.session_id = held.session_id and b.sandbox_id = $4 and b.state <> 'ended'",
-        )
+        ))
         .bind(fence.tenant.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)

@@ -56,6 +56,11 @@ async fn a_command_runs_and_is_in_the_log() {
     assert_eq!(kept["stdout"], "/workspace\nhere\n", "the same box");
     let again = owner.get(&format!("/sessions/{id}/exec/{}", ran["id"].as_str().unwrap())).await.ok();
     assert_eq!(again, ran);
+    let mut superuser = scene.ground.database.superuser().await;
+    let requests: Vec<(String,)> =
+        sqlx::query_as("select request::text from operation").fetch_all(&mut superuser).await.expect("rows");
+    assert_eq!(requests.len(), 3);
+    assert!(!requests.iter().any(|(request,)| request.contains("a b")), "variables go with the answer");
 
     let log = log(owner, &id).await;
     assert_sound(&log);
