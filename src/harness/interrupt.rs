@@ -53,6 +53,11 @@ impl Run<'_> {
         if signals.drain { Err(Halt::Drained) } else { Ok(None) }
     }
 
+    /// Whether a caller or a deadline ends the turn now, as far as is known without asking.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.ports.signals.borrow().cancel || self.is_late()
+    }
+
     /// Resolves when something under way must be given up; a drain lets it go on
     /// for `drain_grace`.
     ///

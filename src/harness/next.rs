@@ -6,7 +6,7 @@
 use crate::domain::{
     Event, TurnId,
     conversation::{Block, StopReason},
-    event::{Body, Outcome, StepCompleted},
+    event::{Body, Draft, Outcome, StepCompleted},
     tool::{ASK, ToolCall},
 };
 
@@ -54,6 +54,18 @@ pub(super) fn next(log: &[Event], turn: TurnId, attempt: i32) -> Next {
         return Next::Ask { failures: failures(since) };
     };
     after_step(step, since)
+}
+
+/// How an answer that is not in the log yet ends the turn, if it does.
+pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
+    let step = answer.iter().find_map(|draft| match &draft.body {
+        Body::StepCompleted(step) => Some(step),
+        _ => None,
+    })?;
+    match after_step(step, &[]) {
+        Next::Finish(finish) => Some(finish),
+        Next::Start | Next::Ask { .. } | Next::Run(_) => None,
+    }
 }
 
 fn after_step(step: &StepCompleted, since: &[&Event]) -> Next {

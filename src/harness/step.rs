@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Halt, limits, tools::not_run, turn::Run};
+use super::{Halt, limits, next::finish_of, tools::not_run, turn::Run};
 use crate::{
     base::{Timestamp, backoff::Backoff, limit},
     domain::{
@@ -57,6 +57,12 @@ impl<'a> Run<'a> {
             Ok(answer) => {
                 let asked_for: Vec<_> = answer.tool_calls().cloned().collect();
                 let drafts = self.answer_events(answer, step, steps + 1, started);
+                if let Some(finish) = finish_of(&drafts)
+                    && !self.is_to_end()
+                {
+                    // The last answer and the end are one append.
+                    return self.finish(finish, drafts).await;
+                }
                 self.record(drafts).await?;
                 self.stop_over_budget(asked_for).await
             }

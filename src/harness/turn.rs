@@ -104,7 +104,7 @@ impl<'a> Run<'a> {
             Next::Start => self.start().await,
             Next::Ask { failures } => self.step(failures).await,
             Next::Run(calls) => self.run_tools(calls).await,
-            Next::Finish(finish) => self.finish(finish).await,
+            Next::Finish(finish) => self.finish(finish, Vec::new()).await,
         }
     }
 
@@ -131,7 +131,8 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    async fn finish(&mut self, finish: Finish) -> Result<bool, Halt> {
+    /// Ends the turn as its last answer says, after the events `before`.
+    pub(super) async fn finish(&mut self, finish: Finish, before: Vec<Draft>) -> Result<bool, Halt> {
         let error = |code: &str, message: &str| {
             Some(TurnError { code: code.to_owned(), message: message.to_owned() })
         };
@@ -147,7 +148,7 @@ impl<'a> Run<'a> {
                 ),
             ),
         };
-        self.end(reason, error, None, Vec::new()).await
+        self.end(reason, error, None, before).await
     }
 
     /// Ends the turn for a limit, after the events `before`.
@@ -184,11 +185,13 @@ impl<'a> Run<'a> {
                 Body::ToolResult { outcome, .. } => *outcome != Outcome::NotRun,
                 body => matches!(body, Body::StepCompleted(_)) && !without_sandbox,
             });
+        let mut usage = self.usage();
+        before.iter().for_each(|draft| usage += Usage::of(draft));
         let completed = TurnCompleted {
             turn_id: self.turn.id,
             yield_reason: reason,
-            result_event_id: self.result(),
-            usage: self.usage(),
+            result_event_id: self.result(&before),
+            usage,
             active_seconds: self.active_seconds(),
             failed: error.is_some() && !did_something,
             error,
@@ -263,10 +266,11 @@ impl<'a> Run<'a> {
         active.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
     }
 
-    fn result(&self) -> Option<EventId> {
-        let is_result = |event: &&Event| {
-            event.draft.level == Level::User && matches!(event.draft.body, Body::AgentMessage { .. })
-        };
-        self.own_events().rfind(is_result).map(|event| event.draft.id)
+    /// The agent's last word, `before` included.
+    fn result(&self, before: &[Draft]) -> Option<EventId> {
+        let is_result =
+            |draft: &&Draft| draft.level == Level::User && matches!(draft.body, Body::AgentMessage { .. });
+        let said = self.own_events().map(|event| &event.draft).chain(before);
+        said.rev().find(is_result).map(|draft| draft.id)
     }
 }
