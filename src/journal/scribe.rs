@@ -147,17 +147,6 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     let (mut batch, mut later) = (Vec::new(), VecDeque::new());
     let (mut sessions, mut events) = (HashSet::new(), 0);
     while let Some(next) = waiting.pop_front() {
-        // What is used is added up in rows that many sessions share: held for as long as
-        // it takes to write one record, not a batch.
-        if next.record.is_costly() {
-            if batch.is_empty() {
-                batch.push(next);
-                break;
-            }
-            sessions.insert(next.record.fence.session);
-            later.push_back(next);
-            continue;
-        }
         let count = next.record.events.len();
         let fits = batch.len() < RECORDS_TOGETHER_MAX && events + count <= APPEND_EVENTS_MAX;
         if !batch.is_empty() && !fits {
@@ -190,11 +179,7 @@ mod tests {
     use super::*;
     use crate::{
         base::Origin,
-        domain::{
-            Actor, Level, SessionId,
-            event::{Body, Draft},
-            tool::Replay,
-        },
+        domain::SessionId,
         store::{event::Packed, record::Fence},
     };
 
@@ -202,43 +187,6 @@ mod tests {
         let fence = Fence { tenant: origin.id(), session, epoch: 1, worker: Uuid::nil() };
         let record = Record { fence, turn: Some(origin.id()), ts: origin.now(), events };
         Waiting { record, answer: oneshot::channel().0 }
-    }
-
-    fn costly(origin: &Origin) -> Vec<Packed> {
-        let body = Body::ToolCall {
-            call_id: "a".to_owned(),
-            tool: "bash".to_owned(),
-            input: serde_json::Value::Null,
-            args_summary: String::new(),
-            replay: Replay::Unsafe,
-        };
-        let draft = Draft {
-            id: origin.id(),
-            actor: Actor::agent(),
-            level: Level::Progress,
-            turn_id: None,
-            step_id: None,
-            refs: serde_json::Map::new(),
-            body,
-        };
-        vec![Packed { draft, body: String::new(), content_ref: None, body_bytes: 0 }]
-    }
-
-    #[test]
-    fn what_costs_something_goes_alone_and_is_not_overtaken_by_its_session() {
-        let origin = Origin::system();
-        let (a, b): (SessionId, SessionId) = (origin.id(), origin.id());
-        let mut waiting = VecDeque::from([
-            waits(&origin, a, Vec::new()),
-            waits(&origin, b, costly(&origin)),
-            waits(&origin, b, Vec::new()),
-        ]);
-        for session in [a, b, b] {
-            let batch = take(&mut waiting);
-            assert_eq!(batch.len(), 1);
-            assert_eq!(batch[0].record.fence.session, session);
-            assert_eq!(batch[0].record.is_costly(), session == b && waiting.len() == 1);
-        }
     }
 
     #[test]

@@ -55,14 +55,6 @@ pub struct Record {
     pub events: Vec<Packed>,
 }
 
-impl Record {
-    /// Whether it touches what a session, an agent and an organization have used.
-    pub fn is_costly(&self) -> bool {
-        let delta = Delta::of(self.events.iter().map(|event| &event.draft));
-        !delta.usage.is_none() || (delta.settles && delta.end.is_none())
-    }
-}
-
 /// What became of a fenced append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
@@ -210,7 +202,7 @@ with s as (
       -- Nothing is written for a turn that is over, by whoever comes late.
       and ($5::uuid is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
     returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more, agent_id,
-              coalesce($38, agent_snapshot ->> 'model') as model
+              case when $37 then coalesce($38, agent_snapshot ->> 'model') end as model
 ), appended as (
     insert into event (
         tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
@@ -255,7 +247,15 @@ with s as (
       and t.turn_id = $5
       and ($17 is not null or $19 is not null or $37)
 ), ",
-    ledger!(),
+    ledger!(
+        "select $1 as tenant_id, $2 as session_id, ($6 at time zone 'utc')::date as day, s.agent_id, s.model,
+           $26 as input_tokens, $27 as output_tokens, $28 as cache_write_tokens, $29 as cache_read_tokens,
+           $30 as steps, $31 as tool_calls, $32 as model_micros, $33 as sandbox_cpu_micros,
+           $34 as sandbox_memory_micros, $35 as fee_micros, $36 as unpriced_steps
+    from s
+    where s.model is not null",
+        "select $1 as tenant_id, $2 as session_id from s where $39"
+    ),
     ", done as (
     delete from job j
     using s

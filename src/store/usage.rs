@@ -15,19 +15,28 @@ use crate::{
     domain::{AgentId, Cost, SessionId, Usage},
 };
 
-/// Adds what `s` (session, agent, model) used, in $26-$36, to both sums and takes it
-/// from the balance, unless $37 says that it is nothing; forgets what was promised for
-/// the call when $39 says that it is over. Parts of a statement's `with`.
+/// Adds what was used to both sums and takes it from the balances, and forgets what was
+/// promised for calls that are over. Parts of a statement's `with`.
+///
+/// `used` selects `tenant_id, session_id, day, agent_id, model` and the counters, one row a
+/// session; `over` selects `tenant_id, session_id`. Rows that sessions share are locked in
+/// one order. Each connection adds to a shard of its own, so that two seldom wait for
+/// each other.
 macro_rules! ledger {
-    () => {
-        "of_session as (
+    ($used:literal, $over:literal) => {
+        concat!(
+            "used as (
+    ",
+            $used,
+            "
+), of_session as (
     insert into session_model as m (
         tenant_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
         tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
-    select $1, $2, s.model, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36
-    from s
-    where $37 and s.model is not null
+    select tenant_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+           tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    from used
     on conflict (tenant_id, session_id, model) do update set
         input_tokens = m.input_tokens + excluded.input_tokens,
         output_tokens = m.output_tokens + excluded.output_tokens,
@@ -45,10 +54,13 @@ macro_rules! ledger {
         tenant_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
         steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
-    select $1, ($6 at time zone 'utc')::date, s.agent_id, s.model, get_byte(uuid_send($2), 15) % 8, $26, $27, $28,
-           $29, $30, $31, $32, $33, $34, $35, $36
-    from s
-    where $37 and s.model is not null and s.agent_id is not null
+    select tenant_id, day, agent_id, model, pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens),
+           sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
+           sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+    from used
+    where agent_id is not null
+    group by tenant_id, day, agent_id, model
+    order by tenant_id, day, agent_id, model
     on conflict (tenant_id, day, agent_id, model, shard) do update set
         input_tokens = d.input_tokens + excluded.input_tokens,
         output_tokens = d.output_tokens + excluded.output_tokens,
@@ -61,20 +73,33 @@ macro_rules! ledger {
         sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
         fee_micros = d.fee_micros + excluded.fee_micros,
         unpriced_steps = d.unpriced_steps + excluded.unpriced_steps
+), payer as (
+    select a.tenant_id, owed.micros
+    from (
+        select tenant_id,
+               sum(model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros)::bigint as micros
+        from used
+        group by tenant_id
+    ) owed
+    join account a using (tenant_id)
+    where owed.micros > 0
+      and a.balance_micros is not null
+    order by a.tenant_id
+    for update of a
 ), paid as (
     update account a
-    set balance_micros = a.balance_micros - ($32 + $33 + $34 + $35)
-    from s
-    where $32 + $33 + $34 + $35 > 0
-      and a.tenant_id = $1
-      and a.balance_micros is not null
+    set balance_micros = a.balance_micros - p.micros
+    from payer p
+    where a.tenant_id = p.tenant_id
 ), freed as (
     delete from reservation r
-    using s
-    where $39
-      and r.tenant_id = $1
-      and r.session_id = $2
+    using (",
+            $over,
+            ") o
+    where r.tenant_id = o.tenant_id
+      and r.session_id = o.session_id
 )"
+        )
     };
 }
 pub(super) use ledger;

@@ -1,9 +1,9 @@
 //! The fenced appends of several sessions in one commit.
 //!
 //! Each member is judged for itself: a stale one changes nothing, the others are
-//! written. Rows are locked in one order, sessions before jobs, so that two of these
-//! statements cannot wait for each other; and a session that someone else holds is
-//! left out, so that one slow caller delays nobody's turn but its own.
+//! written. Rows are locked in one order, sessions before sums before jobs, so that two
+//! of these statements cannot wait for each other; and a session that someone else holds
+//! is left out, so that one slow caller delays nobody's turn but its own.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -16,6 +16,7 @@ use crate::{
         Result, Store,
         column::{count, storable, word},
         event::{Columns, outbox},
+        usage::ledger,
     },
 };
 
@@ -38,6 +39,46 @@ struct Members {
     codes: Vec<Option<String>>,
     messages: Vec<Option<String>>,
     seconds: Vec<Option<i64>>,
+    used: Used,
+}
+
+/// What the members used, one vector a column.
+#[derive(Default)]
+struct Used {
+    is_any: Vec<bool>,
+    models: Vec<Option<String>>,
+    settles: Vec<bool>,
+    input_tokens: Vec<i64>,
+    output_tokens: Vec<i64>,
+    cache_write_tokens: Vec<i64>,
+    cache_read_tokens: Vec<i64>,
+    steps: Vec<i64>,
+    tool_calls: Vec<i64>,
+    model_micros: Vec<i64>,
+    sandbox_cpu_micros: Vec<i64>,
+    sandbox_memory_micros: Vec<i64>,
+    fee_micros: Vec<i64>,
+    unpriced_steps: Vec<i64>,
+}
+
+impl Used {
+    fn push(&mut self, delta: &Delta) {
+        let (usage, cost) = (&delta.usage, &delta.usage.cost);
+        self.is_any.push(!usage.is_none());
+        self.models.push(delta.model.clone());
+        self.settles.push(delta.settles);
+        self.input_tokens.push(count(usage.input_tokens));
+        self.output_tokens.push(count(usage.output_tokens));
+        self.cache_write_tokens.push(count(usage.cache_write_tokens));
+        self.cache_read_tokens.push(count(usage.cache_read_tokens));
+        self.steps.push(count(usage.steps));
+        self.tool_calls.push(count(usage.tool_calls));
+        self.model_micros.push(count(cost.model_micros));
+        self.sandbox_cpu_micros.push(count(cost.sandbox_cpu_micros));
+        self.sandbox_memory_micros.push(count(cost.sandbox_memory_micros));
+        self.fee_micros.push(count(cost.fee_micros));
+        self.unpriced_steps.push(count(cost.unpriced_steps));
+    }
 }
 
 #[derive(FromRow)]
@@ -76,13 +117,14 @@ impl Members {
         self.codes.push(error.map(|error| storable(&error.code)));
         self.messages.push(error.map(|error| storable(&error.message)));
         self.seconds.push(end.map(|end| count(end.active_seconds)));
+        self.used.push(&delta);
     }
 }
 
 impl Store {
     /// Writes the records of different sessions in one commit; each as [`Store::record`]
-    /// does, but for what is used: none of them may be [`Record::is_costly`]. `None` for
-    /// one whose session's row somebody held: it is to be recorded by itself, which waits.
+    /// does. `None` for one whose session's row somebody held: it is to be recorded by
+    /// itself, which waits.
     ///
     /// # Errors
     /// Any but `Unavailable` means that nothing of it was written: one member's text may
@@ -122,6 +164,20 @@ impl Store {
             .bind(columns.bodies)
             .bind(columns.contents)
             .bind(columns.sizes)
+            .bind(members.used.is_any)
+            .bind(members.used.models)
+            .bind(members.used.settles)
+            .bind(members.used.input_tokens)
+            .bind(members.used.output_tokens)
+            .bind(members.used.cache_write_tokens)
+            .bind(members.used.cache_read_tokens)
+            .bind(members.used.steps)
+            .bind(members.used.tool_calls)
+            .bind(members.used.model_micros)
+            .bind(members.used.sandbox_cpu_micros)
+            .bind(members.used.sandbox_memory_micros)
+            .bind(members.used.fee_micros)
+            .bind(members.used.unpriced_steps)
             .fetch_all(&self.system)
             .await?;
         let recorded = |row: &MemberRow| {
@@ -132,7 +188,7 @@ impl Store {
     }
 }
 
-/// $1-$16 the members, $17-$28 their events.
+/// $1-$16 the members, $17-$28 their events, $29-$42 what the members used.
 ///
 /// Locked rows are read as they are now, not as the statement began: what `fit` holds
 /// stays true until the commit.
@@ -142,9 +198,13 @@ with m as (
     select *
     from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::uuid[], $5::uuid[], $6::timestamptz[], $7::bigint[],
                 $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::text[],
-                $15::text[], $16::bigint[]) with ordinality
+                $15::text[], $16::bigint[], $29::boolean[], $30::text[], $31::boolean[], $32::bigint[],
+                $33::bigint[], $34::bigint[], $35::bigint[], $36::bigint[], $37::bigint[], $38::bigint[],
+                $39::bigint[], $40::bigint[], $41::bigint[], $42::bigint[]) with ordinality
         as m (tenant_id, session_id, epoch, worker_id, turn_id, ts, events, attempt, window_to, status, state,
-              yield_reason, result_event_id, error_code, error_message, active_seconds, member)
+              yield_reason, result_event_id, error_code, error_message, active_seconds, uses, model, settles,
+              input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros,
+              sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps, member)
 ), locked as (
     select s.tenant_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
     from m
@@ -193,6 +253,17 @@ with m as (
             else u.cancel_turn_id
         end,
         ended_turn_id = case when m.status is not null then m.turn_id else u.ended_turn_id end,
+        input_tokens = u.input_tokens + m.input_tokens,
+        output_tokens = u.output_tokens + m.output_tokens,
+        cache_write_tokens = u.cache_write_tokens + m.cache_write_tokens,
+        cache_read_tokens = u.cache_read_tokens + m.cache_read_tokens,
+        steps = u.steps + m.steps,
+        tool_calls = u.tool_calls + m.tool_calls,
+        model_micros = u.model_micros + m.model_micros,
+        sandbox_cpu_micros = u.sandbox_cpu_micros + m.sandbox_cpu_micros,
+        sandbox_memory_micros = u.sandbox_memory_micros + m.sandbox_memory_micros,
+        fee_micros = u.fee_micros + m.fee_micros,
+        unpriced_steps = u.unpriced_steps + m.unpriced_steps,
         active_seconds = u.active_seconds + coalesce(m.active_seconds, 0),
         listed_in = case
             when m.attempt is not null or m.status is not null then pg_current_xact_id()
@@ -202,7 +273,8 @@ with m as (
     where u.tenant_id = m.tenant_id
       and u.session_id = m.session_id
     returning m.member, m.ts, m.worker_id, m.status is not null as ends, u.tenant_id, u.session_id,
-              u.head - m.events as base, u.queued_turn_id is not null as more
+              u.head - m.events as base, u.queued_turn_id is not null as more, u.agent_id,
+              case when m.uses then coalesce(m.model, u.agent_snapshot ->> 'model') end as model
 ), appended as (
     insert into event (
         tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
@@ -230,20 +302,34 @@ with m as (
         result_event_id = coalesce(m.result_event_id, t.result_event_id),
         error_code = coalesce(m.error_code, t.error_code),
         error_message = coalesce(m.error_message, t.error_message),
-        active_seconds = coalesce(m.active_seconds, t.active_seconds)
+        active_seconds = coalesce(m.active_seconds, t.active_seconds),
+        input_tokens = t.input_tokens + m.input_tokens,
+        output_tokens = t.output_tokens + m.output_tokens,
+        cache_write_tokens = t.cache_write_tokens + m.cache_write_tokens,
+        cache_read_tokens = t.cache_read_tokens + m.cache_read_tokens,
+        steps = t.steps + m.steps,
+        tool_calls = t.tool_calls + m.tool_calls,
+        model_micros = t.model_micros + m.model_micros,
+        sandbox_cpu_micros = t.sandbox_cpu_micros + m.sandbox_cpu_micros,
+        sandbox_memory_micros = t.sandbox_memory_micros + m.sandbox_memory_micros,
+        fee_micros = t.fee_micros + m.fee_micros,
+        unpriced_steps = t.unpriced_steps + m.unpriced_steps
     from fit m
     where t.tenant_id = m.tenant_id
       and t.session_id = m.session_id
       and t.turn_id = m.turn_id
-      and (m.attempt is not null or m.status is not null)
-), freed as (
-    -- A turn that is over has no call under way that anything is promised to.
-    delete from reservation r
-    using s
-    where s.ends
-      and r.tenant_id = s.tenant_id
-      and r.session_id = s.session_id
-), jobs as (
+      and (m.attempt is not null or m.status is not null or m.uses)
+), ",
+    ledger!(
+        "select s.tenant_id, s.session_id, (s.ts at time zone 'utc')::date as day, s.agent_id, s.model,
+           m.input_tokens, m.output_tokens, m.cache_write_tokens, m.cache_read_tokens, m.steps, m.tool_calls,
+           m.model_micros, m.sandbox_cpu_micros, m.sandbox_memory_micros, m.fee_micros, m.unpriced_steps
+    from s
+    join m using (member)
+    where s.model is not null",
+        "select s.tenant_id, s.session_id from s join m using (member) where m.settles"
+    ),
+    ", jobs as (
     select j.tenant_id, j.session_id, s.more
     from s
     join job j using (tenant_id, session_id)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
 use sojourn::{
-    domain::{Body, SessionId, Status, TurnId, decide::Command, turn::YieldReason},
+    domain::{Body, SessionId, Status, TurnId, Usage, decide::Command, turn::YieldReason},
     journal::{Halted, Writer},
     queue::Lease,
 };
@@ -118,8 +118,17 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
     for late in join_all(all.iter().map(|one| one.step(&world, 1))).await {
         assert!(matches!(late, Err(Halted::Stale | Halted::Moved)), "{late:?}");
     }
-    let (commits, events) = world.commits("turn.completed").await;
-    assert!(commits < events, "{events} ends took {commits} commits");
+    for kind in ["step.completed", "turn.completed"] {
+        let (commits, events) = world.commits(kind).await;
+        assert!(commits < events, "{events} of {kind} took {commits} commits");
+    }
+    // What they used was added up with them, each once.
+    let mut used = Usage::default();
+    for one in &all {
+        used += world.compare(one.session).await.usage;
+    }
+    let sums = (used.input_tokens as i64, used.cost.model_micros as i64);
+    assert!(sums.1 > 0 && world.ledger().await == sums, "{sums:?}");
     // The jobs of those that ended are gone; the others' are ready.
     let left = world.queue.claim(SESSIONS as i64).await.expect("a claim");
     let left: Vec<_> = left.iter().map(|lease| lease.claimed().session).collect();

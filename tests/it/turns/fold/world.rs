@@ -124,6 +124,15 @@ impl World {
         counts
     }
 
+    /// Tokens in and micro-USD of all models of all sessions, as the ledger has them.
+    pub async fn ledger(&self) -> (i64, i64) {
+        let mut connection = PgConnection::connect(&self.database.system_url).await.expect("a connection");
+        let text = "select sum(input_tokens)::bigint, sum(model_micros)::bigint from session_model";
+        let sums = sqlx::query_as(text).fetch_one(&mut connection).await.expect("two sums");
+        connection.close().await.expect("a clean end");
+        sums
+    }
+
     /// The property: row and turns are what the log folds to, without a gap.
     pub async fn compare(&self, id: SessionId) -> Session {
         let log = self.log(id).await;
