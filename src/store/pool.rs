@@ -24,6 +24,9 @@ pub struct Urls {
     pub system: String,
 }
 
+/// Has the server plan a statement once for a connection, whatever its values.
+const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
+
 /// The database of a running process. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
@@ -51,6 +54,9 @@ impl Store {
     pub fn open(urls: &Urls, sizes: PoolSizes, master: MasterKey) -> Result<Self> {
         let app = PgConnectOptions::from_str(&urls.app)?.application_name("sojourn-app");
         let mut system = PgConnectOptions::from_str(&urls.system)?.application_name("sojourn-system");
+        // The service's own statements are few, come often, and find their rows by whole keys:
+        // a plan for the values at hand is worth less than the time that it takes.
+        system = system.options([GENERIC_PLANS]);
         if urls.app == urls.system {
             // One role for both: the connection itself says what it is for.
             system = system.options([("sojourn.scope", "system")]);
@@ -63,8 +69,20 @@ impl Store {
     /// The settings travel with `begin` itself, so they cost no round trip and
     /// end with the transaction: safe behind a pooler in transaction mode.
     pub async fn begin(&self, tenant: TenantId) -> Result<Tx> {
+        self.begin_with(tenant, String::new()).await
+    }
+
+    /// Begins a transaction as [`Store::begin`] does, for commands: they find their rows by
+    /// whole keys, so the server plans each statement once. Pages of a list want plans of
+    /// their own.
+    pub async fn begin_command(&self, tenant: TenantId) -> Result<Tx> {
+        let (name, value) = GENERIC_PLANS;
+        self.begin_with(tenant, format!("; set local {name} = {value}")).await
+    }
+
+    async fn begin_with(&self, tenant: TenantId, more: String) -> Result<Tx> {
         let begin = format!(
-            "begin; set local sojourn.tenant = '{}'; set local lock_timeout = '{}ms'; set local statement_timeout = '{}ms'",
+            "begin; set local sojourn.tenant = '{}'; set local lock_timeout = '{}ms'; set local statement_timeout = '{}ms'{more}",
             tenant.uuid(),
             limit::IDEMPOTENCY_WAIT.as_millis(),
             limit::STATEMENT_TIMEOUT.as_millis(),

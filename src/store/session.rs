@@ -342,8 +342,19 @@ impl Store {
 }
 
 async fn one(connection: &mut PgConnection, tenant: TenantId, row: Row) -> Result<Session> {
-    let turns = turns_of(connection, tenant, std::slice::from_ref(&row)).await?;
-    row.session(&turns)
+    let ids: Vec<_> = row.turn_ids().collect();
+    if ids.is_empty() {
+        return row.session(&HashMap::new());
+    }
+    // Not as a join of pairs, as below: the server would plan that anew each time.
+    let turns: Vec<turn::Row> =
+        sqlx::query_as("select * from turn where tenant_id = $1 and session_id = $2 and turn_id = any($3)")
+            .bind(tenant.uuid())
+            .bind(row.session_id)
+            .bind(ids)
+            .fetch_all(connection)
+            .await?;
+    row.session(&by_id(turns)?)
 }
 
 /// The running, queued and last turns of some sessions, by the turns' primary key.
@@ -354,9 +365,6 @@ async fn turns_of(
 ) -> Result<HashMap<(Uuid, Uuid), Turn>> {
     let sessions: Vec<_> = rows.iter().flat_map(|row| row.turn_ids().map(|_| row.session_id)).collect();
     let turns: Vec<_> = rows.iter().flat_map(Row::turn_ids).collect();
-    if turns.is_empty() {
-        return Ok(HashMap::new());
-    }
     let rows: Vec<turn::Row> = sqlx::query_as(
         "select t.*
          from unnest($2::uuid[], $3::uuid[]) as wanted (session_id, turn_id)
@@ -367,5 +375,9 @@ async fn turns_of(
     .bind(turns)
     .fetch_all(connection)
     .await?;
+    by_id(rows)
+}
+
+fn by_id(rows: Vec<turn::Row>) -> Result<HashMap<(Uuid, Uuid), Turn>> {
     rows.into_iter().map(|row| Ok(((row.session_id, row.turn_id), row.turn()?))).collect()
 }
