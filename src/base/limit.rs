@@ -121,6 +121,10 @@ pub const STREAM_LAST_WORD: Duration = Duration::from_millis(500);
 pub const STREAM_PAGE_ROWS: i64 = 200;
 /// The net under the hints: how often a stream looks without one.
 pub const STREAM_POLL: Duration = Duration::from_secs(5);
+/// Appends of one log that its followers in the same process find told, and the bytes of
+/// one: whoever misses one reads.
+pub const STREAM_TOLD: usize = 4;
+pub const STREAM_TOLD_BYTES: usize = 64 << 10;
 /// Frames that may wait for a slow reader before it is disconnected.
 pub const STREAM_BUFFER_FRAMES: usize = 64;
 /// Newest events of a log that its followers share, and their bytes: who is further

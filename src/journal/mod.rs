@@ -15,10 +15,10 @@ mod unit;
 mod whole;
 
 use crate::{
-    base::Origin,
+    base::{Origin, Timestamp},
     blob::Blobs,
-    domain::{TenantId, decide::Rejection},
-    store::{self, Store, hint::Hints},
+    domain::{SessionId, TenantId, decide::Rejection},
+    store::{self, Store, event::Packed, hint::Hints},
 };
 
 use scribe::Scribe;
@@ -64,7 +64,13 @@ impl Journal {
 
     /// Begins a unit of work for one tenant.
     pub async fn begin(&self, tenant: TenantId) -> Result<Unit, Error> {
-        Ok(Unit::new(self.clone(), self.store.begin(tenant).await?))
+        Ok(Unit::new(self.clone(), self.store.begin_command(tenant).await?))
+    }
+
+    /// Tells that a log grew by `events` behind the `seq` of `base`.
+    fn tell_growth(&self, session: SessionId, base: i64, ts: Timestamp, events: &[Packed]) {
+        let entries = || (base + 1..).zip(events).map(|(seq, event)| event.entry(session, seq, ts)).collect();
+        self.hints.grew(session, entries);
     }
 
     /// Where time and ids come from.

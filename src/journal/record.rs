@@ -61,7 +61,7 @@ impl Journal {
             Recorded::After { base, letters } => {
                 metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
                 meter::count(&record.events);
-                self.hints.send(Hint::Log(session));
+                self.tell_growth(session, base, ts, &record.events);
                 // As the store decides what it marks as changed in the list.
                 if record.events.iter().any(|event| event.draft.body.moves_status()) {
                     self.hints.send(Hint::List(tenant));

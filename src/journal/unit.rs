@@ -7,7 +7,7 @@ use crate::{
         decide::{self, Command, NewSession, Stamp},
         event::{Body, Draft},
     },
-    store::{Tx, hint::Hint},
+    store::{Tx, event::Packed, hint::Hint},
 };
 
 use super::{Error, Journal};
@@ -17,6 +17,15 @@ pub struct Unit {
     pub(super) journal: Journal,
     pub(super) tx: Tx,
     hints: Vec<Hint>,
+    grown: Vec<Grown>,
+}
+
+/// A log that grew in a transaction.
+struct Grown {
+    session: SessionId,
+    base: i64,
+    ts: Timestamp,
+    by: Vec<Packed>,
 }
 
 /// What a command did.
@@ -39,7 +48,7 @@ pub struct Prepared {
 
 impl Unit {
     pub(super) fn new(journal: Journal, tx: Tx) -> Self {
-        Self { journal, tx, hints: Vec::new() }
+        Self { journal, tx, hints: Vec::new(), grown: Vec::new() }
     }
 
     /// The transaction, for reads and for what is not an event.
@@ -112,6 +121,9 @@ impl Unit {
     /// Makes everything durable, then tells who may be waiting for it.
     pub async fn commit(self) -> Result<(), Error> {
         self.tx.commit().await?;
+        for Grown { session, base, ts, by } in self.grown {
+            self.journal.tell_growth(session, base, ts, &by);
+        }
         for hint in self.hints {
             self.journal.hints.send(hint);
         }
@@ -168,7 +180,8 @@ impl Unit {
     ) -> Result<(), Error> {
         let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
         let letters = self.tx.append(session.id, base, now, &packed).await?;
-        self.hints.extend([Hint::Log(session.id), Hint::List(self.tx.tenant())]);
+        self.grown.push(Grown { session: session.id, base, ts: now, by: packed });
+        self.hints.push(Hint::List(self.tx.tenant()));
         if letters > 0 {
             self.hints.push(Hint::Delivery);
         }

@@ -26,6 +26,28 @@ pub struct Packed {
     pub body_bytes: i32,
 }
 
+impl Packed {
+    /// The event as it reads back from its row.
+    pub fn entry(&self, session: SessionId, seq: i64, ts: Timestamp) -> Entry {
+        let draft = &self.draft;
+        Entry {
+            session,
+            seq,
+            id: draft.id,
+            ts,
+            kind: draft.body.type_name().to_owned(),
+            level: draft.level,
+            actor: json(&draft.actor),
+            turn_id: draft.turn_id,
+            step_id: draft.step_id,
+            refs: (!draft.refs.is_empty()).then(|| json(&draft.refs)),
+            body: self.body.clone(),
+            content_ref: self.content_ref.clone(),
+            body_bytes: self.body_bytes,
+        }
+    }
+}
+
 #[derive(FromRow)]
 struct Row {
     session_id: Uuid,

@@ -2,8 +2,8 @@
 //!
 //! The tables are the truth. A hint only shortens a wait, so one may be dropped,
 //! doubled or late; everyone who waits also polls. Outgoing hints are coalesced:
-//! what is sent while a notification is under way leaves with the next one. Pieces of
-//! growing answers pass here too, within the process only.
+//! what is sent while a notification is under way leaves with the next one. Within the
+//! process pieces of growing answers pass here too, and what a log has just grown by.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use super::Store;
 use crate::{
-    base::limit::{HINT_INTERVAL, STREAM_PIECES},
-    domain::{SessionId, TenantId, piece::Piece},
+    base::limit::{HINT_INTERVAL, STREAM_PIECES, STREAM_TOLD, STREAM_TOLD_BYTES},
+    domain::{Entry, SessionId, TenantId, piece::Piece},
 };
 
 /// Longest payload of one notification; Postgres takes at most 8,000 bytes.
@@ -53,13 +53,22 @@ pub struct Hints(Arc<Inner>);
 struct Inner {
     process: Uuid,
     /// Of logs and lists, by the id of the session or the organization.
-    watched: Mutex<HashMap<Uuid, watch::Sender<u64>>>,
+    watched: Mutex<HashMap<Uuid, Watched>>,
     pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<Piece>>>>,
     jobs: Notify,
     deliveries: Notify,
     controls: Notify,
     outgoing: Mutex<HashSet<Hint>>,
     has_outgoing: Notify,
+}
+
+/// A log or a list that somebody watches.
+#[derive(Default)]
+struct Watched {
+    /// How many hints have come.
+    hints: watch::Sender<u64>,
+    /// What the newest of them said that the log grew by, with their numbers.
+    told: Vec<(u64, Vec<Entry>)>,
 }
 
 /// Interest in one log or one list, from its making on.
@@ -87,8 +96,25 @@ impl Hints {
     /// Tells this process now and the others soon.
     pub fn send(&self, hint: Hint) {
         self.deliver(hint);
+        self.publish_soon(hint);
+    }
+
+    fn publish_soon(&self, hint: Hint) {
         self.lock(&self.0.outgoing).insert(hint);
         self.0.has_outgoing.notify_one();
+    }
+
+    /// Tells that a log grew, as [`Hints::send`] does, and those who watch it in this process
+    /// also by what, so that they need not read it. Call it after the commit.
+    pub fn grew(&self, session: SessionId, by: impl FnOnce() -> Vec<Entry>) {
+        if !self.lock(&self.0.watched).contains_key(&session.uuid()) {
+            return self.send(Hint::Log(session));
+        }
+        let entries = by();
+        if let Some(watched) = self.lock(&self.0.watched).get_mut(&session.uuid()) {
+            watched.grew(entries);
+        }
+        self.publish_soon(Hint::Log(session));
     }
 
     /// Registers interest in a log. Register before you look.
@@ -103,8 +129,7 @@ impl Hints {
     }
 
     fn watch_id(&self, watched: Uuid) -> Watch {
-        let mut senders = self.lock(&self.0.watched);
-        let receiver = senders.entry(watched).or_insert_with(|| watch::Sender::new(0)).subscribe();
+        let receiver = self.lock(&self.0.watched).entry(watched).or_default().hints.subscribe();
         Watch { hints: self.clone(), watched, receiver }
     }
 
@@ -204,8 +229,8 @@ impl Hints {
 
     /// Wakes who watches a log or a list. Ids are unique across kinds.
     fn wake(&self, watched: Uuid) {
-        if let Some(sender) = self.lock(&self.0.watched).get(&watched) {
-            sender.send_modify(|count| *count += 1);
+        if let Some(watched) = self.lock(&self.0.watched).get(&watched) {
+            watched.wake();
         }
     }
 
@@ -213,9 +238,7 @@ impl Hints {
         self.0.jobs.notify_one();
         self.0.deliveries.notify_one();
         self.0.controls.notify_one();
-        for sender in self.lock(&self.0.watched).values() {
-            sender.send_modify(|count| *count += 1);
-        }
+        self.lock(&self.0.watched).values().for_each(Watched::wake);
     }
 
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
@@ -223,7 +246,41 @@ impl Hints {
     }
 }
 
+impl Watched {
+    fn wake(&self) {
+        self.hints.send_modify(|count| *count += 1);
+    }
+
+    /// A hint that says what the log grew by. Nobody may ever ask: little is kept.
+    fn grew(&mut self, entries: Vec<Entry>) {
+        let bytes: usize = entries.iter().map(|entry| entry.body.len()).sum();
+        if bytes <= STREAM_TOLD_BYTES {
+            if self.told.len() == STREAM_TOLD {
+                self.told.remove(0);
+            }
+            let number = *self.hints.borrow() + 1;
+            self.told.push((number, entries));
+        }
+        self.wake();
+    }
+}
+
 impl Watch {
+    /// What the log grew by, in the order of `seq`, with the hints after the first `from`
+    /// up to the first `to`; `None` when one of them did not say it. Said once.
+    pub fn told(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
+        let mut watched = self.hints.lock(&self.hints.0.watched);
+        let told = &mut watched.get_mut(&self.watched)?.told;
+        let later = told.partition_point(|(number, _)| *number <= to);
+        let said: Vec<_> = told.drain(..later).filter(|(number, _)| *number > from).collect();
+        if to <= from || said.len() as u64 != to - from {
+            return None;
+        }
+        let mut entries: Vec<_> = said.into_iter().flat_map(|(_, entries)| entries).collect();
+        entries.sort_by_key(|entry| entry.seq);
+        Some(entries)
+    }
+
     /// How many hints have come; they count as heard from here on.
     pub fn seen(&mut self) -> u64 {
         *self.receiver.borrow_and_update()
@@ -238,10 +295,10 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut senders = self.hints.lock(&self.hints.0.watched);
+        let mut all = self.hints.lock(&self.hints.0.watched);
         // This watch itself is still counted.
-        if senders.get(&self.watched).is_some_and(|sender| sender.receiver_count() <= 1) {
-            senders.remove(&self.watched);
+        if all.get(&self.watched).is_some_and(|watched| watched.hints.receiver_count() <= 1) {
+            all.remove(&self.watched);
         }
     }
 }
@@ -286,6 +343,51 @@ mod tests {
         hints.job().await;
         drop(watch);
         assert!(hints.lock(&hints.0.watched).is_empty());
+    }
+
+    #[test]
+    fn what_a_log_grew_by_is_told_once_and_only_without_a_gap() {
+        let origin = Origin::system();
+        let hints = Hints::new(Uuid::from_u128(1));
+        let session: SessionId = origin.id();
+        let entry = |seq, bytes| Entry {
+            session,
+            seq,
+            id: origin.id(),
+            ts: origin.now(),
+            kind: "agent.message".to_owned(),
+            level: crate::domain::Level::User,
+            actor: "{}".to_owned(),
+            turn_id: None,
+            step_id: None,
+            refs: None,
+            body: "x".repeat(bytes),
+            content_ref: None,
+            body_bytes: 0,
+        };
+        hints.grew(session, || unreachable!("nobody watches"));
+        let mut watch = hints.watch(session);
+        let seqs = |watch: &Watch, from, to| {
+            watch.told(from, to).map(|told| told.iter().map(|entry| entry.seq).collect::<Vec<_>>())
+        };
+        // Two appends whose writers told of them in the other order.
+        hints.grew(session, || vec![entry(3, 1)]);
+        hints.grew(session, || vec![entry(1, 1), entry(2, 1)]);
+        assert_eq!(watch.seen(), 2);
+        assert_eq!(seqs(&watch, 0, 2), Some(vec![1, 2, 3]));
+        assert_eq!(seqs(&watch, 0, 2), None);
+        // One of the hints is another process's, or too much was said at once.
+        hints.grew(session, || vec![entry(4, 1)]);
+        hints.deliver(Hint::Log(session));
+        hints.grew(session, || vec![entry(6, STREAM_TOLD_BYTES + 1)]);
+        assert_eq!(watch.seen(), 5);
+        assert_eq!((seqs(&watch, 2, 4), seqs(&watch, 4, 5)), (None, None));
+        for seq in 0..=STREAM_TOLD as i64 {
+            hints.grew(session, || vec![entry(seq, 1)]);
+        }
+        let all = watch.seen();
+        assert_eq!(seqs(&watch, 5, all), None);
+        assert_eq!(seqs(&watch, all, all), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One read for all who follow a log in this process.
 //!
-//! Called by followers. Whoever looks first after a hint reads what is new; the
-//! others find it here. Only the newest events are kept, and only while more than one
+//! Called by followers. Whoever looks first after a hint takes what the hint said, or reads
+//! what is new; the others find it here. Only the newest events are kept, and only while more than one
 //! follower is there: who is further behind reads by itself until it has caught up.
 
 use std::{
@@ -18,7 +18,7 @@ use super::frame::Item;
 use crate::{
     base::limit::{STREAM_FEED_BYTES, STREAM_FEED_EVENTS, STREAM_PAGE_ROWS, STREAM_POLL},
     domain::{Level, SessionId, TenantId},
-    store::{self, Store, event::Range},
+    store::{self, Store, event::Range, hint::Watch},
 };
 
 /// The logs that are followed in this process.
@@ -82,10 +82,17 @@ impl Feeds {
 }
 
 impl Seat {
-    /// The events beyond `after`, when `hints` have come.
+    /// The events beyond `after`, when `hints` have come to `watch`.
     ///
-    /// What a reader says it has seen proves nothing: only what was read moves the feed.
-    pub(super) async fn look(&self, store: &Store, after: i64, hints: u64) -> store::Result<Look> {
+    /// What a reader says it has seen proves nothing: only what was read moves the feed, or
+    /// what was told right behind it.
+    pub(super) async fn look(
+        &self,
+        store: &Store,
+        watch: &Watch,
+        after: i64,
+        hints: u64,
+    ) -> store::Result<Look> {
         let mut newest = self.feed.newest.lock().await;
         match newest.to {
             Some(to) if after < newest.from => return Ok(Look::Behind { to }),
@@ -99,13 +106,21 @@ impl Seat {
             }
             Some(_) | None => {}
         }
+        let is_shared = self.feed.followers.load(Ordering::Relaxed) > 1;
+        if let Some(items) = newest.told(watch, hints) {
+            let begin = newest.to.unwrap_or(after);
+            newest.keep(begin, &items, is_shared);
+            newest.hints = hints;
+            let items = items.into_iter().filter(|item| item.seq > after).collect();
+            return Ok(Look::Next { items, has_more: false });
+        }
         let (begin, looked) = (newest.to.unwrap_or(after), Instant::now());
         let limit = STREAM_PAGE_ROWS;
         let range = Range { after: begin, level: Level::Internal, kind: None, turn: None, limit };
         let page = store.read_events(self.feed.tenant, self.feed.session, &range).await?;
         let items: Vec<_> = page.iter().map(|entry| Arc::new(Item::of(entry))).collect();
         let has_more = items.len() as i64 == limit;
-        newest.keep(begin, &items, self.feed.followers.load(Ordering::Relaxed) > 1);
+        newest.keep(begin, &items, is_shared);
         if !has_more {
             (newest.hints, newest.looked) = (hints, Some(looked));
         }
@@ -128,6 +143,16 @@ impl Newest {
     /// for a while only: hints may be lost.
     fn is_fresh(&self, hints: u64) -> bool {
         self.hints >= hints && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
+    }
+
+    /// What the hints since the last look said that the log grew by, when all of them did
+    /// and it is what comes next.
+    fn told(&self, watch: &Watch, hints: u64) -> Option<Vec<Arc<Item>>> {
+        let to = self.to?;
+        let told = watch.told(self.hints, hints)?;
+        let new: Vec<_> = told.iter().filter(|entry| entry.seq > to).collect();
+        let is_next = new.iter().zip(to + 1..).all(|(entry, seq)| entry.seq == seq);
+        is_next.then(|| new.into_iter().map(|entry| Arc::new(Item::of(entry))).collect())
     }
 
     fn beyond(&self, after: i64) -> Vec<Arc<Item>> {

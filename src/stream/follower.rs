@@ -103,7 +103,7 @@ impl Follower {
 
     /// Hands on what is new. Returns whether there may be more at once.
     async fn look(&mut self, hints: u64) -> Result<bool, Ended> {
-        let looked = self.seat.look(&self.store, self.tail.after, hints).await;
+        let looked = self.seat.look(&self.store, &self.watch, self.tail.after, hints).await;
         match self.readable(looked) {
             Some(Look::Next { items, has_more }) => {
                 for item in items {
