@@ -294,18 +294,19 @@ async fn prepare(
     let Some(snapshot) = &session.created.agent_snapshot else {
         return Ok(Err(Refusal::error("no_agent", "the session has no agent")));
     };
-    let checked = match preflight::check(worker, tenant, session).await? {
-        Ok(checked) => checked,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
     let credential = async {
         match session.created.credential_id {
             None => Ok(None),
             Some(credential) => worker.store.open_credential(tenant, credential).await.map(Some),
         }
     };
-    let (revision, credential) =
-        tokio::join!(worker.store.load_revision(tenant, snapshot.revision_id), credential);
+    let revision = worker.store.load_revision(tenant, snapshot.revision_id);
+    let (checked, revision, credential) =
+        tokio::join!(preflight::check(worker, tenant, session), revision, credential);
+    let checked = match checked? {
+        Ok(checked) => checked,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
     let revision: Revision = revision.map_err(unavailable)?;
     let name: ModelName = match snapshot.model.parse() {
         Ok(name) => name,
