@@ -37,8 +37,23 @@ pub fn server(postmaster: u32) -> anyhow::Result<Duration> {
 
 /// Memory that a process has in use, in bytes.
 pub fn memory(pid: u32) -> anyhow::Result<f64> {
+    status(pid, "VmRSS:")
+}
+
+/// The most memory that a process had in use since [`forget_peak`], in bytes.
+pub fn peak_memory(pid: u32) -> anyhow::Result<f64> {
+    status(pid, "VmHWM:")
+}
+
+/// Counts the most memory of a process anew; see proc_pid_clear_refs(5).
+pub fn forget_peak(pid: u32) -> anyhow::Result<()> {
+    Ok(fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
+}
+
+fn status(pid: u32, name: &str) -> anyhow::Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let line =
+        status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
     let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kilobytes * 1_024.0)
 }

@@ -74,9 +74,28 @@ impl Caller {
         bail!("{session} did not come to rest")
     }
 
+    /// Lines of an answer that is read as it comes.
+    pub async fn lines(&self, path: &str) -> anyhow::Result<usize> {
+        let response = self.http.get(format!("{}{path}", self.base)).bearer_auth(KEY).send().await?;
+        let mut chunks = response.error_for_status()?.bytes_stream();
+        let mut lines = 0;
+        while let Some(chunk) = chunks.next().await {
+            lines += chunk?.iter().filter(|byte| **byte == b'\n').count();
+        }
+        Ok(lines)
+    }
+
     /// Follows a session from `after` on.
     pub async fn follow(&self, session: &str, after: i64) -> anyhow::Result<Reader> {
-        let url = format!("{}/sessions/{session}/events?stream=sse&after={after}", self.base);
+        self.read(&format!("{}/sessions/{session}/events?stream=sse&after={after}", self.base)).await
+    }
+
+    /// Follows a session from its first event, at every level.
+    pub async fn follow_all(&self, session: &str) -> anyhow::Result<Reader> {
+        self.read(&format!("{}/sessions/{session}/events?stream=sse&level=internal", self.base)).await
+    }
+
+    async fn read(&self, url: &str) -> anyhow::Result<Reader> {
         let response = self.http.get(url).bearer_auth(KEY).send().await?.error_for_status()?;
         Ok(Reader { chunks: response.bytes_stream().boxed(), buffer: Vec::new() })
     }

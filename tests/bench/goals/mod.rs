@@ -6,6 +6,7 @@ mod create;
 mod growth;
 mod idle;
 mod kill;
+mod long;
 mod outbox;
 mod steer;
 mod streams;
@@ -25,7 +26,11 @@ pub async fn run(bench: &Bench, goal: Goal) -> anyhow::Result<Vec<Measured>> {
         Goal::P8 => streams::latency(bench).await,
         Goal::P9 => idle::run(bench).await,
         Goal::P10 => kill::run(bench).await,
-        Goal::P11 => growth::run(bench).await,
+        Goal::P11 => {
+            let mut measured = long::run(bench).await?;
+            measured.extend(growth::run(bench).await?);
+            Ok(measured)
+        }
         Goal::P12 => outbox::run(bench).await,
         Goal::P13 => boxes::run(bench).await,
     }
