@@ -12,6 +12,7 @@ mod goals;
 mod ground;
 mod http;
 mod measure;
+mod peer;
 mod plan;
 mod plot;
 mod report;

@@ -18,6 +18,7 @@ use crate::{
     bare::Bare,
     http::Caller,
     measure::{Measured, Metric, Target},
+    peer,
     plan::Goal,
 };
 
@@ -31,7 +32,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let service = bench.ground.serve(&["--role=api"]).await?;
     let agent = Caller::of(service.address)?.agent().await?;
     let metrics = vec![Metric::new(Goal::P4, "sessions made", "sessions/s", Target::RatioAtLeast(0.60))];
-    let measured = bench
+    let mut measured = bench
         .measure(
             metrics,
             async || Ok(vec![create(bare.address, &agent, span).await?]),
@@ -42,6 +43,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     bare.stop().await?;
     // Nobody is to run the turns of these sessions while other goals are measured.
     forget(bench).await?;
+    measured.extend(peer::created(bench, &anchor).await?);
     anchor.close().await;
     Ok(measured)
 }

@@ -10,6 +10,7 @@ use crate::{
     anchor::{Anchor, Way},
     http::{Caller, Reader},
     measure::{Measured, Metric, Target},
+    peer,
     plan::Goal,
     stats::p50_p99,
 };
@@ -30,7 +31,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         Metric::new(Goal::P6, "p99", "ms", Target::AtMost(60.0)),
         Metric::new(Goal::P6, "turns of 64 sessions", "turns/s", Target::AtLeast(1_500.0)),
     ];
-    let measured = bench
+    let mut measured = bench
         .measure(
             metrics,
             async || anchor.throughput(Way::One, span / 4).await,
@@ -42,6 +43,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         )
         .await?;
     service.stop().await?;
+    measured.extend(peer::turns(bench, &anchor).await?);
     anchor.close().await;
     Ok(measured)
 }
