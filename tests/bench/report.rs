@@ -13,6 +13,9 @@ use crate::{
     stats::Spread,
 };
 
+/// Where the written part of the page begins, which stays as it is.
+const CAUSES: &str = "\n## What costs\n";
+
 /// Everything that a run has to say.
 pub struct Report {
     machine: String,
@@ -89,7 +92,11 @@ impl Report {
             fs::write(plots.join(&name), plot::svg(goal, &of))?;
             writeln!(pictures, "![{goal}: {}](performance/{name})\n", goal.what())?;
         }
-        fs::write(docs.join("performance.md"), self.text(&pictures))?;
+        let page = docs.join("performance.md");
+        // What a person found out about the figures is not this program's to write.
+        let before = fs::read_to_string(&page).unwrap_or_default();
+        let causes = before.find(CAUSES).map_or("", |at| &before[at..]);
+        fs::write(page, self.text(&pictures) + causes)?;
         println!("written: docs/performance.md and docs/performance/");
         Ok(())
     }
