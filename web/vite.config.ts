@@ -17,13 +17,13 @@ function cleared(): Plugin {
   };
 }
 
-/** Writes each text once more, packed: the service sends it so to whoever takes it. */
+/** Writes each text once more, packed: the service sends it so to whoever takes it. Fonts are packed already. */
 function packed(): Plugin {
   return {
     name: "packed",
     apply: "build",
     writeBundle(_, files) {
-      for (const name of Object.keys(files)) {
+      for (const name of Object.keys(files).filter((name) => !name.endsWith(".woff2"))) {
         writeFileSync(`dist/${name}.gz`, gzipSync(readFileSync(`dist/${name}`), { level: 9 }));
       }
     },

@@ -28,10 +28,10 @@ struct Built;
 /// What stands in for a dashboard that was not built.
 const NOT_BUILT: &str = include_str!("not-built.html");
 
-/// Scripts and styles from here only, none inline; connections to here only; no
+/// Scripts, styles and fonts from here only, none inline; connections to here only; no
 /// frame around it; and no string ever becomes markup or code.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// The dashboard's page and assets, and the documentation with the reference of the API
@@ -106,6 +106,7 @@ fn media_type(path: &str) -> &'static str {
         Some("js") => "text/javascript; charset=utf-8",
         Some("css") => "text/css; charset=utf-8",
         Some("svg") => "image/svg+xml",
+        Some("woff2") => "font/woff2",
         _ => "application/octet-stream",
     }
 }

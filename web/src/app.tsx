@@ -1,5 +1,5 @@
 // The frame of every page: who is signed in, where one can go, what an address shows.
-import { useEffect, useRef, useSyncExternalStore } from "react";
+import { useState, useSyncExternalStore } from "react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { Link, Route, Router, Switch } from "wouter";
 import { Failure } from "./api/failure";
@@ -29,16 +29,11 @@ const queries = new QueryClient({
   },
 });
 
-/** The places of the navigation. A page that is added here has a route below. */
+/** The places of the navigation, by what brings one there. A page that is added here has a route below. */
 const PLACES = [
-  ["/", "Sessions"],
-  ["/agents", "Agents"],
-  ["/environments", "Environments"],
-  ["/credentials", "Credentials"],
-  ["/webhooks", "Webhooks"],
-  ["/keys", "Keys"],
-  ["/usage", "Usage"],
-  ["/audit", "Audit"],
+  ["Work", [["/", "Sessions"], ["/agents", "Agents"]]],
+  ["Set up", [["/environments", "Environments"], ["/credentials", "Credentials"], ["/webhooks", "Webhooks"], ["/keys", "Keys"]]],
+  ["Look back", [["/usage", "Usage"], ["/audit", "Audit"]]],
 ] as const;
 
 export function App() {
@@ -54,6 +49,10 @@ export function App() {
 }
 
 function Frame() {
+  const [here] = useHashPath();
+  // On a phone the places are behind a button; going somewhere closes them.
+  const [openAt, setOpenAt] = useState<string>();
+  const isOpen = openAt === here;
   const leave = () => {
     queries.clear();
     signOut();
@@ -63,27 +62,45 @@ function Frame() {
       <a className="skip" href="#main" onClick={toMain}>
         Skip to the page
       </a>
-      <header className="top">
+      <header className="side" data-open={isOpen ? "" : undefined}>
         <Link href="/" className="mark">
-          <img src={mark} alt="" width="24" height="24" />
+          <img src={mark} alt="" width="26" height="26" />
           Sojourn
         </Link>
-        <nav aria-label="Pages">
-          {PLACES.map(([href, name]) => (
-            <Place key={href} href={href} name={name} />
-          ))}
-        </nav>
-        <a href="/docs">Docs</a>
-        <button type="button" className="plain" onClick={leave}>
-          Sign out
+        <button
+          type="button"
+          className="menu"
+          aria-expanded={isOpen}
+          aria-controls="places"
+          onClick={() => setOpenAt(isOpen ? undefined : here)}
+        >
+          {isOpen ? "Close" : "Menu"}
         </button>
+        <div id="places" className="places">
+          <nav aria-label="Pages">
+            {PLACES.map(([group, places]) => (
+              <section key={group} aria-label={group}>
+                <p aria-hidden>{group}</p>
+                {places.map(([href, name]) => (
+                  <Place key={href} href={href} name={name} here={here} />
+                ))}
+              </section>
+            ))}
+          </nav>
+          <div className="leave">
+            <a href="/docs">Docs</a>
+            <button type="button" className="plain" onClick={leave}>
+              Sign out
+            </button>
+          </div>
+        </div>
       </header>
       <main id="main" tabIndex={-1}>
         <Switch>
           <Route path="/" component={SessionsPage} />
           <Route path="/sessions/:id/:tab?">{({ id, tab }) => <SessionPage key={id} id={id} tab={tab} />}</Route>
           <Route path="/agents" component={AgentsPage} />
-          <Route path="/agents/:id">{({ id }) => <AgentPage key={id} id={id} />}</Route>
+          <Route path="/agents/:id/:tab?">{({ id, tab }) => <AgentPage key={id} id={id} tab={tab} />}</Route>
           <Route path="/environments" component={EnvironmentsPage} />
           <Route path="/credentials" component={CredentialsPage} />
           <Route path="/webhooks" component={WebhooksPage} />
@@ -103,16 +120,10 @@ function Frame() {
   );
 }
 
-function Place({ href, name }: { href: string; name: string }) {
-  const [here] = useHashPath();
+function Place({ href, name, here }: { href: string; name: string; here: string }) {
   const isHere = href === "/" ? here === "/" || here.startsWith("/sessions") : here.startsWith(href);
-  const link = useRef<HTMLAnchorElement>(null);
-  useEffect(() => {
-    // On a phone the navigation is wider than the page.
-    if (isHere) link.current?.scrollIntoView({ inline: "center", block: "nearest" });
-  }, [isHere]);
   return (
-    <Link ref={link} href={href} aria-current={isHere ? "page" : undefined}>
+    <Link href={href} aria-current={isHere ? "page" : undefined}>
       {name}
     </Link>
   );

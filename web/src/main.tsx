@@ -2,6 +2,7 @@
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { App } from "./app";
+import "@fontsource-variable/inter/wght.css";
 import "./style/base.css";
 import "./style/parts.css";
 import "./style/timeline.css";

@@ -20,6 +20,14 @@ const ATTACKS = [
 ];
 const ALL = ATTACKS.join("\n\n");
 const SHORT = `<img src=x onerror="window.hit=11"><script>window.hit=12</script>`;
+const quoted = (text: string) => `'${text.replaceAll("'", "'\\''")}'`;
+/** Names and contents of files; of one name letters turn the order, so that it shows as another. */
+const FILES = [
+  "mkdir -p hostile && cd hostile",
+  `printf %s ${quoted(ALL)} | tee page.html > ${quoted(SHORT.replace("</", "<"))}`,
+  "touch $'sr\\u202etxt.sh'",
+  `mkdir ${quoted('<svg onload="window.hit=15">')}`,
+].join(" && ");
 
 test("no text of an agent or a tenant becomes markup or script", async ({ reader, service }) => {
   const agent = await service.call("POST", "/agents", {
@@ -36,6 +44,7 @@ test("no text of an agent or a tenant becomes markup or script", async ({ reader
         { tool: SHORT, input: { [SHORT]: ALL } },
         { tool: "glob", input: { pattern: SHORT } },
         { tool: "edit", input: { path: SHORT, old: ALL, new: `${ALL}!` } },
+        { tool: "bash", input: { command: FILES } },
         { tool: "ask", input: { question: ALL, options: [SHORT, `[x](javascript:window.hit=13)`] } },
       ],
     },
@@ -55,6 +64,11 @@ test("no text of an agent or a tenant becomes markup or script", async ({ reader
   await service.until(session, "idle");
   await service.call("POST", "/credentials", { provider: "other", key: "sk-hostile-0001", name: SHORT, base_url: "https://models.example/" });
 
+  const told = { cron: "0 0 1 1 *", input: ALL, title: SHORT, overlap: "allow" };
+  const schedule = await service.call("POST", `/agents/${agent.id}/schedules`, told);
+  await service.call("POST", `/agents/${agent.id}/schedules/${schedule.id}/fire`);
+  const hooked = { kind: "github", title: SHORT, mention: "a-bot", metadata: { [SHORT]: ALL } };
+  await service.call("POST", `/agents/${agent.id}/hooks`, hooked);
   await service.call("POST", "/keys", { name: SHORT, scopes: ["sessions:read"] });
   await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, hooks: { post_start: ALL } } });
   const hook = await service.call("POST", "/webhooks", { url: `https://receiver.example/?q=<img src=x onerror="window.hit=14">`, types: [SHORT.slice(0, 60)] });
@@ -75,7 +89,7 @@ test("no text of an agent or a tenant becomes markup or script", async ({ reader
     await expect(reader.locator("body")).toBeVisible();
   };
 
-  await expect(reader.getByRole("link", { name: SHORT })).toBeVisible();
+  await expect(reader.getByRole("link", { name: SHORT }).first()).toBeVisible();
   await clean();
   await reader.goto(`${service.url}/#/sessions/${session}`);
   const timeline = reader.getByRole("region", { name: "Timeline" });
@@ -99,9 +113,31 @@ test("no text of an agent or a tenant becomes markup or script", async ({ reader
     }
     await clean();
   }
+  await reader.goto(`${service.url}/#/sessions/${session}/files?path=%2Fworkspace%2Fhostile`);
+  await expect(reader.getByRole("button", { name: "sr⟨U+202E⟩txt.sh" })).toBeVisible();
+  await clean();
+  for (const file of [SHORT.replace("</", "<"), "page.html"]) {
+    await reader.getByRole("button", { name: file, exact: true }).click();
+    await expect(reader.getByRole("region", { name: `Text of ${file}` })).toContainText("window.hit=9");
+    await clean();
+    await reader.goBack();
+  }
+  await reader.getByRole("button", { name: "<svg" }).click();
+  await expect(reader.getByRole("heading", { name: "Nothing is here" })).toBeVisible();
+  await clean();
   await reader.goto(`${service.url}/#/agents/${agent.id}`);
   await expect(reader.getByRole("heading", { name: SHORT })).toBeVisible();
   await clean();
+  for (const tab of ["schedules", "hooks"]) {
+    await reader.goto(`${service.url}/#/agents/${agent.id}/${tab}`);
+    const card = reader.getByRole("listitem").filter({ hasText: SHORT }).first();
+    await expect(card).toBeVisible();
+    if (tab === "schedules") await card.getByRole("button", { name: "Runs" }).click();
+    await clean();
+    await card.getByRole("button", { name: "Edit" }).click();
+    await clean();
+    await reader.keyboard.press("Escape");
+  }
   for (const page of ["credentials", "keys", "environments"]) {
     await reader.goto(`${service.url}/#/${page}`);
     await expect(reader.getByText(SHORT)).toBeVisible();

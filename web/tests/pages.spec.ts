@@ -1,7 +1,9 @@
 // Every page by light, by dark and at a phone's width: accessible, reachable by
-// keyboard, no wider than its window. With SOJOURN_SCREENSHOTS set, docs/ gets pictures.
-import type { Page } from "@playwright/test";
+// keyboard, no wider than its window. With SOJOURN_SCREENSHOTS set, docs/screenshots gets
+// pictures, and the directory that it names those that are looked at and not kept.
+import type { Locator, Page } from "@playwright/test";
 import { accessible, expect, test } from "./fixtures";
+import { scene } from "./scene";
 
 const LOOKS = [
   { name: "light", scheme: "light", width: 1280, height: 800 },
@@ -9,92 +11,88 @@ const LOOKS = [
   { name: "phone", scheme: "light", width: 390, height: 780 },
 ] as const;
 
-async function look(page: Page, name: string): Promise<void> {
+/** Pages that are kept in every look; of the others the light one says enough. */
+const IN_EVERY_LOOK = ["session", "sessions", "session-files", "session-details", "agent", "agent-schedules", "usage"];
+
+async function look(page: Page, place: string, name: string): Promise<void> {
   await accessible(page);
   const [wide, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
-  expect(wide, `${name} is wider than its window`).toBeLessThanOrEqual(window ?? 0);
-  const isKept = (name.endsWith("-light") && !name.startsWith("new-in-")) || /^(session|sessions|agent|usage)-(dark|phone)$/.test(name);
-  if (process.env.SOJOURN_SCREENSHOTS && isKept) await page.screenshot({ path: `../docs/screenshots/${name}.png` });
+  expect(wide, `${place} by ${name} is wider than its window`).toBeLessThanOrEqual(window ?? 0);
+  if (!process.env.SOJOURN_SCREENSHOTS) return;
+  // The fonts that the page asked for are there before it is shown.
+  await page.evaluate(() => document.fonts.ready);
+  const isKept = name === "light" || IN_EVERY_LOOK.includes(place);
+  const directory = isKept ? "../docs/screenshots" : process.env.SOJOURN_SCREENSHOTS;
+  await page.screenshot({ path: `${directory}/${place}-${name}.png` });
+}
+
+async function menu(page: Page): Promise<void> {
+  const button = page.getByRole("button", { name: "Menu" });
+  if (await button.isVisible()) await button.click();
 }
 
 for (const { name, scheme, width, height } of LOOKS) {
   test(`every page holds by ${name}`, async ({ reader: page, service }) => {
+    test.setTimeout(180_000);
+    const { agent, review } = await scene(service);
     await page.setViewportSize({ width, height });
     await page.emulateMedia({ colorScheme: scheme });
-    const agent = await service.call("POST", "/agents", {
-      name: `reviewer-${name}`,
-      prompt: "You review changes.\nSay what is wrong before what is right.",
-      model: "scripted/inline",
-    });
-    await service.call("PATCH", `/agents/${agent.id}`, { prompt: "You review changes.\nBegin with what is right." });
-    const session = await service.play(
-      [
-        { thinking: "The change touches money.", text: "I read the change first.", tools: [{ tool: "glob", input: { pattern: "**/*.py" } }, { tool: "no_such_tool", input: {} }] },
-        { text: "It **adds a currency** to `Price`:\n\n| file | lines |\n|---|---|\n| price.py | +12 −3 |\n", tools: [{ tool: "ask", input: { question: "May I round half to even?", options: ["Yes", "No, half up"] } }] },
-      ],
-      { title: "Review: prices in any currency", limits: { tokens: 20_000, turns: 10 }, destinations: [{ url: "https://receiver.example/hook" }], metadata: { team: "billing" } },
-    );
-    await service.until(session, "awaiting_input");
-    await service.call("POST", "/credentials", { provider: "anthropic", key: "sk-example-7f3a", name: `key by ${name}` });
-
-    await page.goto(`${service.url}/#/`);
-    await expect(page.getByRole("link", { name: "Review: prices" }).first()).toBeVisible();
-    await look(page, `sessions-${name}`);
-    await page.getByRole("button", { name: "New session" }).click();
-    await expect(page.getByRole("dialog")).toBeVisible();
-    await look(page, `new-session-${name}`);
-    await page.keyboard.press("Escape");
-
-    await page.goto(`${service.url}/#/sessions/${session}`);
-    await expect(page.getByRole("group", { name: "Suggested answers" })).toBeVisible();
-    await page.getByRole("button", { name: /no_such_tool/ }).click();
-    await look(page, `session-${name}`);
-    for (const tab of ["details", "events", "deliveries"]) {
-      await page.goto(`${service.url}/#/sessions/${session}/${tab}`);
-      await expect(page.getByText({ details: "No turn has ended", events: "events", deliveries: "receiver.example" }[tab] ?? "").or(page.getByRole("heading", { name: "Result" })).first()).toBeVisible();
-      if (tab === "events") await page.locator(".raw-row > button").first().click();
-      await look(page, `session-${tab}-${name}`);
-    }
-    await page.goto(`${service.url}/#/agents`);
-    await expect(page.getByRole("link", { name: `reviewer-${name}` })).toBeVisible();
-    await look(page, `agents-${name}`);
-    await page.getByRole("button", { name: "New agent" }).click();
-    await page.getByText("Tools, options and limits").click();
-    await look(page, `new-agent-${name}`);
-    await page.keyboard.press("Escape");
-    await page.getByRole("link", { name: `reviewer-${name}` }).click();
-    await expect(page.getByRole("heading", { name: "Compare" })).toBeVisible();
-    await look(page, `agent-${name}`);
-    await page.goto(`${service.url}/#/credentials`);
-    await expect(page.getByText(`key by ${name}`)).toBeVisible();
-    await look(page, `credentials-${name}`);
-
-    const [hook] = (await service.call("GET", "/webhooks")).data as { id: string }[];
-    if (!hook) {
-      const made = await service.call("POST", "/webhooks", { url: "https://receiver.example/sojourn", types: ["turn.completed"] });
-      await service.call("POST", `/webhooks/${made.id}/test`);
-      await service.call("POST", "/keys", { name: "the back-end", scopes: ["sessions:*", "agents:read"] });
-      await service.call("POST", "/environments", {
-        name: "github, one repository",
-        config: { memory: "1Gi", network: { allow: [{ host: "api.github.com", methods: ["GET"], path_prefix: "/repos/acme" }] } },
-        secrets: [{ name: "GITHUB_TOKEN", value: "ghp_of_the_test", hosts: ["api.github.com"] }],
-      });
-    }
-    const places = { webhooks: "webhook.test", keys: "the back-end", environments: "GITHUB_TOKEN", usage: "In these days", audit: "key.created" };
-    for (const [place, sign] of Object.entries(places)) {
-      await page.goto(`${service.url}/#/${place}`);
-      await expect(page.getByText(sign).first()).toBeVisible();
-      await look(page, `${place}-${name}`);
-      const makes = { webhooks: "Add a webhook", keys: "New key", environments: "New environment" }[place];
-      if (!makes) continue;
-      await page.getByRole("button", { name: makes }).click();
-      await look(page, `new-in-${place}-${name}`);
+    const to = async (place: string, path: string, sign: Locator) => {
+      await page.goto(`${service.url}/#${path}`);
+      await expect(sign.first()).toBeVisible();
+      await look(page, place, name);
+    };
+    const makes = async (place: string, button: string) => {
+      await page.getByRole("button", { name: button, exact: true }).first().click();
+      await expect(page.getByRole("dialog")).toBeVisible();
+      for (const summary of await page.locator("dialog details:not([open]) > summary").all()) await summary.click();
+      await look(page, place, name);
       await page.keyboard.press("Escape");
-    }
+    };
 
+    await to("sessions", "/", page.getByRole("link", { name: "Review: prices" }));
+    await makes("new-session", "New session");
+    await page.goto(`${service.url}/#/sessions/${review}`);
+    await expect(page.getByRole("group", { name: "Suggested answers" })).toBeVisible();
+    await page.getByRole("button", { name: /unittest nothing/ }).click();
+    await look(page, "session", name);
+    await to("session-files", `/sessions/${review}/files?path=%2Fworkspace%2Fshop`, page.getByRole("button", { name: "price.py" }));
+    await page.getByRole("button", { name: "price.py" }).click();
+    await expect(page.getByRole("region", { name: "Text of price.py" })).toContainText("__eq__");
+    await look(page, "session-file", name);
+    await to("session-details", `/sessions/${review}/details`, page.getByText("of $0.50"));
+    await page.goto(`${service.url}/#/sessions/${review}/events`);
+    await page.locator(".raw-row > button").first().click();
+    await look(page, "session-events", name);
+    await to("session-deliveries", `/sessions/${review}/deliveries`, page.getByText("receiver.example"));
+    await makes("new-destination", "Add a destination");
+
+    await to("agents", "/agents", page.getByRole("link", { name: "reviewer" }));
+    await makes("new-agent", "New agent");
+    await to("agent", `/agents/${agent}`, page.getByRole("heading", { name: "Compare" }));
+    await page.goto(`${service.url}/#/agents/${agent}/schedules`);
+    await page.getByRole("listitem").filter({ hasText: "Morning report" }).getByRole("button", { name: "Runs" }).click();
+    await expect(page.getByRole("list", { name: "Runs" }).getByText("completed")).toBeVisible();
+    await look(page, "agent-schedules", name);
+    await makes("new-schedule", "New schedule");
+    await to("agent-hooks", `/agents/${agent}/hooks`, page.getByText("@acme-bot in a comment"));
+    await makes("new-hook", "New hook");
+
+    await to("environments", "/environments", page.getByText("GITHUB_TOKEN"));
+    await makes("new-environment", "New environment");
+    await to("credentials", "/credentials", page.getByText("billing team"));
+    await makes("new-credential", "Add a key");
+    await to("webhooks", "/webhooks", page.getByText("webhook.test"));
+    await makes("new-webhook", "Add a webhook");
+    await to("keys", "/keys", page.getByText("the back-end"));
+    await makes("new-key", "New key");
+    await to("usage", "/usage", page.getByText("In these days"));
+    await to("audit", "/audit", page.getByText("key.created"));
+    await menu(page);
+    await look(page, "menu", name);
     await page.getByRole("button", { name: "Sign out" }).click();
     await page.getByText("Where is my key?").click();
-    await look(page, `sign-in-${name}`);
+    await look(page, "sign-in", name);
   });
 }
 

@@ -1,6 +1,6 @@
 // A service of the tests' own: its process, its database, and a receiver of webhooks.
-import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtempSync, chmodSync, readFileSync, openSync, rmSync } from "node:fs";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { mkdtempSync, chmodSync, readFileSync, openSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import { createServer as createSocket, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -19,6 +19,9 @@ async function freePort(): Promise<number> {
   return port;
 }
 
+/** By their variables; one that is undefined is left out. */
+type Settings = Record<string, string | undefined>;
+
 /** The binary, on a port that it keeps when it is started again. */
 export class Service {
   private process?: ChildProcess;
@@ -26,30 +29,30 @@ export class Service {
     readonly url: string,
     private readonly listen: string,
     private readonly scratch: string,
+    private readonly settings: Settings,
   ) {}
 
-  static async start(): Promise<Service> {
+  /** With settings of its own beside those that every test has. */
+  static async start(settings: Settings = {}): Promise<Service> {
     const scratch = mkdtempSync(join(tmpdir(), "sojourn-web."));
     // The database's own user has to pass here.
     chmodSync(scratch, 0o755);
     const listen = `127.0.0.1:${await freePort()}`;
-    const service = new Service(`http://${listen}`, listen, scratch);
+    const service = new Service(`http://${listen}`, listen, scratch, settings);
     await service.up();
     return service;
   }
 
   async up(): Promise<void> {
     const log = openSync(join(this.scratch, "log"), "a");
-    const env = {
-      ...process.env,
-      SOJOURN_DATA_DIR: join(this.scratch, "data"),
-      SOJOURN_LISTEN: this.listen,
+    const usual = {
       SOJOURN_BOOTSTRAP_API_KEY: KEY,
       SOJOURN_ALLOW_PRIVATE_WEBHOOKS: "on",
       SOJOURN_FIRST_SESSION: "off",
       SOJOURN_LEASE_MS: "2000",
       SOJOURN_LOG: "warn",
     };
+    const env = { ...process.env, ...usual, ...this.settings, ...this.place() };
     this.process = spawn(BINARY, ["serve"], { env, stdio: ["ignore", log, log] });
     for (let tries = 0; tries < 600; tries++) {
       if (this.process.exitCode !== null) break;
@@ -57,7 +60,25 @@ export class Service {
       if (ready?.ok) return;
       await new Promise((done) => setTimeout(done, 100));
     }
-    throw new Error(`the service did not start:\n${readFileSync(join(this.scratch, "log"), "utf8")}`);
+    throw new Error(`the service did not start:\n${this.said()}`);
+  }
+
+  private place() {
+    return { SOJOURN_DATA_DIR: join(this.scratch, "data"), SOJOURN_LISTEN: this.listen };
+  }
+
+  /** What it has printed so far. */
+  said(): string {
+    return readFileSync(join(this.scratch, "log"), "utf8");
+  }
+
+  /** Runs a command of the operator beside it. */
+  admin(words: string[], input?: Json): void {
+    const file = join(this.scratch, "input.json");
+    if (input) writeFileSync(file, JSON.stringify(input));
+    const all = ["admin", ...words, ...(input ? [file] : [])];
+    const ran = spawnSync(BINARY, all, { env: { ...process.env, ...this.place() }, encoding: "utf8" });
+    if (ran.status !== 0) throw new Error(`${all.join(" ")}: ${ran.stderr}`);
   }
 
   /** Stops as on TERM and waits for the end. */

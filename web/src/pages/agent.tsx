@@ -4,15 +4,23 @@ import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tansta
 import { diffLines } from "diff";
 import { Link, useLocation } from "wouter";
 import { api, type Schemas, take } from "../api/client";
-import { Age, Confirmed, Dialog, Loading, More, Trouble } from "../parts/basics";
-import { LIMITS } from "../parts/limits";
-import { count } from "../parts/format";
+import { Age, Confirmed, Copy, Dialog, Loading, More, Trouble } from "../parts/basics";
+import { LIMITS, shown } from "../parts/limits";
 import { AgentForm } from "./agent-form";
 import { CreateSession } from "./create-session";
+import { Hooks } from "./hooks";
+import { Schedules } from "./schedules";
 
+type Agent = Schemas["Agent"];
 type Revision = Schemas["Revision"];
 
-export function AgentPage({ id }: { id: string }) {
+const TABS = [
+  [undefined, "Agent"],
+  ["schedules", "Schedules"],
+  ["hooks", "Hooks"],
+] as const;
+
+export function AgentPage({ id, tab }: { id: string; tab?: string }) {
   const [, go] = useLocation();
   const queries = useQueryClient();
   const [open, setOpen] = useState<"edit" | "run">();
@@ -45,9 +53,38 @@ export function AgentPage({ id }: { id: string }) {
         </div>
       </div>
       <Trouble error={remove.error} />
+      <nav className="tabs" aria-label="Parts of the agent">
+        {TABS.map(([name, label]) => (
+          <Link
+            key={label}
+            href={name ? `/agents/${id}/${name}` : `/agents/${id}`}
+            aria-current={name === tab ? "page" : undefined}
+          >
+            {label}
+          </Link>
+        ))}
+      </nav>
+      {tab === undefined && <About agent={agent} />}
+      {tab === "schedules" && <Schedules agent={id} />}
+      {tab === "hooks" && <Hooks agent={id} />}
+      {open === "edit" && (
+        <Dialog title={`Edit ${agent.name}`} onClose={() => setOpen(undefined)}>
+          <AgentForm agent={agent} onDone={() => setOpen(undefined)} />
+        </Dialog>
+      )}
+      {open === "run" && <CreateSession agent={agent.id} onClose={() => setOpen(undefined)} />}
+    </>
+  );
+}
+
+function About({ agent }: { agent: Agent }) {
+  return (
+    <>
       <dl className="facts">
         <dt>Id</dt>
-        <dd className="mono">{agent.id}</dd>
+        <dd className="mono">
+          {agent.id} <Copy text={agent.id} />
+        </dd>
         <dt>Model</dt>
         <dd className="mono">{agent.model}</dd>
         <dt>Revision</dt>
@@ -57,7 +94,7 @@ export function AgentPage({ id }: { id: string }) {
         <dt>Limits</dt>
         <dd>
           {LIMITS.filter(([name]) => agent.limits[name] != null)
-            .map(([name, label]) => `${label} ${count(agent.limits[name] ?? 0)}`)
+            .map(([name, label]) => `${label.toLowerCase()} ${shown(name, agent.limits[name] ?? 0)}`)
             .join(", ") || "none"}
         </dd>
         <dt>Sessions</dt>
@@ -70,12 +107,6 @@ export function AgentPage({ id }: { id: string }) {
         {agent.prompt}
       </pre>
       <Revisions agent={agent.id} />
-      {open === "edit" && (
-        <Dialog title={`Edit ${agent.name}`} onClose={() => setOpen(undefined)}>
-          <AgentForm agent={agent} onDone={() => setOpen(undefined)} />
-        </Dialog>
-      )}
-      {open === "run" && <CreateSession agent={agent.id} onClose={() => setOpen(undefined)} />}
     </>
   );
 }

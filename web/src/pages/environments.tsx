@@ -11,11 +11,15 @@ type Environment = Schemas["NamedEnvironment"];
 
 export const ENVIRONMENTS = ["environments"];
 
-export function EnvironmentsPage() {
-  const [open, setOpen] = useState<"new" | Environment>();
-  const { query, list } = useList<Environment>(ENVIRONMENTS, (cursor, signal) =>
+export function useEnvironments() {
+  return useList<Environment>(ENVIRONMENTS, (cursor, signal) =>
     take(api.GET("/v3/environments", { params: { query: { limit: 100, cursor } }, signal })),
   );
+}
+
+export function EnvironmentsPage() {
+  const [open, setOpen] = useState<"new" | Environment>();
+  const { query, list } = useEnvironments();
   const close = () => setOpen(undefined);
   return (
     <>

@@ -7,7 +7,7 @@ import { followList, type ListFrame } from "../api/follow-list";
 import type { Connection } from "../api/stream";
 import { Age, Badge, Empty, Loading, More, Trouble } from "../parts/basics";
 import { useFilters } from "../parts/filters";
-import { short, tokens, words } from "../parts/format";
+import { dollars, short, tokens, words } from "../parts/format";
 import { useAgents } from "./agents";
 import { CreateSession } from "./create-session";
 
@@ -159,7 +159,7 @@ function FilterBar({ filters, choose }: { filters: Filters; choose: (name: keyof
         Key
         <input
           value={key}
-          placeholder="exact key, then Enter"
+          placeholder="exact key"
           onChange={(event) => setKey(event.target.value)}
           onBlur={() => choose("key", key.trim())}
         />
@@ -193,6 +193,9 @@ function NoSessions({ isFiltered }: { isFiltered: boolean }) {
   );
 }
 
+/** Whether the status says less than the end of its last turn. */
+const isSettled = ({ status }: Session) => status === "idle" || status === "failed" || status === "archived";
+
 function Table({ sessions }: { sessions: Session[] }) {
   const [, go] = useLocation();
   return (
@@ -206,6 +209,9 @@ function Table({ sessions }: { sessions: Session[] }) {
             <th scope="col">Agent</th>
             <th scope="col" className="number">
               Tokens
+            </th>
+            <th scope="col" className="number">
+              Cost
             </th>
             <th scope="col">Changed</th>
           </tr>
@@ -223,11 +229,14 @@ function Table({ sessions }: { sessions: Session[] }) {
                 {session.phase && <small className="quiet"> {words(session.phase)}</small>}
               </td>
               <td data-label="Last turn">
-                {session.last_turn?.yield_reason && <Badge of={session.last_turn.yield_reason} />}
+                {isSettled(session) && session.last_turn?.yield_reason && <Badge of={session.last_turn.yield_reason} />}
               </td>
               <td data-label="Agent">{session.agent_snapshot?.name ?? "none"}</td>
               <td data-label="Tokens" className="number">
-                {short(tokens({ ...session.usage }))}
+                {short(tokens(session.usage))}
+              </td>
+              <td data-label="Cost" className="number">
+                {session.usage.cost?.total_micros == null ? "unknown" : dollars(session.usage.cost.total_micros)}
               </td>
               <td data-label="Changed">
                 <Age ts={session.updated_at} />

@@ -98,16 +98,20 @@ function Budget() {
     const [spent, most] = [budget.spent[name] ?? 0, budget.spend_caps[name]];
     return most == null ? dollars(spent) : `${dollars(spent)} of ${dollars(most)}`;
   };
+  const tiles = [
+    ["Last day", cap("days_1")],
+    ["Last 7 days", cap("days_7")],
+    ["Last 28 days", cap("days_28")],
+    ["Balance", budget.balance_micros == null ? "without a bound" : dollars(budget.balance_micros)],
+  ] as const;
   return (
-    <dl className="facts">
-      <dt>Balance</dt>
-      <dd>{budget.balance_micros == null ? "without a bound" : dollars(budget.balance_micros)}</dd>
-      <dt>Last day</dt>
-      <dd>{cap("days_1")}</dd>
-      <dt>Last 7 days</dt>
-      <dd>{cap("days_7")}</dd>
-      <dt>Last 28 days</dt>
-      <dd>{cap("days_28")}</dd>
+    <dl className="totals tiles">
+      {tiles.map(([label, value]) => (
+        <div key={label}>
+          <dt>{label}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
     </dl>
   );
 }

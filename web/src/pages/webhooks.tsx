@@ -5,8 +5,8 @@ import { api, type Schemas, take } from "../api/client";
 import { Empty, Loading, More, Trouble } from "../parts/basics";
 import { type DeliveryCalls, DeliveryTable } from "../parts/delivery-log";
 import { words } from "../parts/format";
-import { type HookCalls, HookCard } from "../parts/hook-card";
-import { HookForm } from "../parts/hook-form";
+import { type ReceiverCalls, ReceiverCard } from "../parts/receiver-card";
+import { ReceiverForm } from "../parts/receiver-form";
 import { useList } from "../parts/lists";
 
 type Webhook = Schemas["Webhook"];
@@ -57,7 +57,7 @@ export function WebhooksPage() {
       </ul>
       {shown && <Log key={shown.id} webhook={shown} />}
       {adding && (
-        <HookForm
+        <ReceiverForm
           title="Add a webhook"
           add={(body) => take(api.POST("/v3/webhooks", { body }))}
           onAdded={() => queries.invalidateQueries({ queryKey: KEY })}
@@ -71,7 +71,7 @@ export function WebhooksPage() {
 function Card({ webhook, isShown, onShow }: { webhook: Webhook; isShown: boolean; onShow: () => void }) {
   const queries = useQueryClient();
   const params = { path: { webhook_id: webhook.id } };
-  const calls: HookCalls = {
+  const calls: ReceiverCalls = {
     turn: (enabled) => take(api.PATCH("/v3/webhooks/{webhook_id}", { params, body: { enabled } })),
     rotate: () => take(api.POST("/v3/webhooks/{webhook_id}/rotate-secret", { params })),
     remove: () => take(api.DELETE("/v3/webhooks/{webhook_id}", { params })),
@@ -85,7 +85,7 @@ function Card({ webhook, isShown, onShow }: { webhook: Webhook; isShown: boolean
     },
   });
   return (
-    <HookCard hook={webhook} calls={calls}>
+    <ReceiverCard receiver={webhook} calls={calls}>
       <Trouble error={test.error} />
       {!isShown && (
         <button type="button" onClick={onShow}>
@@ -95,7 +95,7 @@ function Card({ webhook, isShown, onShow }: { webhook: Webhook; isShown: boolean
       <button type="button" disabled={test.isPending} onClick={() => test.mutate()}>
         Send a test
       </button>
-    </HookCard>
+    </ReceiverCard>
   );
 }
 

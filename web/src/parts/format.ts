@@ -36,17 +36,31 @@ export function short(value: number): string {
   return Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 }
 
+/** "840 bytes", "3.2 KiB". */
+export function bytes(value: number): string {
+  if (value < 1_024) return value === 1 ? "1 byte" : `${value} bytes`;
+  const power = Math.min(4, Math.floor(Math.log2(value) / 10));
+  const scaled = value / 1_024 ** power;
+  return `${scaled.toFixed(scaled < 10 ? 1 : 0)} ${["KiB", "MiB", "GiB", "TiB"][power - 1]}`;
+}
+
 export const words = (name: string): string => name.replaceAll("_", " ");
 
 const KINDS = ["input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens"] as const;
 
 /** Every token of a usage, as the limit counts them. */
-export function tokens(usage: Partial<Record<(typeof KINDS)[number], number>>): number {
+export function tokens(usage: { [kind in (typeof KINDS)[number]]?: number }): number {
   return KINDS.reduce((sum, kind) => sum + (usage[kind] ?? 0), 0);
 }
 
-/** Micro-dollars as money: small sums keep the digits that tell them apart. */
+/** Micro-dollars as money: in cents, and with four digits below a dollar where cents say too little. */
 export function dollars(micros: number): string {
-  const digits = micros !== 0 && Math.abs(micros) < 10_000 ? 6 : Math.abs(micros) < 1_000_000 ? 4 : 2;
-  return (micros / 1_000_000).toLocaleString("en", { style: "currency", currency: "USD", minimumFractionDigits: 2, maximumFractionDigits: digits });
+  if (micros > 0 && micros < 50) return "<$0.0001";
+  const digits = micros % 10_000 === 0 || Math.abs(micros) >= 1_000_000 ? 2 : 4;
+  return (micros / 1_000_000).toLocaleString("en", {
+    style: "currency",
+    currency: "USD",
+    minimumFractionDigits: digits,
+    maximumFractionDigits: digits,
+  });
 }

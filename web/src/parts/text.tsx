@@ -26,6 +26,16 @@ export const Prose = memo(function Prose({ text }: { text: string }) {
   );
 });
 
+// Letters that are not seen, or that turn the order of those that are: with them a name or
+// a line of code can look like another one.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Text in which every such letter can be seen, as its code. */
+export function visible(text: string): string {
+  const code = (letter: string) => `⟨U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  return text.replaceAll("\r\n", "\n").replace(UNSEEN, code);
+}
+
 /** Output of a program. What looks like a diff is coloured like one. */
 export const Output = memo(function Output({ text, label }: { text: string; label: string }) {
   const lines = text.split("\n");

@@ -4,8 +4,8 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Empty, Loading, More, Trouble } from "../parts/basics";
 import { type DeliveryCalls, DeliveryTable } from "../parts/delivery-log";
-import { type HookCalls, HookCard } from "../parts/hook-card";
-import { HookForm } from "../parts/hook-form";
+import { type ReceiverCalls, ReceiverCard } from "../parts/receiver-card";
+import { ReceiverForm } from "../parts/receiver-form";
 import { useList } from "../parts/lists";
 
 type Session = Schemas["Session"];
@@ -48,7 +48,7 @@ export function Deliveries({ session }: { session: Session }) {
       </ul>
       {list.length > 0 && <Log session={session.id} destinations={list} />}
       {adding && (
-        <HookForm
+        <ReceiverForm
           title="Add a destination"
           add={(body) => take(api.POST("/v3/sessions/{session_id}/destinations", { params: { path }, body }))}
           onAdded={() => queries.invalidateQueries({ queryKey })}
@@ -62,14 +62,14 @@ export function Deliveries({ session }: { session: Session }) {
 function DestinationCard({ destination }: { destination: Destination }) {
   const queries = useQueryClient();
   const params = { path: { session_id: destination.session, destination_id: destination.id } };
-  const calls: HookCalls = {
+  const calls: ReceiverCalls = {
     turn: (enabled) =>
       take(api.PATCH("/v3/sessions/{session_id}/destinations/{destination_id}", { params, body: { enabled } })),
     rotate: () => take(api.POST("/v3/sessions/{session_id}/destinations/{destination_id}/rotate-secret", { params })),
     remove: () => take(api.DELETE("/v3/sessions/{session_id}/destinations/{destination_id}", { params })),
     onChange: () => queries.invalidateQueries({ queryKey: ["session", destination.session, "destinations"] }),
   };
-  return <HookCard hook={destination} calls={calls} />;
+  return <ReceiverCard receiver={destination} calls={calls} />;
 }
 
 function Log({ session, destinations }: { session: string; destinations: Destination[] }) {

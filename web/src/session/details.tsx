@@ -3,8 +3,8 @@ import { type FormEvent, useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Copy, Dialog, Field, Trouble, useNow } from "../parts/basics";
-import { count, short, tokens } from "../parts/format";
-import { formOf, LimitFields, LIMITS, limitsOf } from "../parts/limits";
+import { count, dollars, short } from "../parts/format";
+import { formOf, LimitFields, LIMITS, limitsOf, shown } from "../parts/limits";
 import { Json, Prose } from "../parts/text";
 import type { Tally } from "../timeline/rows";
 import type { Log } from "./log";
@@ -31,6 +31,10 @@ export function Details({ session, log }: { session: Session; log: Log }) {
         <h2>Usage</h2>
         <Totals usage={session.usage} />
         <UsageChart turns={tally.usage} />
+      </section>
+      <section>
+        <h2>Sandbox</h2>
+        <SandboxState session={session} />
       </section>
       <section>
         <h2>Session</h2>
@@ -76,14 +80,9 @@ function Result({ session, changes }: { session: Session; changes: number }) {
 function Bars({ session, tally }: { session: Session; tally: Tally }) {
   const now = useNow();
   const seconds = tally.running_since ? Math.max(0, (now - Date.parse(tally.running_since)) / 1_000) : 0;
-  const used = {
-    tokens: tokens({ ...session.usage }),
-    turns: tally.turns,
-    steps: tally.steps,
-    turn_seconds: Math.round(seconds),
-  };
+  const used = { ...session.budget_consumed, steps: tally.steps, turn_seconds: Math.round(seconds) };
   const set = LIMITS.filter(([name]) => session.limits[name] != null);
-  if (set.length === 0) return <p className="quiet">None is set: only the steps of a turn end at 200.</p>;
+  if (set.length === 0) return <p className="quiet">None is set: a turn ends after 200 steps, nothing else binds.</p>;
   return (
     <ul className="bars">
       {set.map(([name, label, what]) => {
@@ -93,7 +92,7 @@ function Bars({ session, tally }: { session: Session; tally: Tally }) {
           <li key={name} data-tone={part >= 1 ? "bad" : part >= 0.8 ? "warn" : undefined}>
             <span title={what}>{label}</span>
             <span className="number">
-              {count(used[name])} of {count(limit)}
+              {shown(name, used[name])} of {shown(name, limit)}
             </span>
             <meter aria-label={`${label} used`} min={0} max={1} value={Math.min(1, part)} />
           </li>
@@ -104,6 +103,7 @@ function Bars({ session, tally }: { session: Session; tally: Tally }) {
 }
 
 function Totals({ usage }: { usage: Schemas["Usage"] }) {
+  const { cost } = usage;
   const kinds = [
     ["Input", usage.input_tokens],
     ["Cache read", usage.cache_read_tokens],
@@ -113,14 +113,77 @@ function Totals({ usage }: { usage: Schemas["Usage"] }) {
     ["Tool calls", usage.tool_calls],
   ] as const;
   return (
-    <dl className="totals">
-      {kinds.map(([label, value]) => (
-        <div key={label}>
-          <dt>{label}</dt>
-          <dd title={count(value ?? 0)}>{short(value ?? 0)}</dd>
-        </div>
-      ))}
-    </dl>
+    <>
+      <p className="sum">
+        {cost?.total_micros == null ? "no known price" : dollars(cost.total_micros)}
+        {cost && <span className="quiet small">{costs(cost)}</span>}
+      </p>
+      <dl className="totals">
+        {kinds.map(([label, value]) => (
+          <div key={label}>
+            <dt>{label}</dt>
+            <dd title={count(value ?? 0)}>{short(value ?? 0)}</dd>
+          </div>
+        ))}
+      </dl>
+    </>
+  );
+}
+
+/** What a cost is made of, where it is made of more than one thing. */
+function costs(cost: Schemas["Cost"]): string {
+  const parts = [
+    ["model", cost.model_micros],
+    ["sandbox", (cost.sandbox_cpu_micros ?? 0) + (cost.sandbox_memory_micros ?? 0)],
+    ["fee", cost.fee_micros],
+  ] as const;
+  return parts
+    .filter(([, micros]) => (micros ?? 0) > 0)
+    .map(([name, micros]) => `${name} ${dollars(micros ?? 0)}`)
+    .join(", ");
+}
+
+const STATES: Record<Schemas["SandboxState"], [string, string]> = {
+  starting: ["wait", "It is being made."],
+  running: ["live", "Commands can run in it."],
+  frozen: ["calm", "Nobody needs it: its processes stand still, and go on at the next need."],
+  stopping: ["wait", "It is put away: its files are saved."],
+  hibernated: ["calm", "Its files are in a checkpoint; the next need brings them back."],
+  lost: ["bad", "It died. Another takes its place with the files that were kept."],
+};
+
+function SandboxState({ session }: { session: Session }) {
+  const { sandbox } = session;
+  if (!sandbox) {
+    return <p className="quiet">{session.status === "archived" ? "Removed with its disk." : "None yet: the first tool that needs one makes it."}</p>;
+  }
+  const [tone, text] = STATES[sandbox.state];
+  return (
+    <>
+      <p className="under">
+        <span className="badge" data-tone={tone}>
+          <i aria-hidden />
+          {sandbox.state}
+        </span>
+        <span className="quiet">{text}</span>
+      </p>
+      <dl className="facts">
+        <dt>Made</dt>
+        <dd>
+          <Age ts={sandbox.created_at} />
+        </dd>
+        {sandbox.expires_at && (
+          <>
+            <dt>Replaced</dt>
+            <dd>
+              <Age ts={sandbox.expires_at} />
+            </dd>
+          </>
+        )}
+        <dt>Files</dt>
+        <dd>{sandbox.checkpoint_id ? "all of them are in a checkpoint" : "on its disk, changed since the newest checkpoint"}</dd>
+      </dl>
+    </>
   );
 }
 

@@ -9,6 +9,7 @@ import { TimelineView } from "../timeline/view";
 import { Deliveries } from "./deliveries";
 import { Details } from "./details";
 import { RawEvents } from "./events";
+import { Files } from "./files";
 import { type Log, useLog } from "./log";
 import { Steer } from "./steer";
 
@@ -16,6 +17,7 @@ type Session = Schemas["Session"];
 
 const TABS = [
   [undefined, "Timeline"],
+  ["files", "Files"],
   ["details", "Details"],
   ["events", "Events"],
   ["deliveries", "Deliveries"],
@@ -69,6 +71,7 @@ export function SessionPage({ id, tab }: { id: string; tab?: string }) {
           </aside>
         </div>
       )}
+      {tab === "files" && <Files session={session} />}
       {tab === "details" && <Details session={session} log={log} />}
       {tab === "events" && <RawEvents log={log} session={id} />}
       {tab === "deliveries" && <Deliveries session={session} />}

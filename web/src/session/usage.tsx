@@ -1,6 +1,6 @@
-// Tokens of each turn as stacked columns: what was read, what the cache gave, what
-// was written.
-import { count, tokens } from "../parts/format";
+// What each turn used, as columns: tokens by kind, or what they cost.
+import { useState } from "react";
+import { count, dollars, tokens } from "../parts/format";
 import type { Tally } from "../timeline/rows";
 
 const KINDS = [
@@ -16,38 +16,58 @@ const GAP = 4;
 /** The newest ones; a chart is for the shape, the log has the numbers. */
 const TURNS_MAX = 24;
 
+type Measure = "tokens" | "cost";
+type Turn = Tally["usage"][number];
+
+const whole = (measure: Measure, turn: Turn) => (measure === "cost" ? turn.cost_micros : tokens(turn.usage));
+const said = (measure: Measure, turn: Turn) =>
+  measure === "cost" ? dollars(turn.cost_micros) : `${count(tokens(turn.usage))} tokens`;
+
 export function UsageChart({ turns }: { turns: Tally["usage"] }) {
-  const shown = turns.slice(-TURNS_MAX);
-  const highest = Math.max(1, ...shown.map(({ usage }) => tokens(usage)));
-  if (shown.length === 0) return null;
-  const said = shown.map(({ turn, usage }) => `turn ${turn}: ${count(tokens(usage))}`).join(", ");
-  const width = shown.length * (WIDTH + GAP);
+  const [measure, setMeasure] = useState<Measure>("tokens");
+  const drawn = turns.slice(-TURNS_MAX);
+  const highest = Math.max(1, ...drawn.map((turn) => whole(measure, turn)));
+  if (drawn.length === 0) return null;
+  const all = drawn.map((turn) => `turn ${turn.turn}: ${said(measure, turn)}`).join(", ");
+  const width = drawn.length * (WIDTH + GAP);
   return (
     <figure className="chart">
-      <svg viewBox={`0 0 ${width} ${HEIGHT}`} width={width} height={HEIGHT} role="img" aria-label={`Tokens by turn: ${said}`}>
-        {shown.map(({ turn, usage }, at) => (
-          <Column key={turn} turn={turn} usage={usage} x={at * (WIDTH + GAP)} highest={highest} />
+      <div className="choice" role="group" aria-label="What the columns show">
+        {(["tokens", "cost"] as const).map((one) => (
+          <button key={one} type="button" className="plain small" aria-pressed={one === measure} onClick={() => setMeasure(one)}>
+            {one === "tokens" ? "Tokens by turn" : "Cost by turn"}
+          </button>
+        ))}
+      </div>
+      <svg viewBox={`0 0 ${width} ${HEIGHT}`} width={width} height={HEIGHT} role="img" aria-label={all}>
+        {drawn.map((turn, at) => (
+          <Column key={turn.turn} turn={turn} measure={measure} x={at * (WIDTH + GAP)} highest={highest} />
         ))}
       </svg>
-      <figcaption>
-        {KINDS.map(([kind, label]) => (
-          <span key={kind} data-kind={kind}>
-            <i aria-hidden />
-            {label}
-          </span>
-        ))}
-      </figcaption>
+      {measure === "tokens" && (
+        <figcaption>
+          {KINDS.map(([kind, label]) => (
+            <span key={kind} data-kind={kind}>
+              <i aria-hidden />
+              {label}
+            </span>
+          ))}
+        </figcaption>
+      )}
     </figure>
   );
 }
 
-function Column(props: { turn: number; usage: Record<string, number>; x: number; highest: number }) {
+function Column(props: { turn: Turn; measure: Measure; x: number; highest: number }) {
+  const { turn, measure } = props;
+  const parts: [string, number][] =
+    measure === "cost" ? [["cost", turn.cost_micros]] : KINDS.map(([kind]) => [kind, turn.usage[kind] ?? 0]);
   let top = HEIGHT;
   return (
     <g>
-      <title>{`Turn ${props.turn}: ${count(tokens(props.usage))} tokens`}</title>
-      {KINDS.map(([kind]) => {
-        const height = ((props.usage[kind] ?? 0) / props.highest) * HEIGHT;
+      <title>{`Turn ${turn.turn}: ${said(measure, turn)}`}</title>
+      {parts.map(([kind, value]) => {
+        const height = (value / props.highest) * HEIGHT;
         top -= height;
         return <rect key={kind} data-kind={kind} x={props.x} y={top} width={WIDTH} height={height} />;
       })}

@@ -1,6 +1,8 @@
 // What a timeline shows: one row for what a reader takes in at once, folded from
 // the events of the log as they come.
 import type { Body, Event } from "../api/follow";
+import { number, text } from "./body";
+import { noticed } from "./notices";
 
 interface Base {
   /** Stable over changes of the row. */
@@ -45,6 +47,8 @@ export interface ToolRow extends Base {
   kind: "tool";
   call: string;
   tool: string;
+  /** Who ran it past the agent, where it was no agent. */
+  by?: string;
   summary: string;
   input: unknown;
   state: "running" | "ok" | "failed" | "not_run" | "unknown";
@@ -66,6 +70,7 @@ export interface EndRow extends Base {
   reason: string;
   seconds: number;
   usage: Record<string, number>;
+  cost_micros: number;
   error?: { code: string; message: string };
   limit?: string;
 }
@@ -80,8 +85,8 @@ export interface Tally {
   running_since?: string;
   /** The question that waits for its answer. */
   question?: MessageRow;
-  /** Tokens of each turn, by kind. */
-  usage: { turn: number; usage: Record<string, number> }[];
+  /** Tokens of each turn, by kind, and what it cost as far as that is known. */
+  usage: { turn: number; usage: Record<string, number>; cost_micros: number }[];
 }
 
 /** Folds events into rows. Changed rows are new objects, so that a view sees them. */
@@ -130,7 +135,20 @@ export class Timeline {
           state: "running",
           whole,
         });
+      case "exec.started":
+        this.calls.set(text(body.exec_id), this.rows.length);
+        return this.push({
+          ...base,
+          kind: "tool",
+          call: text(body.exec_id),
+          tool: "exec",
+          by: event.actor.display ?? "a caller",
+          summary: text(body.command),
+          input: { command: body.command },
+          state: "running",
+        });
       case "exec.completed":
+        if (body.exec_id !== undefined) this.call(body, { state: number(body.exit_code) === 0 ? "ok" : "failed", output: text(body.summary) });
         return this.call(body, { exec: body as unknown as ToolRow["exec"] });
       case "tool.result":
         return this.call(body, {
@@ -162,7 +180,7 @@ export class Timeline {
     const turn = text(body.turn_id);
     this.tally.running_since = undefined;
     const place = this.turns.get(turn);
-    if (place !== undefined) this.tally.usage.push({ turn: place, usage: usage(body) });
+    if (place !== undefined) this.tally.usage.push({ turn: place, usage: usage(body), cost_micros: cost(body) });
     this.push({
       ...base,
       kind: "end",
@@ -170,6 +188,7 @@ export class Timeline {
       reason: text(body.yield_reason),
       seconds: number(body.active_seconds),
       usage: usage(body),
+      cost_micros: cost(body),
       error: body.error as EndRow["error"],
       limit: body.limit === undefined ? undefined : text(body.limit),
     });
@@ -186,9 +205,14 @@ export class Timeline {
   }
 }
 
-const text = (value: unknown): string => (typeof value === "string" ? value : "");
-const number = (value: unknown): number => (typeof value === "number" ? value : 0);
 const usage = (body: Body) => (body.usage ?? {}) as Record<string, number>;
+const PRICED = ["model_micros", "sandbox_cpu_micros", "sandbox_memory_micros", "fee_micros"];
+
+/** Micro-USD of all that has a known price. */
+function cost(body: Body): number {
+  const parts = ((body.usage as Body | undefined)?.cost ?? {}) as Body;
+  return PRICED.reduce((sum, part) => sum + number(parts[part]), 0);
+}
 
 function message(base: Base, body: Body, role: "user" | "agent", event: Event, whole?: string): MessageRow {
   const envelope = body.envelope as { source?: string } | undefined;
@@ -209,37 +233,4 @@ function message(base: Base, body: Body, role: "user" | "agent", event: Event, w
 function outcome(body: Body): ToolRow["state"] {
   if (body.outcome === "unknown" || body.outcome === "not_run") return body.outcome;
   return body.is_error === true ? "failed" : "ok";
-}
-
-function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detail" | "retry_at"> | undefined {
-  const { body } = event;
-  const of = () => `${number(body.used).toLocaleString()} of ${number(body.allowed).toLocaleString()}`;
-  switch (event.type) {
-    case "error.model":
-    case "error.runtime":
-    case "error.task": {
-      const who = { "error.model": "The model", "error.runtime": "The service", "error.task": "The task" }[event.type];
-      const retry_at = text(body.retry_at) || undefined;
-      const title = `${who} failed: ${text(body.code).replaceAll("_", " ")}`;
-      return { tone: retry_at ? "warn" : "bad", title, detail: text(body.message), retry_at };
-    }
-    case "limit.warning":
-      return { tone: "warn", title: `80 % of the limit “${text(body.limit)}” are used`, detail: of() };
-    case "limit.exceeded":
-      return { tone: "bad", title: `The limit “${text(body.limit)}” is reached`, detail: of() };
-    case "sandbox.created":
-      return { tone: "plain", title: "Sandbox attached", detail: `in ${number(body.duration_ms)} ms` };
-    case "sandbox.lost":
-      return { tone: "warn", title: "Sandbox lost", detail: text(body.reason) };
-    case "sandbox.terminated":
-      return { tone: "plain", title: "Sandbox ended", detail: text(body.reason) };
-    case "turn.cancel_requested":
-      return { tone: "plain", title: body.mode === "interrupt" ? "Interrupted by a message" : "Cancel requested" };
-    case "session.status_changed":
-      return { tone: "plain", title: `Session ${text(body.to)}` };
-    case "session.updated":
-      return { tone: "plain", title: `Changed: ${Object.keys(body).join(", ")}` };
-    default:
-      return undefined;
-  }
 }

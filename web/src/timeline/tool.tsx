@@ -25,6 +25,7 @@ export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
         </span>
         <span className="name">{row.tool}</span>
         <span className="what mono">{row.summary}</span>
+        {row.by && <span className="quiet">by {row.by}</span>}
         <span className="visually-hidden">{said}</span>
         {row.exec && row.exec.exit_code !== 0 && <span className="exit">exit {row.exec.exit_code}</span>}
         {took !== undefined && <span className="quiet took">{span(took)}</span>}
@@ -56,7 +57,7 @@ export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
 /** The input as one would write it by hand: a command, a change, a file; else JSON. */
 function Input({ tool, input }: { tool: string; input: unknown }) {
   const fields = (typeof input === "object" && input !== null ? input : {}) as Record<string, unknown>;
-  if (tool === "bash" && typeof fields.command === "string") {
+  if ((tool === "bash" || tool === "exec") && typeof fields.command === "string") {
     return <Output text={fields.command} label="Command" />;
   }
   if (tool === "edit" && typeof fields.old === "string" && typeof fields.new === "string") {

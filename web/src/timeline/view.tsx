@@ -1,7 +1,7 @@
 // The timeline of a session, row by row, at its end while the agent works.
 import { useState } from "react";
 import { Badge } from "../parts/basics";
-import { clock, count, short, span, tokens, words } from "../parts/format";
+import { clock, count, dollars, short, span, tokens, words } from "../parts/format";
 import { Json, Prose } from "../parts/text";
 import { VirtualList } from "../parts/virtual";
 import type { Log } from "../session/log";
@@ -9,15 +9,19 @@ import type { EndRow, MessageRow, NoticeRow, Row, StepRow, TurnRow } from "./row
 import { ToolCall } from "./tool";
 import { WholeBody } from "./whole";
 
+const NARRATION_PX = 45;
 const HEIGHTS: Record<Row["kind"], number> = {
-  turn: 52,
+  turn: 41,
   step: 26,
-  message: 72,
-  thinking: 32,
-  tool: 40,
-  notice: 36,
-  end: 44,
+  message: 102,
+  thinking: 27,
+  tool: 29,
+  notice: 28,
+  end: 56,
 };
+
+/** So that a list that is scrolled far seldom has to correct itself. */
+const estimate = (row: Row) => (row.kind === "message" && row.narration ? NARRATION_PX : HEIGHTS[row.kind]);
 
 export function TimelineView({ log, status }: { log: Log; status: string }) {
   const { rows } = log.timeline;
@@ -35,7 +39,7 @@ export function TimelineView({ log, status }: { log: Log; status: string }) {
       rows={rows}
       version={log.version}
       keyOf={(row) => row.key}
-      estimate={(row) => HEIGHTS[row.kind]}
+      estimate={estimate}
       follows
       render={(row) => <TimelineRow row={row} isOpen={open.has(row.key)} toggle={() => toggle(row.key)} />}
     >
@@ -180,7 +184,7 @@ function End({ row }: { row: EndRow }) {
       <Badge of={row.reason} />
       {row.limit && <span>limit: {words(row.limit)}</span>}
       <span className="quiet">
-        {row.seconds} s, {short(tokens(row.usage))} tokens
+        {row.seconds} s, {short(tokens(row.usage))} tokens{row.cost_micros > 0 && `, ${dollars(row.cost_micros)}`}
       </span>
       {row.error && (
         <p>

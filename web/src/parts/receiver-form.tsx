@@ -7,7 +7,7 @@ import { ShownOnce } from "./secret";
 
 type Level = Schemas["Level"];
 
-export function HookForm(props: {
+export function ReceiverForm(props: {
   title: string;
   add: (body: Schemas["CreateDestination"]) => Promise<{ secret?: string | null }>;
   onAdded: () => void;

@@ -7,43 +7,43 @@ import { Age, Confirmed, Dialog, Trouble } from "./basics";
 import { words } from "./format";
 import { ShownOnce } from "./secret";
 
-type Hook = Pick<
+type Receiver = Pick<
   Schemas["Webhook"],
   "id" | "url" | "level" | "types" | "enabled" | "disabled_reason" | "failing_since"
 >;
 
-export interface HookCalls {
+export interface ReceiverCalls {
   turn(enabled: boolean): Promise<unknown>;
   rotate(): Promise<{ secret?: string | null }>;
   remove(): Promise<unknown>;
   onChange(): void;
 }
 
-export function HookCard({ hook, calls, children }: { hook: Hook; calls: HookCalls; children?: ReactNode }) {
+export function ReceiverCard({ receiver, calls, children }: { receiver: Receiver; calls: ReceiverCalls; children?: ReactNode }) {
   const onSuccess = calls.onChange;
-  const turn = useMutation({ mutationFn: () => calls.turn(!hook.enabled), onSuccess });
+  const turn = useMutation({ mutationFn: () => calls.turn(!receiver.enabled), onSuccess });
   const rotate = useMutation({ mutationFn: calls.rotate, onSuccess });
   const remove = useMutation({ mutationFn: calls.remove, onSuccess });
   return (
     <li>
-      <strong className="mono">{hook.url}</strong>
+      <strong className="mono">{receiver.url}</strong>
       <span className="quiet grow">
-        level {hook.level}
-        {hook.types && `, ${hook.types.join(", ")}`}
+        level {receiver.level}
+        {receiver.types && `, ${receiver.types.join(", ")}`}
       </span>
-      {!hook.enabled && (
+      {!receiver.enabled && (
         <span className="badge" data-tone="bad">
-          {hook.disabled_reason ? `turned off: ${words(hook.disabled_reason)}` : "off"}
+          {receiver.disabled_reason ? `turned off: ${words(receiver.disabled_reason)}` : "off"}
         </span>
       )}
-      {hook.enabled && hook.failing_since && (
+      {receiver.enabled && receiver.failing_since && (
         <span className="badge" data-tone="warn">
-          failing, first <Age ts={hook.failing_since} />
+          failing, first <Age ts={receiver.failing_since} />
         </span>
       )}
       {children}
       <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
-        {hook.enabled ? "Turn off" : "Turn on"}
+        {receiver.enabled ? "Turn off" : "Turn on"}
       </button>
       <Confirmed label="New secret" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
       <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />

@@ -1,0 +1,176 @@
+// What an agent does at stated times: its schedules, and what became of their runs.
+import { useState } from "react";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { Link } from "wouter";
+import { api, type Schemas, take } from "../api/client";
+import { Age, Badge, Confirmed, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { words } from "../parts/format";
+import { useList } from "../parts/lists";
+import { ScheduleForm } from "./schedule-form";
+
+type Schedule = Schemas["Schedule"];
+type Run = Schemas["ScheduleRun"];
+
+export const schedulesOf = (agent: string) => ["agent", agent, "schedules"];
+
+export function Schedules({ agent }: { agent: string }) {
+  const [open, setOpen] = useState<"new" | Schedule>();
+  const { query, list } = useList<Schedule>(
+    schedulesOf(agent),
+    (cursor, signal) =>
+      take(
+        api.GET("/v3/agents/{agent_id}/schedules", {
+          params: { path: { agent_id: agent }, query: { limit: 100, cursor } },
+          signal,
+        }),
+      ),
+    10_000,
+  );
+  const close = () => setOpen(undefined);
+  return (
+    <>
+      <div className="head">
+        <h2>Schedules</h2>
+        <button type="button" className="main" onClick={() => setOpen("new")}>
+          New schedule
+        </button>
+      </div>
+      <Trouble error={query.error} retry={() => query.refetch()} />
+      {query.isPending && <Loading />}
+      {query.isSuccess && list.length === 0 && (
+        <Empty title="Nothing is scheduled">
+          <p>
+            A schedule tells this agent the same thing at stated times. Each time it gets a session of its own, or wakes
+            one that is there.
+          </p>
+          <p>A morning report on weekdays is “0 7 * * MON-FRI” in your time zone, with what is to be looked at.</p>
+        </Empty>
+      )}
+      <ul className="cards">
+        {list.map((schedule) => (
+          <Card key={schedule.id} schedule={schedule} onEdit={() => setOpen(schedule)} />
+        ))}
+      </ul>
+      <More query={query} />
+      {open && (
+        <Dialog title={open === "new" ? "New schedule" : "Edit the schedule"} onClose={close}>
+          <ScheduleForm agent={agent} schedule={open === "new" ? undefined : open} onDone={close} />
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+/** What every run is told, in short. */
+function told(input: Schedule["input"]): string {
+  if (typeof input === "string") return input;
+  return typeof input.text === "string" ? input.text : JSON.stringify(input);
+}
+
+function Card({ schedule, onEdit }: { schedule: Schedule; onEdit: () => void }) {
+  const queries = useQueryClient();
+  const [showsRuns, setShowsRuns] = useState(false);
+  const params = { path: { agent_id: schedule.agent_id, schedule_id: schedule.id } };
+  const onSuccess = () => queries.invalidateQueries({ queryKey: schedulesOf(schedule.agent_id) });
+  const turn = useMutation({
+    mutationFn: () =>
+      take(api.PATCH("/v3/agents/{agent_id}/schedules/{schedule_id}", { params, body: { enabled: !schedule.enabled } })),
+    onSuccess,
+  });
+  const fire = useMutation({
+    mutationFn: () => take(api.POST("/v3/agents/{agent_id}/schedules/{schedule_id}/fire", { params })),
+    onSuccess: () => {
+      setShowsRuns(true);
+      return onSuccess();
+    },
+  });
+  const remove = useMutation({
+    mutationFn: () => take(api.DELETE("/v3/agents/{agent_id}/schedules/{schedule_id}", { params })),
+    onSuccess,
+  });
+  return (
+    <li>
+      <strong>{schedule.title || "Untitled"}</strong>
+      <span className="mono">{schedule.cron}</span>
+      <span className="quiet">{schedule.time_zone}</span>
+      <span className="quiet grow">
+        {schedule.next_fire_at && (
+          <>
+            next <Age ts={schedule.next_fire_at} />
+          </>
+        )}
+      </span>
+      {!schedule.enabled && (
+        <span className="badge" data-tone={schedule.paused_reason ? "bad" : "warn"}>
+          <i aria-hidden />
+          {schedule.paused_reason ? `paused: ${words(schedule.paused_reason)}` : "paused"}
+        </span>
+      )}
+      {schedule.enabled && schedule.consecutive_failures > 0 && (
+        <span className="badge" data-tone="warn">
+          <i aria-hidden />
+          {schedule.consecutive_failures === 1 ? "the last run failed" : `${schedule.consecutive_failures} runs failed in a row`}
+        </span>
+      )}
+      <p className="whole clamp">{told(schedule.input)}</p>
+      {schedule.session_id && (
+        <p className="whole quiet">
+          wakes <Link href={`/sessions/${schedule.session_id}`}>{schedule.session_id}</Link>
+        </p>
+      )}
+      <div className="actions whole">
+        <button type="button" disabled={fire.isPending} onClick={() => fire.mutate()}>
+          Run now
+        </button>
+        <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
+          {schedule.enabled ? "Pause" : "Resume"}
+        </button>
+        <button type="button" onClick={onEdit}>
+          Edit
+        </button>
+        <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+        <button type="button" className="plain" aria-expanded={showsRuns} onClick={() => setShowsRuns(!showsRuns)}>
+          Runs
+        </button>
+      </div>
+      <Trouble error={turn.error ?? fire.error ?? remove.error} />
+      {showsRuns && <Runs schedule={schedule} />}
+    </li>
+  );
+}
+
+function Runs({ schedule }: { schedule: Schedule }) {
+  const { query, list } = useList<Run>(
+    [...schedulesOf(schedule.agent_id), schedule.id, "runs"],
+    (cursor, signal) =>
+      take(
+        api.GET("/v3/agents/{agent_id}/schedules/{schedule_id}/runs", {
+          params: { path: { agent_id: schedule.agent_id, schedule_id: schedule.id }, query: { limit: 20, cursor } },
+          signal,
+        }),
+      ),
+    3_000,
+  );
+  return (
+    <div className="whole">
+      <Trouble error={query.error} />
+      {query.isSuccess && list.length === 0 && <p className="quiet">It has not run yet. “Run now” starts a run at once.</p>}
+      <ul className="runs" aria-label="Runs">
+        {list.map((run) => (
+          <li key={run.id}>
+            <Badge of={run.state} />
+            <Age ts={run.slot} />
+            {run.manual && <span className="quiet">by hand</span>}
+            {run.session_id && <Link href={`/sessions/${run.session_id}`}>session</Link>}
+            {run.error && (
+              <span>
+                {run.error.message} <span className="mono quiet">{run.error.code}</span>
+              </span>
+            )}
+          </li>
+        ))}
+      </ul>
+      <More query={query} />
+    </div>
+  );
+}

@@ -1,0 +1,71 @@
+// What happened beside the conversation, in a line each: limits, faults, the sandbox.
+import type { Event } from "../api/follow";
+import { bytes, span } from "../parts/format";
+import { number, text } from "./body";
+import type { NoticeRow } from "./rows";
+
+const when = (ts: unknown) => new Date(text(ts)).toLocaleString();
+
+const ENDS: Record<string, string> = {
+  idle: "nobody needed it",
+  expired: "its time was over",
+  rotated: "another one took its place",
+};
+
+/** The notice that an event is worth; nothing for those that say nothing to a person. */
+export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detail" | "retry_at"> | undefined {
+  const { body } = event;
+  const of = () => `${number(body.used).toLocaleString()} of ${number(body.allowed).toLocaleString()}`;
+  switch (event.type) {
+    case "error.model":
+    case "error.runtime":
+    case "error.task": {
+      const who = { "error.model": "The model", "error.runtime": "The service", "error.task": "The task" }[event.type];
+      const retry_at = text(body.retry_at) || undefined;
+      const title = `${who} failed: ${text(body.code).replaceAll("_", " ")}`;
+      return { tone: retry_at ? "warn" : "bad", title, detail: text(body.message), retry_at };
+    }
+    case "limit.warning":
+      return { tone: "warn", title: `80 % of the limit “${text(body.limit)}” are used`, detail: of() };
+    case "limit.exceeded":
+      return { tone: "bad", title: `The limit “${text(body.limit)}” is reached`, detail: of() };
+    case "sandbox.created":
+      return { tone: "plain", title: "Sandbox attached", detail: `in ${span(number(body.duration_ms))}` };
+    case "sandbox.frozen":
+      return { tone: "plain", title: "Sandbox rests", detail: "nobody needs it" };
+    case "sandbox.thawed":
+      return { tone: "plain", title: "Sandbox goes on where it was" };
+    case "sandbox.checkpoint_created":
+      return { tone: "plain", title: "Files saved in a checkpoint" };
+    case "sandbox.checkpoint_restored":
+      return { tone: "plain", title: "Files restored from a checkpoint", detail: `in ${span(number(body.duration_ms))}` };
+    case "sandbox.files_lost":
+      return { tone: "bad", title: "Files lost with their disk", detail: body.since === undefined ? "all of them" : `what was written after ${when(body.since)}` };
+    case "sandbox.rotation_failed":
+      return { tone: "warn", title: "The sandbox could not be replaced", detail: text(body.reason) };
+    case "sandbox.lost":
+      return { tone: "warn", title: "Sandbox lost", detail: text(body.reason) };
+    case "sandbox.terminated":
+      return { tone: "plain", title: "Sandbox put away", detail: ENDS[text(body.reason)] ?? text(body.reason) };
+    case "egress.denied":
+      return {
+        tone: "warn",
+        title: `Kept from ${text(body.host)}`,
+        detail: `${text(body.reason).replaceAll("_", " ")}${number(body.count) > 1 ? `, ${number(body.count)} times` : ""}`,
+      };
+    case "file.written":
+      return { tone: "plain", title: `${event.actor.display ?? "A caller"} wrote ${text(body.path)}`, detail: bytes(number(body.bytes)) };
+    case "revisit.scheduled":
+      return { tone: "plain", title: `Wakes itself ${when(body.at)}`, detail: text(body.note) };
+    case "session.rejected":
+      return { tone: "bad", title: "The turn was not started", detail: text(body.message) };
+    case "turn.cancel_requested":
+      return { tone: "plain", title: body.mode === "interrupt" ? "Interrupted by a message" : "Cancel requested" };
+    case "session.status_changed":
+      return { tone: "plain", title: `Session ${text(body.to)}` };
+    case "session.updated":
+      return { tone: "plain", title: `Changed: ${Object.keys(body).join(", ")}` };
+    default:
+      return undefined;
+  }
+}

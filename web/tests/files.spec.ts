@@ -1,0 +1,103 @@
+// Files of a sandbox in a browser: walked through, read as text, downloaded, and what a
+// person is told while the sandbox sleeps.
+import { readFileSync } from "node:fs";
+import { test as bare } from "@playwright/test";
+import { accessible, expect, test } from "./fixtures";
+import { KEY, Service } from "./service";
+
+const bash = (command: string) => [{ tools: [{ tool: "bash", input: { command } }] }, { text: "There." }];
+const MADE = [
+  "mkdir -p src/deep",
+  "printf 'first\\nsecond\\n' > src/deep/words.txt",
+  "seq 1 60000 > src/long.txt",
+  "printf '\\000\\001\\377' > src/picture.bin",
+  "touch src/nothing",
+  "ln -s deep src/way",
+  "ln -s deep/words.txt src/same",
+  "mkfifo src/pipe",
+  "printf -- '--- a\\n+++ b\\n@@ -1 +1 @@\\n-old line\\n+new line\\n' > src/change.diff",
+].join(" && ");
+
+test("files are walked through, read as text and downloaded", async ({ reader, service }) => {
+  const session = await service.play(bash(MADE), { title: "It has files" });
+  await service.until(session, "idle");
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  await reader.getByRole("link", { name: "Files" }).click();
+  await reader.getByRole("button", { name: "src/" }).click();
+  await expect(reader.getByRole("row").filter({ hasText: "long.txt" })).toContainText("341 KiB");
+  await expect(reader.getByText("8 entries")).toBeVisible();
+  // Neither a file nor a directory: nothing to open.
+  await expect(reader.getByRole("button", { name: "pipe" })).toHaveCount(0);
+  await accessible(reader);
+
+  await reader.getByRole("button", { name: "deep/" }).click();
+  await reader.getByRole("button", { name: "words.txt" }).click();
+  await expect(reader.getByRole("region", { name: "Text of words.txt" })).toHaveText("first\nsecond\n");
+  const kept = reader.waitForEvent("download");
+  await reader.getByRole("button", { name: "Download" }).click();
+  const file = await kept;
+  expect(file.suggestedFilename()).toBe("words.txt");
+  expect(readFileSync((await file.path()) ?? "", "utf8")).toBe("first\nsecond\n");
+  expect(reader.url()).not.toContain(KEY);
+
+  await reader.getByRole("button", { name: "src", exact: true }).click();
+  await reader.getByRole("button", { name: "long.txt" }).click();
+  await expect(reader.getByText("of which the first 256 KiB are shown")).toBeVisible();
+  await reader.goBack();
+  await reader.getByRole("button", { name: "picture.bin" }).click();
+  await expect(reader.getByText("This is no text.")).toBeVisible();
+  await reader.goBack();
+  await reader.getByRole("button", { name: "nothing" }).click();
+  await expect(reader.getByText("The file is empty.")).toBeVisible();
+  await reader.goBack();
+  await reader.getByRole("button", { name: "same" }).click();
+  await expect(reader.getByRole("region", { name: "Text of same" })).toHaveText("first\nsecond\n");
+  await reader.goBack();
+  await reader.getByRole("button", { name: "way" }).click();
+  await reader.getByRole("button", { name: "Go there" }).click();
+  await expect(reader.getByRole("button", { name: "words.txt" })).toBeVisible();
+  await reader.goBack();
+  await reader.goBack();
+  await reader.getByRole("button", { name: "change.diff" }).click();
+  await expect(reader.locator("[data-diff=add]").filter({ hasText: "+new line" })).toBeVisible();
+
+  // What is not there is said, and asking again is offered.
+  await reader.goto(`${service.url}/#/sessions/${session}/files?path=%2Fworkspace%2Fgone`);
+  await expect(reader.getByRole("alert")).toContainText("No such file");
+  await service.call("PUT", `/sessions/${session}/files?path=gone%2Fnew`, {});
+  await reader.getByRole("button", { name: "Try again" }).click();
+  await expect(reader.getByRole("button", { name: "new" })).toBeVisible();
+
+  await service.call("POST", `/sessions/${session}/archive`);
+  await reader.goto(`${service.url}/#/sessions/${session}/files`);
+  await expect(reader.getByRole("heading", { name: "The files are gone" })).toBeVisible();
+});
+
+test("nothing is made for a session without a sandbox until someone asks", async ({ reader, service }) => {
+  const session = await service.play([{ text: "I need no sandbox." }], { title: "Without" });
+  await service.until(session, "idle");
+  await reader.goto(`${service.url}/#/sessions/${session}/files`);
+  await expect(reader.getByRole("heading", { name: "There is no sandbox yet" })).toBeVisible();
+  expect((await service.call("GET", `/sessions/${session}`)).sandbox).toBeNull();
+  await reader.getByRole("button", { name: "Make it and look" }).click();
+  await expect(reader.getByRole("heading", { name: "Nothing is here" })).toBeVisible();
+});
+
+bare("a sandbox that sleeps is woken when a person says so", async ({ page }) => {
+  const service = await Service.start({ SOJOURN_BOX_FREEZE_MS: "500", SOJOURN_BOX_HIBERNATE_MS: "1500" });
+  try {
+    const session = await service.play(bash("echo kept > here.txt"), { title: "It sleeps" });
+    await service.until(session, "idle");
+    await expect.poll(async () => (await service.call("GET", `/sessions/${session}`)).sandbox?.state, { timeout: 30_000 }).toBe("hibernated");
+    await page.addInitScript((key) => sessionStorage.setItem("sojourn.key", key), KEY);
+    await page.goto(`${service.url}/#/sessions/${session}/files`);
+    await expect(page.getByRole("heading", { name: "The sandbox sleeps" })).toBeVisible();
+    await accessible(page);
+    await page.getByRole("button", { name: "Wake it and look" }).click();
+    await expect(page.getByRole("status").filter({ hasText: "The sandbox wakes up" })).toBeVisible();
+    await page.getByRole("button", { name: "here.txt" }).click();
+    await expect(page.getByRole("region", { name: "Text of here.txt" })).toHaveText("kept\n");
+  } finally {
+    await service.end();
+  }
+});

@@ -1,0 +1,111 @@
+// What starts an agent without a person: schedules and hooks.
+import { createHmac } from "node:crypto";
+import { accessible, expect, test } from "./fixtures";
+
+async function agent(service: { call(method: string, path: string, body?: object): Promise<Record<string, any>> }, name: string): Promise<string> {
+  return (await service.call("POST", "/agents", { name, prompt: "Do it.", model: "scripted/noop" })).id;
+}
+
+test("a schedule is made, run by hand, changed, paused and deleted", async ({ reader, service }) => {
+  const id = await agent(service, "scheduled");
+  await reader.goto(`${service.url}/#/agents/${id}`);
+  await reader.getByRole("link", { name: "Schedules" }).click();
+  await expect(reader.getByRole("heading", { name: "Nothing is scheduled" })).toBeVisible();
+  await reader.getByRole("button", { name: "New schedule" }).click();
+  const dialog = reader.getByRole("dialog");
+  await dialog.getByRole("textbox", { name: "Times" }).fill("61 * * * *");
+  await dialog.getByLabel("What it is told").fill("Look around.");
+  await dialog.getByLabel("Title").fill("Morning round");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await expect(dialog.getByRole("alert")).toContainText("cron");
+  await dialog.getByRole("button", { name: "weekdays at 7" }).click();
+  await dialog.getByLabel("Time zone").fill("Europe/Zurich");
+  await dialog.getByText("Session, environment, limits").click();
+  await dialog.getByLabel("Cost").fill("0.5");
+  await accessible(reader);
+  await dialog.getByRole("button", { name: "Create" }).click();
+  const card = reader.getByRole("listitem").filter({ hasText: "Morning round" });
+  await expect(card).toContainText("0 7 * * MON-FRI");
+  await expect(card).toContainText("next in");
+  const [made] = (await service.call("GET", `/agents/${id}/schedules`)).data;
+  expect(made).toMatchObject({ time_zone: "Europe/Zurich", input: "Look around.", limits: { cost_micros: 500_000 } });
+
+  await card.getByRole("button", { name: "Run now" }).click();
+  const run = card.getByRole("list", { name: "Runs" }).getByRole("listitem");
+  await expect(run).toContainText("completed");
+  await expect(run).toContainText("by hand");
+
+  await card.getByRole("button", { name: "Edit" }).click();
+  await dialog.getByLabel("What it is told").fill("Look around twice.");
+  await dialog.getByRole("button", { name: "Save" }).click();
+  await expect(card).toContainText("Look around twice.");
+  await card.getByRole("button", { name: "Pause" }).click();
+  await expect(card.getByText("paused")).toBeVisible();
+  await card.getByRole("button", { name: "Resume" }).click();
+  await expect(card).toContainText("next in");
+
+  await run.getByRole("link", { name: "session" }).click();
+  await expect(reader.getByRole("heading", { name: "Morning round" })).toBeVisible();
+  await reader.goBack();
+  await card.getByRole("button", { name: "Delete" }).click();
+  await card.getByRole("button", { name: "Delete it?" }).click();
+  await expect(reader.getByRole("heading", { name: "Nothing is scheduled" })).toBeVisible();
+});
+
+test("a hook is made, starts a session with its secret, and is turned off", async ({ reader, service }) => {
+  const id = await agent(service, "hooked");
+  await reader.goto(`${service.url}/#/agents/${id}/hooks`);
+  await expect(reader.getByRole("heading", { name: "Nobody starts this agent from outside" })).toBeVisible();
+  await reader.getByRole("button", { name: "New hook" }).click();
+  const dialog = reader.getByRole("dialog");
+  await dialog.getByLabel("Sender").selectOption("generic");
+  await dialog.getByLabel("Title").fill("From outside");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  const secret = (await dialog.getByRole("region", { name: "Hook secret" }).textContent())?.trim() ?? "";
+  const address = (await dialog.getByRole("region", { name: "Hook address" }).textContent())?.trim() ?? "";
+  await accessible(reader);
+  await dialog.getByRole("button", { name: "Done" }).click();
+  await expect(reader.getByText(secret)).toHaveCount(0);
+
+  const send = async (message: string) => {
+    const body = JSON.stringify({ text: "Somebody called." });
+    const stamp = Math.floor(Date.now() / 1000);
+    const key = Buffer.from(secret.replace(/^whsec_/, ""), "base64");
+    const signature = createHmac("sha256", key).update(`${message}.${stamp}.${body}`).digest("base64");
+    const headers = { "content-type": "application/json", "webhook-id": message, "webhook-timestamp": `${stamp}`, "webhook-signature": `v1,${signature}` };
+    return (await fetch(address, { method: "POST", headers, body })).status;
+  };
+  expect(await send("one")).toBe(202);
+  const card = reader.getByRole("listitem").filter({ hasText: "From outside" });
+  await card.getByRole("button", { name: "Turn off" }).click();
+  await expect(card.getByText("off", { exact: true })).toBeVisible();
+  expect(await send("two")).toBe(404);
+  await card.getByRole("button", { name: "New secret" }).click();
+  await card.getByRole("button", { name: "Replace it?" }).click();
+  await expect(reader.getByRole("region", { name: "Hook secret" })).not.toHaveText(secret);
+  await reader.keyboard.press("Escape");
+  await reader.getByRole("link", { name: "Sessions", exact: true }).click();
+  await expect(reader.getByRole("row").filter({ hasText: "From outside" })).toContainText("completed");
+});
+
+test("a hook of GitHub says what starts a session, and refuses what it cannot read", async ({ reader, service }) => {
+  const id = await agent(service, "mentioned");
+  await reader.goto(`${service.url}/#/agents/${id}/hooks`);
+  await reader.getByRole("button", { name: "New hook" }).click();
+  const dialog = reader.getByRole("dialog");
+  await dialog.getByLabel("Mention").fill("@acme-bot");
+  await dialog.getByLabel("Events").fill("issues opened");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await expect(dialog.getByRole("alert")).toContainText("Line 1 of the events");
+  await dialog.getByLabel("Events").fill("issues: opened, labeled");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await dialog.getByRole("button", { name: "Done" }).click();
+  const card = reader.getByRole("listitem").filter({ hasText: "@acme-bot in a comment" });
+  await expect(card).toContainText("issues: opened, labeled");
+  await card.getByRole("button", { name: "Edit" }).click();
+  await dialog.getByLabel("Whose words count").selectOption("anyone");
+  await dialog.getByRole("button", { name: "Save" }).click();
+  await expect(card).toContainText("by anyone");
+  const [stored] = (await service.call("GET", `/agents/${id}/hooks`)).data;
+  expect(stored).toMatchObject({ mention: "acme-bot", authors: "anyone", react: [{ event: "issues", actions: ["opened", "labeled"] }] });
+});
