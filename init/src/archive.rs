@@ -1,8 +1,9 @@
-//! The session's files as one tar archive, and back.
+//! The session's files as one tar archive, and back; and any directory of the box.
 //!
 //! Called by the file helper, as the command's user, with its caller's connection.
 //! The archive is a stream of frames, so that a failure in its middle can still be
-//! said. Names begin with `workspace` or `home`, whatever the paths of this box are.
+//! said. Names begin with `workspace` or `home`, whatever the paths of this box are; those
+//! of a caller's own archive with what the directory holds.
 //!
 //! What GNU tar does not carry is in PAX headers: the time of a change to the
 //! nanosecond, and attributes as `SOJOURN.xattr.<name>`, name and value in hexadecimal
@@ -11,7 +12,7 @@
 mod pack;
 mod unpack;
 
-use std::{io, os::unix::net::UnixStream};
+use std::{io, os::unix::net::UnixStream, path::Path};
 
 use sojourn_init::protocol::{HOME, WORKSPACE};
 
@@ -40,6 +41,18 @@ pub fn pack(caller: &mut UnixStream) -> io::Result<()> {
 pub fn unpack(caller: &mut UnixStream) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
     unpack::run(caller)
+}
+
+/// Sends what is below a directory.
+pub fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
+    caller.set_write_timeout(Some(PART_TIMEOUT))?;
+    pack::tree(caller, path)
+}
+
+/// Takes files into a directory, over what is there; it is made where there is none.
+pub fn write_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
+    caller.set_read_timeout(Some(PART_TIMEOUT))?;
+    unpack::tree(caller, path)
 }
 
 fn refused(words: impl Into<String>) -> io::Error {

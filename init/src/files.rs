@@ -32,7 +32,7 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 pub const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
 
 /// Does one operation and answers it: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`,
-/// `pack` or `unpack`.
+/// `pack`, `unpack`, `read-tree PATH` or `write-tree PATH`.
 pub fn serve(operation: &[&str]) -> io::Result<()> {
     privilege::become_command_user()?;
     let mut caller = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -53,7 +53,13 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
         }
         ["pack"] => archive::pack(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
         ["unpack"] => archive::unpack(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
-        _ => return Err(io::Error::other("file takes read, write, pack or unpack")),
+        ["read-tree", path] => {
+            archive::read_tree(&mut caller, &absolute(path)).map(|()| (Answer::Done {}, Vec::new()))
+        }
+        ["write-tree", path] => {
+            archive::write_tree(&mut caller, &absolute(path)).map(|()| (Answer::Done {}, Vec::new()))
+        }
+        _ => return Err(io::Error::other("file takes read, write, pack, unpack, read-tree or write-tree")),
     };
     let (answer, payload) = result.unwrap_or_else(|error| (fault(&error), Vec::new()));
     frame::write(&mut caller, &answer, &payload)

@@ -56,6 +56,12 @@ pub enum Call {
     Pack { epoch: i64 },
     /// Unpacks the archive that follows in parts, as the command's user.
     Unpack { epoch: i64 },
+    /// What is below a directory as a tar archive in parts, read as the command's user
+    /// while others go on working there.
+    ReadTree { path: String },
+    /// Unpacks the archive that follows in parts below a directory, over what is there,
+    /// as the command's user.
+    WriteTree { epoch: i64, path: String },
 }
 
 /// A command to run.

@@ -269,6 +269,11 @@ impl Server {
                 Ok(()) => return self.help(token, &["unpack"]),
                 Err(stale) => stale,
             },
+            Call::ReadTree { path } => return self.help(token, &["read-tree", &path]),
+            Call::WriteTree { epoch, path } => match self.fence(epoch) {
+                Ok(()) => return self.help(token, &["write-tree", &path]),
+                Err(stale) => stale,
+            },
         };
         self.answer(token, &answer, &[])
     }

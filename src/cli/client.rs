@@ -7,6 +7,8 @@ use clap::Args;
 use futures::{Stream, StreamExt};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;
+use tokio::io::AsyncRead;
+use tokio_util::io::ReaderStream;
 
 use super::settings;
 use crate::base::{ExposeSecret, SecretString, limit::FILE_READ_BYTES_MAX};
@@ -187,6 +189,16 @@ impl Client {
     pub async fn upload_in_place(&self, path: &str, body: Vec<u8>) -> anyhow::Result<Value> {
         let request = self.request(Method::PUT, path).header("content-type", "application/octet-stream");
         self.send(request.body(body)).await
+    }
+
+    /// Puts an archive in its place, as it is read.
+    pub async fn upload_archive(
+        &self,
+        path: &str,
+        from: impl AsyncRead + Send + Sync + 'static,
+    ) -> anyhow::Result<Value> {
+        let request = self.request(Method::PUT, path).header("content-type", "application/x-tar");
+        self.send(request.body(reqwest::Body::wrap_stream(ReaderStream::new(from)))).await
     }
 
     /// Sends a file.

@@ -295,9 +295,15 @@ pub enum Body {
     /// A caller asked for a command of their own; `exec.completed` follows.
     #[serde(rename = "exec.started")]
     ExecStarted { exec_id: OperationId, command: String, working_dir: String },
-    /// A caller wrote a file in the sandbox.
+    /// A caller wrote a file in the sandbox, or unpacked an archive below a directory.
     #[serde(rename = "file.written")]
-    FileWritten { write_id: OperationId, path: String, bytes: u64 },
+    FileWritten {
+        write_id: OperationId,
+        path: String,
+        bytes: u64,
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        is_archive: bool,
+    },
     /// A limit is close: 80 % are used. Once per limit.
     #[serde(rename = "limit.warning")]
     LimitWarning { limit: String, used: u64, allowed: u64 },

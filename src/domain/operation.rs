@@ -27,6 +27,10 @@ pub enum Request {
     Write { path: String, blob: String },
     /// Name what a directory holds.
     List { path: String },
+    /// Copy what is below a directory into a blob, as a tar archive.
+    ReadTree { path: String },
+    /// Unpack a blob below a directory.
+    WriteTree { path: String, blob: String },
 }
 
 /// What came of it.
@@ -46,7 +50,7 @@ pub enum Answer {
         stderr_bytes: u64,
         duration_ms: u64,
     },
-    /// The bytes are in the blob; the file has `size` of them.
+    /// The bytes are in the blob; the file, or the archive, has `size` of them.
     Read { blob: String, bytes: u64, size: u64 },
     /// The file is there.
     Written { bytes: u64 },
@@ -75,6 +79,8 @@ pub enum Failure {
     NotFound,
     /// The box refuses: a bad path, a directory, no permission.
     Refused,
+    /// There is more of it than one request gets.
+    TooLarge,
     /// A limit of the session or a spending cap is used up.
     BudgetExceeded,
     /// The organization has nothing left to spend.

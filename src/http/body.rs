@@ -112,7 +112,7 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// The media type without its parameters.
-fn essence(headers: &HeaderMap) -> &str {
+pub(super) fn essence(headers: &HeaderMap) -> &str {
     let media_type =
         headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     media_type.split(';').next().unwrap_or_default().trim()

@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::Body,
     extract::{MatchedPath, Request, State},
-    http::{HeaderValue, header},
+    http::{HeaderValue, Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -17,7 +17,8 @@ use super::{App, error::ApiError, rate::Told};
 use crate::{
     base::{
         limit::{
-            BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX, FILE_WRITE_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT,
+            ARCHIVE_BYTES_MAX, ARCHIVE_UPLOAD_TIMEOUT, BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX,
+            FILE_WRITE_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT,
         },
         trace,
     },
@@ -78,8 +79,13 @@ fn body_bytes_max(path: &str) -> usize {
     match path {
         "/v3/sessions/import" => IMPORT_BYTES_MAX,
         path if path.starts_with("/v3/sessions/") && path.ends_with("/files") => FILE_WRITE_BYTES_MAX,
+        path if is_archive(path) => ARCHIVE_BYTES_MAX as usize,
         _ => BODY_BYTES_MAX,
     }
+}
+
+fn is_archive(path: &str) -> bool {
+    path.starts_with("/v3/sessions/") && path.ends_with("/archive.tar")
 }
 
 /// Answers 503 when no answer has begun within `REQUEST_TIMEOUT`. The body of an
@@ -88,7 +94,10 @@ fn body_bytes_max(path: &str) -> usize {
 /// What the request was doing is dropped: a transaction that was not committed is
 /// undone, one that was being committed may have been done.
 pub async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+    // What is sent in one piece may be long on its way.
+    let is_upload = request.method() == Method::PUT && is_archive(request.uri().path());
+    let patience = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };
+    match tokio::time::timeout(patience, next.run(request)).await {
         Ok(response) => response,
         Err(_) => ApiError::unavailable(Duration::from_secs(1)).into_response(),
     }

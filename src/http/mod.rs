@@ -46,7 +46,7 @@ pub use openapi::{description, document};
 pub use serve::serve;
 
 use crate::{
-    base::limit::{HOOK_MESSAGES_PER_SECOND, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
+    base::limit::{ARCHIVES_MAX, HOOK_MESSAGES_PER_SECOND, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
     blob::Blobs,
     journal::Journal,
     model::ModelName,
@@ -74,6 +74,7 @@ struct Inner {
     organization_rates: rate::Rates,
     hook_rates: rate::Rates,
     imports: tokio::sync::Semaphore,
+    archives: tokio::sync::Semaphore,
 }
 
 /// What the composition root hands over.
@@ -108,6 +109,7 @@ impl App {
             ),
             hook_rates: rate::Rates::new(HOOK_MESSAGES_PER_SECOND),
             imports: tokio::sync::Semaphore::new(IMPORTS_MAX),
+            archives: tokio::sync::Semaphore::new(ARCHIVES_MAX),
         }))
     }
 
@@ -180,6 +182,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(sessions::execs::get))
         .routes(routes!(sessions::files::read, sessions::files::write))
         .routes(routes!(sessions::files::list))
+        .routes(routes!(sessions::archives::read, sessions::archives::write))
         .routes(routes!(sessions::archive))
         .routes(routes!(tokens::mint))
         .routes(routes!(destinations::create, destinations::list))

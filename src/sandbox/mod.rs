@@ -101,6 +101,22 @@ pub trait Sandbox: Send + Sync {
     /// Replaces a file atomically as the command's user; makes its directories.
     async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault>;
 
+    /// Sends what is below a directory as a tar archive, read as the command's user while
+    /// others go on working there; the names in it are relative to the directory.
+    async fn read_tree(&self, grip: Grip, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;
+
+    /// Unpacks an archive below a directory as the command's user, over what is there; no
+    /// entry leads out of it.
+    ///
+    /// # Errors
+    /// `Refused` with the entry's name; what came before it stays.
+    async fn write_tree(
+        &self,
+        grip: Grip,
+        path: &str,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault>;
+
     /// Opens the box's only way out: who accepts at the door is the proxy that its
     /// commands find. A second door takes the place of the first.
     ///

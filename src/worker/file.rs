@@ -131,7 +131,7 @@ fn entry(line: &[u8]) -> Option<Entry> {
     Some(Entry { name: fields.next()?.to_owned(), kind: kind.to_owned(), bytes, modified })
 }
 
-fn away(error: &blob::Error) -> Fault {
+pub(super) fn away(error: &blob::Error) -> Fault {
     Fault::Unavailable(format!("the blob store: {error}"))
 }
 

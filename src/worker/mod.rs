@@ -4,6 +4,7 @@
 //! own under its lease. Asked to stop, the worker claims nothing more, lets every
 //! turn come to its next checkpoint, and leaves running commands to whoever comes.
 
+mod archive;
 mod early;
 mod file;
 mod hands;

@@ -10,7 +10,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::watch;
 
 use super::{
-    Worker,
+    Worker, archive,
     file::{self, Place},
     hands::Hands,
     outlet::Outlet,
@@ -328,6 +328,14 @@ impl Operator<'_> {
                 }
                 Ok(written)
             }
+            Request::ReadTree { path } => Ok(archive::read(sandbox, grip, &place, path).await),
+            Request::WriteTree { path, blob } => {
+                let written = archive::write(sandbox, grip, &place, path, blob).await;
+                if let Ok(Answer::Written { bytes }) = &written {
+                    self.say_written(open, path, *bytes).await?;
+                }
+                Ok(written)
+            }
             Request::List { path } => Ok(file::list(sandbox, grip, &place, path).await),
         }
     }
@@ -393,7 +401,8 @@ impl Operator<'_> {
         if open.sandbox.is_some() && self.has_said(said).await? {
             return Ok(());
         }
-        let body = Body::FileWritten { write_id: open.id, path: path.to_owned(), bytes };
+        let is_archive = matches!(open.request, Request::WriteTree { .. });
+        let body = Body::FileWritten { write_id: open.id, path: path.to_owned(), bytes, is_archive };
         self.say(open.actor.clone(), body).await
     }
 

@@ -16,6 +16,12 @@ def lines(context, value):
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
+@schemathesis.serializer("application/x-tar")
+def archive(context, value):
+    """Whatever is generated for an archive, as bytes."""
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     """A list of events is read as pages: a stream of them would not end."""

@@ -451,5 +451,8 @@ async fn a_sandbox_is_used_from_the_command_line() {
     assert_eq!(missing.status.code(), Some(1));
     assert_eq!(std::fs::read(&back).expect("a file"), content, "what was there stays");
     assert!(String::from_utf8_lossy(&missing.stderr).contains("404"), "{missing:?}");
+    let archive = run(&service, &["session", "tar", &session, "deep"], "").stdout;
+    std::fs::write(&back, &archive).expect("a file");
+    assert!(archive.len() > content.len(), "{} bytes", archive.len());
     service.stop().await;
 }

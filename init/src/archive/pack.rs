@@ -2,7 +2,8 @@
 //!
 //! Entries stand in the order of their names, so that equal files give equal archives.
 //! The walk is that of the command's user: what its owner may not read is made readable
-//! for the moment, since a checkpoint must not fail on `chmod 000`.
+//! for the moment, since a checkpoint must not fail on `chmod 000`. In a directory where
+//! others go on working nothing is changed, and what is gone when its turn comes is left out.
 
 use std::{
     collections::HashMap,
@@ -18,8 +19,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chmodat, fgetxattr, flistxattr, openat, readlinkat,
-        statat,
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chmodat, fgetxattr, flistxattr, fstat, openat,
+        readlinkat, statat,
     },
     io::Errno,
 };
@@ -38,12 +39,28 @@ pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
         builder: Builder::new(Parts { caller, buffer: Vec::new() }),
         links: HashMap::new(),
         entries: 0,
+        live: None,
     };
     for (name, path) in ROOTS {
         let path = CString::new(path)?;
         let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)?;
         packer.directory(CWD.as_fd(), &path, name.as_bytes(), &stat)?;
     }
+    packer.builder.into_inner()?.flush()
+}
+
+/// What is below a directory, on its own file system: `/proc` below `/` is left out.
+pub(super) fn tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = openat(CWD, path, flags, Mode::empty())?;
+    let stat = fstat(&root)?;
+    let mut packer = Packer {
+        builder: Builder::new(Parts { caller, buffer: Vec::new() }),
+        links: HashMap::new(),
+        entries: 0,
+        live: Some(stat.st_dev),
+    };
+    packer.children(&root, b"")?;
     packer.builder.into_inner()?.flush()
 }
 
@@ -76,13 +93,18 @@ struct Packer<'a> {
     /// The first name of each file that has several.
     links: HashMap<(u64, u64), Vec<u8>>,
     entries: u64,
+    /// The only file system that is walked, where others go on working.
+    live: Option<u64>,
 }
 
 impl Packer<'_> {
     fn directory(&mut self, parent: impl AsFd, name: &CStr, archived: &[u8], stat: &Stat) -> io::Result<()> {
         let parent = parent.as_fd();
+        if self.live.is_some_and(|device| device != stat.st_dev) {
+            return self.entry(archived, EntryType::Directory, stat, None, &[]);
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (directory, was) = readable(parent, name, flags, stat, 0o700)?;
+        let (directory, was) = self.open(parent, name, archived, flags, (stat, 0o700))?;
         let walked = self.walk(&directory, archived, stat);
         if let Some(was) = was {
             chmodat(parent, name, was, AtFlags::empty())?;
@@ -92,6 +114,11 @@ impl Packer<'_> {
 
     fn walk(&mut self, directory: &OwnedFd, archived: &[u8], stat: &Stat) -> io::Result<()> {
         self.entry(archived, EntryType::Directory, stat, Some(directory), &[])?;
+        self.children(directory, &[archived, b"/"].concat())
+    }
+
+    /// What a directory holds, each under `prefix`.
+    fn children(&mut self, directory: &OwnedFd, prefix: &[u8]) -> io::Result<()> {
         let mut names = Vec::new();
         for entry in Dir::read_from(directory)? {
             let name = entry?.file_name().to_owned();
@@ -101,11 +128,37 @@ impl Packer<'_> {
         }
         names.sort();
         for name in names {
-            let archived = [archived, b"/", name.as_bytes()].concat();
-            let stat = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW)?;
-            self.child(directory, &name, &archived, &stat)?;
+            let archived = [prefix, name.as_bytes()].concat();
+            let stat = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from);
+            match stat.and_then(|stat| self.child(directory, &name, &archived, &stat)) {
+                Err(error) if self.live.is_some() && is_gone(&error) => {}
+                walked => walked?,
+            }
         }
         Ok(())
+    }
+
+    /// Opens an entry to be read; also returns the rights that it had, if it was opened
+    /// wider for that.
+    fn open(
+        &self,
+        parent: impl AsFd,
+        name: &CStr,
+        archived: &[u8],
+        flags: OFlags,
+        (stat, wanted): (&Stat, u32),
+    ) -> io::Result<(OwnedFd, Option<Mode>)> {
+        let parent = parent.as_fd();
+        if self.live.is_none() {
+            return readable(parent, name, flags, stat, wanted);
+        }
+        match openat(parent, name, flags, Mode::empty()) {
+            Err(Errno::ACCESS) => {
+                let name = String::from_utf8_lossy(archived);
+                Err(refused(format!("{name}: the sandbox's user may not read it")))
+            }
+            opened => Ok((opened?, None)),
+        }
     }
 
     fn child(&mut self, directory: &OwnedFd, name: &CStr, archived: &[u8], stat: &Stat) -> io::Result<()> {
@@ -133,7 +186,7 @@ impl Packer<'_> {
             }
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let (file, was) = readable(directory.as_fd(), name, flags, stat, 0o600)?;
+        let (file, was) = self.open(directory, name, archived, flags, (stat, 0o600))?;
         if let Some(was) = was {
             chmodat(directory, name, was, AtFlags::empty())?;
         }
@@ -205,6 +258,11 @@ impl Packer<'_> {
         header.set_cksum();
         self.builder.append(&header, [link, b"\0"].concat().as_slice())
     }
+}
+
+/// Whether an entry was taken away, or replaced by another kind, since its name was read.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR))
 }
 
 /// Opens what its owner may have closed to itself; returns the rights that it had, if it

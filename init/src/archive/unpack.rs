@@ -1,10 +1,13 @@
 //! Reading the archive: every path is opened beneath its root, through no link.
 //!
 //! The archive is hostile input, like everything that was in a box once. What it may
-//! hold is a list: directories, files, links, pipes below the two roots.
+//! hold is a list: directories, files, links, pipes below the two roots. One that a caller
+//! sends holds no pipes, and what it holds takes the place of what has its name: a link
+//! that was there is replaced, never followed.
 
 use std::{
-    fs::File,
+    ffi::{OsStr, OsString},
+    fs::{self, File},
     io::{self, Read},
     os::{
         fd::{AsFd, OwnedFd},
@@ -16,8 +19,8 @@ use std::{
 use rustix::{
     fs::{
         AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags, chmodat,
-        fchmod, fsetxattr, ftruncate, futimens, linkat, mkdirat, mknodat, openat, openat2, symlinkat,
-        utimensat,
+        fchmod, fsetxattr, ftruncate, futimens, linkat, mkdirat, mknodat, openat, openat2, renameat,
+        symlinkat, unlinkat, utimensat,
     },
     io::Errno,
 };
@@ -30,16 +33,34 @@ use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, ROOTS, refus
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
-    let mut unpacker = Unpacker { roots: Vec::new(), directories: Vec::new() };
+    let mut roots = Vec::new();
     for (name, path) in ROOTS {
-        unpacker.roots.push((name, openat(CWD, path, directory_flags(), Mode::empty())?));
+        roots.push((name, openat(CWD, path, directory_flags(), Mode::empty())?));
     }
+    unpack(caller, Ground::Session(roots))
+}
+
+/// Over what is below a directory.
+pub(super) fn tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    // A link is followed: the directory that it names is meant.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    unpack(caller, Ground::Tree(openat(CWD, path, flags, Mode::empty())?))
+}
+
+fn unpack(caller: &mut UnixStream, ground: Ground) -> io::Result<()> {
+    let mut unpacker = Unpacker { ground, directories: Vec::new() };
     let mut archive = Archive::new(Parts { caller, part: Vec::new(), read: 0, is_over: false });
     for (count, entry) in (1..).zip(archive.entries()?) {
         if count > ENTRIES_MAX {
             return Err(refused(format!("the archive has more than {ENTRIES_MAX} files")));
         }
-        unpacker.entry(entry?)?;
+        let entry = entry?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        unpacker.entry(entry).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => error,
+            _ => refused(format!("{name}: {error}")),
+        })?;
     }
     // The last word may come after the end of the archive.
     io::copy(&mut archive.into_inner(), &mut io::sink())?;
@@ -75,8 +96,16 @@ impl Read for Parts<'_> {
     }
 }
 
+/// Where the files go.
+enum Ground {
+    /// The roots of a session, empty, by their names in the archive.
+    Session(Vec<(&'static str, OwnedFd)>),
+    /// A directory, with whatever is in it.
+    Tree(OwnedFd),
+}
+
 struct Unpacker {
-    roots: Vec<(&'static str, OwnedFd)>,
+    ground: Ground,
     /// Rights and times of directories, set when nothing is written into them any more.
     directories: Vec<(PathBuf, Look)>,
 }
@@ -90,10 +119,14 @@ struct Look {
 
 impl Unpacker {
     fn entry(&mut self, mut entry: Entry<'_, Parts<'_>>) -> io::Result<()> {
-        let look = look(&mut entry)?;
-        let path = entry.path()?.into_owned();
+        let mut look = look(&mut entry)?;
+        if self.is_tree() {
+            // Whose the file is it is here, and nobody else is to be it.
+            look.mode &= Mode::from_raw_mode(0o777);
+        }
+        let path = inside(&entry.path()?)?;
         let kind = entry.header().entry_type();
-        if self.roots.iter().any(|(root, _)| path == Path::new(root)) && kind == EntryType::Directory {
+        if kind == EntryType::Directory && self.is_root(&path) {
             self.directories.push((path, look));
             return Ok(());
         }
@@ -102,68 +135,131 @@ impl Unpacker {
         let link = entry.link_name()?.map(std::borrow::Cow::into_owned);
         match kind {
             EntryType::Directory => {
-                mkdirat(&parent, &name, Mode::from_raw_mode(0o700))?;
+                match mkdirat(&parent, &name, Mode::from_raw_mode(0o700)) {
+                    // What is there is looked at when it is opened.
+                    Err(Errno::EXIST) if self.is_tree() => drop(self.open(&path)?),
+                    made => made?,
+                }
                 self.directories.push((path, look));
             }
-            EntryType::Regular | EntryType::Continuous => {
+            EntryType::Regular | EntryType::Continuous => self.put(&parent, &name, |name| {
                 let flags =
                     OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let file = File::from(openat(&parent, &name, flags, Mode::from_raw_mode(0o600))?);
+                let file = File::from(openat(&parent, name, flags, Mode::from_raw_mode(0o600))?);
                 fill(&file, &mut entry)?;
-                set(&file, &look)?;
-            }
+                set(&file, &look)
+            })?,
             EntryType::Symlink => {
                 let target = link.ok_or_else(|| refused("a link leads nowhere"))?;
-                symlinkat(target.as_os_str().as_bytes(), &parent, &name)?;
-                utimensat(&parent, &name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?;
+                self.put(&parent, &name, |name| {
+                    symlinkat(target.as_os_str().as_bytes(), &parent, name)?;
+                    Ok(utimensat(&parent, name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?)
+                })?;
             }
             EntryType::Link => {
-                let first = link.ok_or_else(|| refused("a link leads nowhere"))?;
+                let first = inside(&link.ok_or_else(|| refused("a link leads nowhere"))?)?;
                 let beside = self.open(first.parent().unwrap_or(Path::new("")))?;
                 let first = first.file_name().ok_or_else(|| refused("a link leads nowhere"))?;
-                linkat(&beside, first, &parent, &name, AtFlags::empty())?;
+                self.put(&parent, &name, |name| {
+                    Ok(linkat(&beside, first, &parent, name, AtFlags::empty())?)
+                })?;
             }
-            EntryType::Fifo => {
+            EntryType::Fifo if !self.is_tree() => {
                 mknodat(&parent, &name, FileType::Fifo, look.mode, 0)?;
                 chmodat(&parent, &name, look.mode, AtFlags::empty())?;
                 utimensat(&parent, &name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
-            other => return Err(refused(format!("an archive of a session holds no {other:?}"))),
+            other => return Err(refused(format!("an archive holds no {other:?}"))),
         }
         Ok(())
     }
 
-    /// A directory of the archive, through no link.
+    fn is_tree(&self) -> bool {
+        matches!(self.ground, Ground::Tree(_))
+    }
+
+    fn is_root(&self, path: &Path) -> bool {
+        match &self.ground {
+            Ground::Session(roots) => roots.iter().any(|(root, _)| path == Path::new(root)),
+            Ground::Tree(_) => path.as_os_str().is_empty(),
+        }
+    }
+
+    /// Makes an entry; where something may be of its name, under another name first, so
+    /// that whoever looks sees the old one or the new.
+    fn put(
+        &self,
+        parent: &OwnedFd,
+        name: &OsStr,
+        make: impl FnOnce(&OsStr) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if !self.is_tree() {
+            return make(name);
+        }
+        let beside = OsString::from(format!(".sojourn-write-{}", std::process::id()));
+        let made = make(&beside).and_then(|()| Ok(renameat(parent, &beside, parent, name)?));
+        // Two names of one file are not renamed, and what failed has no other owner.
+        let _ = unlinkat(parent, &beside, AtFlags::empty());
+        made
+    }
+
+    /// A directory of the archive, through no link. Below a tree it is made where it is
+    /// missing: archives need not name the directories of their files.
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
         if path.as_os_str().len() > NAME_BYTES_MAX {
             return Err(refused(format!("a path is longer than {NAME_BYTES_MAX} bytes")));
         }
-        let mut parts = path.components();
-        let (Some(Component::Normal(first)), rest) = (parts.next(), parts.as_path()) else {
-            return Err(refused("an entry is outside of the session's files"));
-        };
-        let Some((_, root)) = self.roots.iter().find(|(name, _)| first == *name) else {
-            return Err(refused("an entry is outside of the session's files"));
+        let (root, rest) = match &self.ground {
+            Ground::Session(roots) => {
+                let mut parts = path.components();
+                let first = parts.next();
+                let root = roots.iter().find(|(name, _)| first == Some(Component::Normal(OsStr::new(name))));
+                let (_, root) = root.ok_or_else(|| refused("it is outside of the session's files"))?;
+                (root, parts.as_path())
+            }
+            Ground::Tree(root) => (root, path),
         };
         if rest.as_os_str().is_empty() {
             return root.try_clone();
         }
         let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        Ok(openat2(root, rest, directory_flags(), Mode::empty(), inside)?)
+        match openat2(root, rest, directory_flags(), Mode::empty(), inside) {
+            Err(Errno::NOENT) if self.is_tree() => {
+                let parent = self.open(rest.parent().unwrap_or(Path::new("")))?;
+                mkdirat(&parent, rest.file_name().unwrap_or_default(), Mode::from_raw_mode(0o755))?;
+                Ok(openat2(root, rest, directory_flags(), Mode::empty(), inside)?)
+            }
+            opened => Ok(opened?),
+        }
     }
 
     /// The deepest first: a directory may be closed to its owner.
     fn finish(self) -> io::Result<()> {
         for (path, look) in self.directories.iter().rev() {
             let directory = self.open(path)?;
-            // A root belongs to whoever made the box.
+            // A root belongs to whoever made the box, what was there to whoever made that.
             match set(&directory, look) {
-                Err(error) if path.components().count() > 1 => return Err(error),
+                Err(error) if !self.is_tree() && path.components().count() > 1 => return Err(error),
                 Ok(()) | Err(_) => {}
             }
         }
         Ok(())
     }
+}
+
+/// The path of an entry, which leads nowhere but down.
+fn inside(path: &Path) -> io::Result<PathBuf> {
+    let mut below = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => below.push(name),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                return Err(refused("it is outside of the directory"));
+            }
+        }
+    }
+    Ok(below)
 }
 
 fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
@@ -174,6 +270,9 @@ fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
     for extension in entry.pax_extensions()?.into_iter().flatten() {
         let extension = extension?;
         let (key, value) = (extension.key_bytes(), extension.value_bytes());
+        if key.starts_with(b"GNU.sparse.") {
+            return Err(refused("a sparse file has another form than its content"));
+        }
         if key == b"mtime" {
             time = std::str::from_utf8(value).ok().and_then(timespec).ok_or_else(|| refused("no time"))?;
         } else if let Some(name) = key.strip_prefix(ATTRIBUTE.as_bytes()) {
@@ -189,9 +288,11 @@ fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
     Ok(Look { mode, times: Timestamps { last_access: time, last_modification: time }, attributes })
 }
 
+/// Seconds and a fraction, of which other archivers write fewer digits, or more.
 fn timespec(text: &str) -> Option<Timespec> {
-    let (seconds, nanos) = text.split_once('.')?;
-    let nanos: i64 = (nanos.len() == 9).then(|| nanos.parse().ok())??;
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = fraction.bytes().all(|digit| digit.is_ascii_digit());
+    let nanos = is_number.then(|| format!("{fraction:0<9}")[..9].parse().ok())??;
     Some(Timespec { tv_sec: seconds.parse().ok()?, tv_nsec: nanos })
 }
 

@@ -26,6 +26,12 @@ pub const FILE_WRITE_BYTES_MAX: usize = 3 << 20;
 pub const FILE_READ_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of a file that the box is asked for at once.
 pub const FILE_PART_BYTES: usize = 1 << 20;
+/// Largest archive that a caller sends or gets, in bytes; it waits on disks meanwhile.
+pub const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
+/// How long a caller may take to send one.
+pub const ARCHIVE_UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
+/// Archives that one process takes from callers at the same time.
+pub const ARCHIVES_MAX: usize = 8;
 /// Entries of a directory that are named, and the bytes of their list.
 pub const DIRECTORY_ENTRIES_MAX: usize = 5_000;
 pub const DIRECTORY_BYTES_MAX: u64 = 1 << 20;

@@ -2,7 +2,8 @@
 
 use std::{
     fs::{self, File},
-    io::{Write, stderr, stdout},
+    io::{Write, stderr, stdin, stdout},
+    os::fd::AsFd,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -37,6 +38,18 @@ pub enum Use {
         /// SESSION:PATH, or a file or directory of this machine
         to: String,
     },
+    /// Write a directory of the session's sandbox to standard output, as a tar archive
+    Tar {
+        session: String,
+        /// Absolute, or below /workspace
+        path: Option<String>,
+    },
+    /// Unpack a tar archive from standard input below a directory of the session's sandbox
+    Untar {
+        session: String,
+        /// Absolute, or below /workspace
+        path: Option<String>,
+    },
     /// List a directory of the session's sandbox
     Ls {
         session: String,
@@ -68,6 +81,16 @@ pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8>
     match wanted {
         Use::Exec(wanted) => return exec(client, wanted, json).await,
         Use::Cp { from, to } => copy(client, &from, &to).await?,
+        Use::Tar { session, path } => {
+            let path = format!("/sessions/{session}/archive.tar{}", query([("path", path)]));
+            client.download(&path, &mut stdout().lock()).await?;
+        }
+        Use::Untar { session, path } => {
+            let path = format!("/sessions/{session}/archive.tar{}", query([("path", path)]));
+            let input = tokio::fs::File::from_std(stdin().as_fd().try_clone_to_owned()?.into());
+            let written = client.upload_archive(&path, input).await?;
+            print::answer(&written, json, &print::cell(&written["path"]));
+        }
         Use::Ls { session, path } => list(client, &session, path, json).await?,
     }
     Ok(0)

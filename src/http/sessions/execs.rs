@@ -26,7 +26,10 @@ use crate::{
     },
     journal::Unit,
     store::operation::Seen,
-    wire::operation::{ExecRequest, ExecState, ExecView},
+    wire::{
+        ErrorType,
+        operation::{ExecRequest, ExecState, ExecView},
+    },
 };
 
 /// How long a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), else 20 seconds.
@@ -145,6 +148,7 @@ fn failed(code: Failure, message: String) -> ApiError {
     match code {
         Failure::NotFound => ApiError { message: message.into(), ..ApiError::not_found() },
         Failure::Refused => ApiError::invalid("path", message),
+        Failure::TooLarge => ApiError::new(ErrorType::TooLarge, message),
         Failure::SandboxUnavailable => ApiError::conflict("sandbox_unavailable", message),
         Failure::LifecycleHookFailed => ApiError::conflict("lifecycle_hook_failed", message),
         Failure::EnvironmentDeleted => ApiError::conflict("environment_deleted", message),

@@ -95,7 +95,11 @@ pub async fn read(
     if range.is_some() && bytes == 0 && first >= size {
         return Err(ApiError::invalid("Range", format!("the file has {size} bytes")));
     }
-    Ok(content_of(&query.path, HttpBody::from_stream(content), range.map(|_| (first, bytes, size))))
+    let part = range.map(|_| (first, bytes, size));
+    let mut response =
+        content_of(&query.path, "application/octet-stream", HttpBody::from_stream(content), part);
+    response.headers_mut().insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    Ok(response)
 }
 
 /// Write a file as the sandbox's user; directories are made. At most 3 MiB.
@@ -159,7 +163,7 @@ pub async fn list(
     Ok(json(&Directory { path, entries, truncated: is_cut }))
 }
 
-async fn submit<S: Scope>(
+pub(super) async fn submit<S: Scope>(
     app: &App,
     caller: &Caller<S>,
     session: SessionId,
@@ -170,7 +174,7 @@ async fn submit<S: Scope>(
     Ok(operation)
 }
 
-async fn submit_as<S: Scope>(
+pub(super) async fn submit_as<S: Scope>(
     app: &App,
     caller: &Caller<S>,
     session: SessionId,
@@ -184,7 +188,7 @@ async fn submit_as<S: Scope>(
 }
 
 /// An absolute path in the sandbox.
-fn place(path: &str) -> Result<String, ApiError> {
+pub(super) fn place(path: &str) -> Result<String, ApiError> {
     if path.is_empty() || path.len() > 4_096 || path.contains('\0') {
         return Err(ApiError::invalid("path", "`path` has 1 to 4096 bytes without U+0000"));
     }
@@ -207,7 +211,12 @@ fn range(value: &HeaderValue) -> Result<(u64, Option<u64>), ApiError> {
 }
 
 /// Bytes that an agent may have written: never run by a browser that opens them.
-fn content_of(path: &str, content: HttpBody, part: Option<(u64, u64, u64)>) -> Response {
+pub(super) fn content_of(
+    path: &str,
+    media_type: &'static str,
+    content: HttpBody,
+    part: Option<(u64, u64, u64)>,
+) -> Response {
     let mut response = content.into_response();
     let name: String = path
         .rsplit('/')
@@ -217,7 +226,7 @@ fn content_of(path: &str, content: HttpBody, part: Option<(u64, u64, u64)>) -> R
         .map(|char| if char.is_ascii_graphic() && !matches!(char, '"' | '\\' | ';') { char } else { '_' })
         .collect();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     let disposition = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
     headers.insert(
         header::CONTENT_DISPOSITION,
@@ -225,7 +234,6 @@ fn content_of(path: &str, content: HttpBody, part: Option<(u64, u64, u64)>) -> R
     );
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some((first, bytes, size)) = part {
         let last = first + bytes.saturating_sub(1);

@@ -1,5 +1,6 @@
 //! Sessions: create, list, read, change, steer, cancel, keep, archive.
 
+pub mod archives;
 pub mod checkpoints;
 pub mod create;
 pub mod execs;

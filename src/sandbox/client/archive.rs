@@ -21,9 +21,18 @@ use super::{Broken, Init, answer, fault, misfit};
 use crate::{base::limit, sandbox::Fault};
 
 impl Init {
-    /// Sends the archive on, part by part.
+    /// Sends the archive of the session's files on, part by part.
     pub async fn pack(&self, epoch: i64, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
-        let mut stream = self.call_out(&Call::Pack { epoch }).await?;
+        self.take(&Call::Pack { epoch }, parts).await
+    }
+
+    /// Sends the archive of a directory on, part by part.
+    pub async fn read_tree(&self, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        self.take(&Call::ReadTree { path: path.to_owned() }, parts).await
+    }
+
+    async fn take(&self, call: &Call, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        let mut stream = self.call_out(call).await?;
         let mut sent = 0u64;
         loop {
             match timeout(limit::ARCHIVE_PART_TIMEOUT, answer(&mut stream)).await {
@@ -45,13 +54,23 @@ impl Init {
         }
     }
 
-    /// Brings an archive into the box.
-    pub async fn unpack(
+    /// Brings an archive of the session's files into the box.
+    pub async fn unpack(&self, epoch: i64, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
+        self.give(&Call::Unpack { epoch }, parts).await
+    }
+
+    /// Brings an archive into a directory of the box.
+    pub async fn write_tree(
         &self,
         epoch: i64,
-        mut parts: mpsc::Receiver<Result<Bytes, Fault>>,
+        path: &str,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault> {
-        let (mut ears, mut mouth) = self.call_out(&Call::Unpack { epoch }).await?.into_split();
+        self.give(&Call::WriteTree { epoch, path: path.to_owned() }, parts).await
+    }
+
+    async fn give(&self, call: &Call, mut parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
+        let (mut ears, mut mouth) = self.call_out(call).await?.into_split();
         let told = async {
             while let Some(part) = parts.recv().await {
                 if send(&mut mouth, &Answer::Part {}, &part?).await.is_err() {

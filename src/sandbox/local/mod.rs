@@ -316,6 +316,19 @@ impl Sandbox for Local {
         self.init(grip.sandbox).write_file(grip.epoch, path, content).await
     }
 
+    async fn read_tree(&self, grip: Grip, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        self.init(grip.sandbox).read_tree(path, parts).await
+    }
+
+    async fn write_tree(
+        &self,
+        grip: Grip,
+        path: &str,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        self.init(grip.sandbox).write_tree(grip.epoch, path, parts).await
+    }
+
     async fn door(&self, grip: Grip) -> Result<Door, Fault> {
         self.attach(grip).await?;
         let Some((_, session)) = self.layout.owner(grip.sandbox) else { return Err(Fault::Gone) };

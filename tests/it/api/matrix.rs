@@ -3,6 +3,8 @@
 //! An operation that has no row in the table fails the test: who adds one says here
 //! what it needs, and the rest is generated.
 
+mod rows;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicU32, Ordering},
@@ -11,20 +13,12 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use self::rows::{Row, table, yearly};
 use super::{World, data, id, noop};
 use crate::support::{
     contract::{Operation, operations},
     service::{Answer, Caller, send},
 };
-
-/// What an operation needs and how it answers its owner.
-struct Row {
-    scope: &'static str,
-    /// The scope with which a client token may do it.
-    token: Option<&'static str>,
-    status: u16,
-    body: Option<fn() -> Value>,
-}
 
 /// The ids of one organization's things, by the name of the path's parameter.
 type Things = BTreeMap<&'static str, String>;
@@ -57,147 +51,8 @@ const SCOPES: [&str; 21] = [
 /// `hooks` tries.
 const OPEN: [&str; 3] = ["healthz", "readyz", "receiveHook"];
 
-fn table() -> BTreeMap<&'static str, Row> {
-    let row = |scope, status, body| Row { scope, token: None, status, body };
-    let by_token = |scope, token, status, body| Row { scope, token: Some(token), status, body };
-    let nothing: Option<fn() -> Value> = None;
-    let empty: Option<fn() -> Value> = Some(|| json!({}));
-    BTreeMap::from([
-        ("listAgents", row("agents:read", 200, nothing)),
-        ("createAgent", row("agents:write", 201, Some(|| noop("another")))),
-        ("getAgent", row("agents:read", 200, nothing)),
-        ("updateAgent", row("agents:write", 200, Some(|| json!({ "prompt": "x" })))),
-        ("deleteAgent", row("agents:write", 204, nothing)),
-        ("listRevisions", row("agents:read", 200, nothing)),
-        ("activateRevision", row("agents:write", 200, empty)),
-        ("listCredentials", row("credentials:read", 200, nothing)),
-        ("createCredential", row("credentials:write", 201, Some(|| json!({ "key": "sk-2" })))),
-        ("getCredential", row("credentials:read", 200, nothing)),
-        ("rotateCredential", row("credentials:write", 200, Some(|| json!({ "key": "sk-3" })))),
-        ("deleteCredential", row("credentials:write", 204, nothing)),
-        // Its id is in the body: `ids_in_bodies_and_queries` tries it.
-        (
-            "setDefaultCredential",
-            row("credentials:write", 404, Some(|| json!({ "credential": never("cred") }))),
-        ),
-        ("listEnvironments", row("environments:read", 200, nothing)),
-        ("createEnvironment", row("environments:write", 201, Some(unnamed))),
-        ("getEnvironment", row("environments:read", 200, nothing)),
-        ("updateEnvironment", row("environments:write", 200, Some(|| json!({ "config": {} })))),
-        ("deleteEnvironment", row("environments:write", 204, nothing)),
-        ("listSessions", row("sessions:read", 200, nothing)),
-        ("createSession", row("sessions:write", 201, empty)),
-        ("getSession", row("sessions:read", 200, nothing)),
-        ("updateSession", row("sessions:write", 200, Some(|| json!({ "title": "x" })))),
-        ("steerSession", by_token("sessions:write", "steer", 202, Some(|| json!({ "text": "x" })))),
-        ("listMessages", by_token("sessions:read", "read", 200, nothing)),
-        ("listEvents", by_token("sessions:read", "read", 200, nothing)),
-        ("streamEvents", by_token("sessions:read", "read", 200, nothing)),
-        // A WebSocket: whoever may read is told to come with one.
-        ("connectEvents", by_token("sessions:read", "read", 400, nothing)),
-        ("getEvent", by_token("sessions:read", "read", 200, nothing)),
-        ("getEventContent", by_token("sessions:read", "read", 200, nothing)),
-        ("getResult", row("sessions:read", 200, nothing)),
-        ("listTurns", row("sessions:read", 200, nothing)),
-        ("getTurn", row("sessions:read", 200, nothing)),
-        ("listSteps", by_token("sessions:read", "read", 200, nothing)),
-        ("cancelSession", row("sessions:write", 200, empty)),
-        ("listCheckpoints", row("sessions:read", 200, nothing)),
-        ("heartbeatSession", row("sessions:write", 200, empty)),
-        ("archiveSession", row("sessions:write", 200, empty)),
-        ("mintClientToken", row("sessions:write", 201, empty)),
-        ("listDestinations", row("sessions:read", 200, nothing)),
-        ("createDestination", row("sessions:write", 201, Some(|| json!({ "url": SINK })))),
-        ("getDestination", row("sessions:read", 200, nothing)),
-        ("updateDestination", row("sessions:write", 200, Some(|| json!({ "enabled": false })))),
-        ("deleteDestination", row("sessions:write", 204, nothing)),
-        ("rotateDestinationSecret", row("sessions:write", 200, empty)),
-        ("listDeliveries", row("sessions:read", 200, nothing)),
-        ("getDelivery", row("sessions:read", 200, nothing)),
-        ("getSessionUsage", row("sessions:read", 200, nothing)),
-        ("getUsage", row("usage:read", 200, nothing)),
-        ("getBudget", row("usage:read", 200, nothing)),
-        ("updateBudget", row("usage:write", 200, Some(|| json!({ "spend_caps": { "days_1": 1 } })))),
-        ("getPrices", row("usage:read", 200, nothing)),
-        ("redeliver", row("sessions:write", 202, empty)),
-    ])
-    .into_iter()
-    .chain(organization())
-    .chain(sandbox())
-    .collect()
-}
-
-/// The box of a session. Nobody works here: whoever does not wait is told so at once.
-fn sandbox() -> BTreeMap<&'static str, Row> {
-    let row = |scope, status, body| Row { scope, token: None, status, body };
-    let nothing: Option<fn() -> Value> = None;
-    BTreeMap::from([
-        ("execInSession", row("sessions:write", 202, Some(|| json!({ "command": "true" })))),
-        ("getExec", row("sessions:read", 200, nothing)),
-        ("readFile", row("sessions:read", 409, nothing)),
-        ("writeFile", row("sessions:write", 409, Some(|| json!({})))),
-        ("listFiles", row("sessions:read", 409, nothing)),
-    ])
-}
-
-/// What concerns the organization, and sessions as a whole.
-fn organization() -> BTreeMap<&'static str, Row> {
-    let row = |scope, status, body| Row { scope, token: None, status, body };
-    let nothing: Option<fn() -> Value> = None;
-    let empty: Option<fn() -> Value> = Some(|| json!({}));
-    BTreeMap::from([
-        ("listKeys", row("keys:read", 200, nothing)),
-        ("createKey", row("keys:write", 201, Some(|| json!({ "name": "x", "scopes": ["keys:write"] })))),
-        ("getKey", row("keys:read", 200, nothing)),
-        ("rotateKey", row("keys:write", 201, empty)),
-        ("revokeKey", row("keys:write", 204, nothing)),
-        ("getOrganization", row("organization:read", 200, nothing)),
-        ("updateOrganization", row("organization:write", 200, Some(|| json!({ "name": "x" })))),
-        ("listAudit", row("audit:read", 200, nothing)),
-        ("exportAudit", row("audit:read", 200, nothing)),
-        ("deleteSession", row("sessions:write", 204, nothing)),
-        ("exportSession", row("sessions:read", 200, nothing)),
-        // Its body is a file, made where it is sent.
-        ("importSession", row("sessions:write", 201, nothing)),
-        ("listSchedules", row("schedules:read", 200, nothing)),
-        ("createSchedule", row("schedules:write", 201, Some(yearly))),
-        ("getSchedule", row("schedules:read", 200, nothing)),
-        ("updateSchedule", row("schedules:write", 200, Some(|| json!({ "enabled": false })))),
-        ("deleteSchedule", row("schedules:write", 204, nothing)),
-        ("fireSchedule", row("schedules:write", 202, empty)),
-        ("listScheduleRuns", row("schedules:read", 200, nothing)),
-        ("listHooks", row("hooks:read", 200, nothing)),
-        ("createHook", row("hooks:write", 201, Some(|| json!({ "kind": "generic" })))),
-        ("getHook", row("hooks:read", 200, nothing)),
-        ("updateHook", row("hooks:write", 200, Some(|| json!({ "enabled": false })))),
-        ("deleteHook", row("hooks:write", 204, nothing)),
-        ("rotateHookSecret", row("hooks:write", 200, empty)),
-        ("listWebhooks", row("webhooks:read", 200, nothing)),
-        ("createWebhook", row("webhooks:write", 201, Some(|| json!({ "url": SINK })))),
-        ("getWebhook", row("webhooks:read", 200, nothing)),
-        ("updateWebhook", row("webhooks:write", 200, Some(|| json!({ "level": "progress" })))),
-        ("deleteWebhook", row("webhooks:write", 204, nothing)),
-        ("rotateWebhookSecret", row("webhooks:write", 200, empty)),
-        ("testWebhook", row("webhooks:write", 202, empty)),
-        ("listWebhookDeliveries", row("webhooks:read", 200, nothing)),
-        ("getWebhookDelivery", row("webhooks:read", 200, nothing)),
-        ("redeliverToWebhook", row("webhooks:write", 202, empty)),
-    ])
-}
-
-/// An environment of a name of its own: each try may be the one that makes it.
-fn unnamed() -> Value {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    json!({ "name": format!("unnamed {}", COUNT.fetch_add(1, Ordering::Relaxed)) })
-}
-
-/// A schedule that does nothing during a test.
-fn yearly() -> Value {
-    json!({ "cron": "0 0 1 1 *", "input": "x" })
-}
-
 /// Refuses every connection; nothing is ever delivered.
-const SINK: &str = "http://127.0.0.1:9/hook";
+pub const SINK: &str = "http://127.0.0.1:9/hook";
 
 /// The file of a session in which nothing happened.
 fn file() -> String {
@@ -289,6 +144,9 @@ impl Try<'_> {
         }
         if self.operation.id == "importSession" {
             request = request.header("content-type", "application/x-ndjson").body(file());
+        }
+        if self.operation.id == "writeArchive" {
+            request = request.header("content-type", "application/x-tar").body(vec![0; 1_024]);
         }
         if self.operation.id == "streamEvents" {
             // A stream that begins never ends: its head is enough.

@@ -276,6 +276,19 @@ impl Sandbox for FakeBox {
         fs::write(host, content).map_err(|error| refused(&error))
     }
 
+    async fn read_tree(&self, _: Grip, _: &str, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        Err(never())
+    }
+
+    async fn write_tree(
+        &self,
+        _: Grip,
+        _: &str,
+        _: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        Err(never())
+    }
+
     async fn door(&self, _: Grip) -> Result<Door, Fault> {
         Err(Fault::Refused("this box has no way out".to_owned()))
     }

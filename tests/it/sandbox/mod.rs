@@ -12,6 +12,7 @@ mod files;
 mod lifecycle;
 mod local;
 mod rest;
+mod trees;
 
 use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
@@ -205,6 +206,10 @@ macro_rules! conformance {
                 rest: a_box_that_was_not_restored_to_its_end_is_not_used,
                 rest: an_archive_never_leads_out_of_the_files,
                 rest: a_checkpoint_that_is_gone_or_changed_is_not_restored,
+                trees: a_directory_travels_in_one_piece_and_back,
+                trees: a_hostile_archive_stays_in_its_directory,
+                trees: a_bomb_of_an_archive_ends_itself,
+                trees: a_directory_is_read_while_others_work_in_it,
             );
         }
     };

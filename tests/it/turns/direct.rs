@@ -271,6 +271,48 @@ async fn files_are_written_read_and_listed() {
 }
 
 #[tokio::test]
+async fn a_directory_travels_as_an_archive() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let id = empty(owner, json!({})).await;
+    exec(owner, &id, json!("mkdir -p src/deep; echo one > src/one; ln -s one src/deep/link")).await.ok();
+    let path = format!("/sessions/{id}/archive.tar");
+    let read = owner.request(Method::GET, &format!("{path}?path=src")).send().await.expect("an answer");
+    assert_eq!(
+        (&read.headers()[header::CONTENT_TYPE], &read.headers()[header::CONTENT_DISPOSITION]),
+        (&"application/x-tar".parse().unwrap(), &"attachment; filename=\"src.tar\"".parse().unwrap())
+    );
+    let archive = read.bytes().await.expect("bytes").to_vec();
+
+    let upload = |path: String, kind: &'static str, content: Vec<u8>| {
+        send(owner.request(Method::PUT, &path).header(header::CONTENT_TYPE, kind).body(content))
+    };
+    let tar = "application/x-tar";
+    let written = upload(format!("{path}?path=copy"), tar, archive.clone()).await.ok();
+    assert_eq!(written, json!({ "path": "/workspace/copy", "bytes": archive.len() }));
+    let same = exec(owner, &id, json!("diff -r src copy; cat copy/deep/../one")).await.ok();
+    assert_eq!(same["stdout"], "one\n");
+
+    owner.get(&format!("{path}?path=missing")).await.error(404);
+    assert_eq!(
+        upload(path.clone(), tar, b"this is no archive, is it?".repeat(40)).await.error(400)["param"],
+        "path"
+    );
+    assert_eq!(
+        upload(path.clone(), "text/plain", archive).await.error(415)["type"],
+        "unsupported_media_type"
+    );
+    let log = log(owner, &id).await;
+    let files = of(&log, "file.written");
+    assert_eq!(
+        (files.len(), &files[0]["body"]["path"], &files[0]["body"]["is_archive"]),
+        (1, &json!("/workspace/copy"), &json!(true))
+    );
+    assert_eq!(super::rest::blobs(&scene.ground), 0, "nothing of it stays");
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_used_up_limit_refuses_commands_until_it_is_raised() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;

@@ -40,7 +40,8 @@ fn files(directory: &Path) -> usize {
     entries.flatten().map(|entry| count(&entry.path())).sum()
 }
 
-fn checkpoints(ground: &Ground) -> usize {
+/// What lies in the blob store.
+pub fn blobs(ground: &Ground) -> usize {
     files(&ground.data_dir.path().join("blobs"))
 }
 
@@ -104,7 +105,7 @@ async fn a_session_that_sleeps_holds_no_process_and_wakes_with_its_files() {
     while shown["state"] != "hibernated" {
         shown = session(owner, &id).await["sandbox"].clone();
     }
-    assert_eq!(checkpoints(&scene.ground), 1);
+    assert_eq!(blobs(&scene.ground), 1);
     let listed = owner.get(&format!("/sessions/{id}/checkpoints")).await.ok()["data"].clone();
     assert_eq!((listed.as_array().map(Vec::len), &listed[0]["id"]), (Some(1), &shown["checkpoint_id"]));
     assert_eq!(listed[0]["bytes"], of(&slept, "sandbox.checkpoint_created")[0]["body"]["bytes"]);
@@ -120,7 +121,7 @@ async fn a_session_that_sleeps_holds_no_process_and_wakes_with_its_files() {
         assert_eq!(of(&slept, "sandbox.checkpoint_created").len(), 1, "nothing has changed");
     }
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
-    comes_true("the checkpoints go with the session", || checkpoints(&scene.ground) == 0).await;
+    comes_true("the checkpoints go with the session", || blobs(&scene.ground) == 0).await;
     assert_eq!(session(owner, &id).await["sandbox"], Value::Null);
     scene.close().await;
 }

@@ -1,0 +1,132 @@
+//! Directories of a session's sandbox in one piece: tar archives, out and in.
+
+use std::io::Seek;
+
+use axum::{
+    body::{Body as HttpBody, BodyDataStream},
+    extract::State,
+    http::HeaderMap,
+    response::Response,
+};
+use futures::StreamExt;
+use tokio::io::AsyncWriteExt;
+
+use super::{
+    execs::{Patience, file},
+    files::{DirectoryQuery, content_of, place, submit, submit_as},
+};
+use crate::{
+    base::limit::{ARCHIVE_BYTES_MAX, ARCHIVES_MAX},
+    blob,
+    domain::{
+        OperationId, SessionId,
+        operation::{Answer, Request},
+    },
+    http::{
+        App,
+        auth::{Caller, ReadSessions, WriteSessions},
+        body::essence,
+        error::ApiError,
+        openapi::Errors,
+        page::Query,
+        path::{self, Path},
+        write::json,
+    },
+    journal::operation_blob,
+    wire::{ErrorType, operation::FileWritten},
+};
+
+const MEDIA_TYPE: &str = "application/x-tar";
+
+/// Read what is below a directory as a tar archive of at most 256 MiB, as the sandbox's
+/// user reads it while others go on working there. Names are relative to the directory.
+#[utoipa::path(get, path = "/sessions/{session_id}/archive.tar", tag = "sandbox", operation_id = "readArchive",
+    params(("session_id" = SessionId, Path), DirectoryQuery),
+    responses((status = 200, content((String = "application/x-tar"))), Errors))]
+pub async fn read(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+    Query(query): Query<DirectoryQuery>,
+    patience: Patience,
+) -> Result<Response, ApiError> {
+    let session: SessionId = path::id(&session)?;
+    let path = place(query.path.as_deref().unwrap_or("/workspace"))?;
+    let operation = submit(&app, &caller, session, &Request::ReadTree { path: path.clone() }).await?;
+    let Answer::Read { blob, .. } = file(&app, caller.tenant, session, operation, patience).await? else {
+        return Err(ApiError::not_found());
+    };
+    let content = app.0.blobs.stream(&blob).await?;
+    // What is being read is read to its end; what stays is forgotten with the operation.
+    let _ = app.0.blobs.delete(&blob).await;
+    let name = format!("{}.tar", path.trim_end_matches('/'));
+    Ok(content_of(&name, MEDIA_TYPE, HttpBody::from_stream(content), None))
+}
+
+/// Unpack a tar archive of at most 256 MiB below a directory, over what is there, as the
+/// sandbox's user. An entry that is no file, directory or link, or that leads out of the
+/// directory, is refused; what came before it stays.
+#[utoipa::path(put, path = "/sessions/{session_id}/archive.tar", tag = "sandbox", operation_id = "writeArchive",
+    params(("session_id" = SessionId, Path), DirectoryQuery),
+    request_body(content = String, content_type = "application/x-tar"),
+    responses((status = 200, body = FileWritten), Errors))]
+pub async fn write(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    Query(query): Query<DirectoryQuery>,
+    patience: Patience,
+    headers: HeaderMap,
+    content: HttpBody,
+) -> Result<Response, ApiError> {
+    let session: SessionId = path::id(&session)?;
+    let path = place(query.path.as_deref().unwrap_or("/workspace"))?;
+    if !essence(&headers).eq_ignore_ascii_case(MEDIA_TYPE) {
+        return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/x-tar"));
+    }
+    let Ok(_place) = app.0.archives.try_acquire() else {
+        tracing::warn!(ARCHIVES_MAX, "an archive was refused: as many as may are under way");
+        return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
+    };
+    // Whoever may not write there stores nothing either.
+    app.0.store.begin(caller.tenant).await?.session(session).await?;
+    let operation: OperationId = app.0.journal.origin().id();
+    let blob = operation_blob(caller.tenant, session, operation);
+    store(&app, &blob, content.into_data_stream()).await?;
+    let request = Request::WriteTree { path: path.clone(), blob: blob.clone() };
+    if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
+        // Nobody will come for it.
+        app.0.blobs.delete(&blob).await?;
+        return Err(refused);
+    }
+    let Answer::Written { bytes } = file(&app, caller.tenant, session, operation, patience).await? else {
+        return Err(ApiError::not_found());
+    };
+    // Unpacked for good; had it not been, it would be forgotten with the operation.
+    let _ = app.0.blobs.delete(&blob).await;
+    Ok(json(&FileWritten { path, bytes }))
+}
+
+/// Keeps a body as it comes; never more of it in memory than one part.
+async fn store(app: &App, blob: &str, mut content: BodyDataStream) -> Result<(), ApiError> {
+    let mut file = tokio::fs::File::from_std(app.0.blobs.scratch()?);
+    while let Some(part) = content.next().await {
+        let part = part.map_err(|error| match is_too_long(&error) {
+            true => ApiError::new(
+                ErrorType::TooLarge,
+                format!("an archive has at most {ARCHIVE_BYTES_MAX} bytes"),
+            ),
+            false => ApiError::new(ErrorType::Invalid, format!("the body could not be read: {error}")),
+        })?;
+        file.write_all(&part).await.map_err(blob::Error::from)?;
+    }
+    file.flush().await.map_err(blob::Error::from)?;
+    let mut file = file.into_std().await;
+    file.rewind().map_err(blob::Error::from)?;
+    Ok(app.0.blobs.put_file(blob, file).await?)
+}
+
+fn is_too_long(error: &axum::Error) -> bool {
+    std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
+        .any(|error| error.is::<http_body_util::LengthLimitError>())
+}

@@ -1,0 +1,97 @@
+//! Directories that a caller reads or writes in one piece: a tar archive of what is below.
+//!
+//! Called by `operate`. Like single files they travel through the blob store. The box makes
+//! and unpacks the archive as its own user; the host only counts its bytes.
+
+use std::io::{Read, Seek};
+
+use bytes::Bytes;
+use tokio::{io::AsyncWriteExt, sync::mpsc, task::spawn_blocking};
+
+use super::file::{Place, away};
+use crate::{
+    base::limit::{ARCHIVE_BYTES_MAX, ARCHIVE_PART_BYTES, ARCHIVE_PARTS_WAITING},
+    blob::{self, Blobs},
+    domain::operation::{Answer, Failure},
+    journal,
+    sandbox::{Fault, Grip, Sandbox},
+};
+
+/// Copies what is below a directory into the blob store.
+pub(super) async fn read(
+    sandbox: &dyn Sandbox,
+    grip: Grip,
+    place: &Place<'_>,
+    path: &str,
+) -> Result<Answer, Fault> {
+    let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
+    let blob = journal::operation_blob(place.fence.tenant, place.fence.session, place.operation);
+    let (packed, kept) =
+        tokio::join!(sandbox.read_tree(grip, path, sender), keep(place.blobs, &blob, receiver));
+    let bytes = match kept.map_err(|error| away(&error))? {
+        Kept::Whole(bytes) => bytes,
+        // The box was told by nobody who takes more.
+        Kept::TooLarge => {
+            let message = format!(
+                "what is there makes an archive of more than {ARCHIVE_BYTES_MAX} bytes; read it directory by directory"
+            );
+            return Ok(Answer::Failed { code: Failure::TooLarge, message });
+        }
+    };
+    packed?;
+    Ok(Answer::Read { blob, bytes, size: bytes })
+}
+
+enum Kept {
+    Whole(u64),
+    TooLarge,
+}
+
+async fn keep(blobs: &Blobs, key: &str, mut parts: mpsc::Receiver<Bytes>) -> Result<Kept, blob::Error> {
+    let mut file = tokio::fs::File::from_std(blobs.scratch()?);
+    let mut bytes = 0;
+    while let Some(part) = parts.recv().await {
+        bytes += part.len() as u64;
+        if bytes > ARCHIVE_BYTES_MAX {
+            return Ok(Kept::TooLarge);
+        }
+        file.write_all(&part).await?;
+    }
+    file.flush().await?;
+    let mut file = file.into_std().await;
+    file.rewind()?;
+    blobs.put_file(key, file).await?;
+    Ok(Kept::Whole(bytes))
+}
+
+/// Unpacks a blob below a directory.
+pub(super) async fn write(
+    sandbox: &dyn Sandbox,
+    grip: Grip,
+    place: &Place<'_>,
+    path: &str,
+    blob: &str,
+) -> Result<Answer, Fault> {
+    let mut file = place.blobs.get_file(blob).await.map_err(|error| away(&error))?;
+    let bytes = file.metadata().map_err(|error| away(&error.into()))?.len();
+    let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
+    // A box that refuses the rest takes no more parts: that ends this task.
+    let sent = spawn_blocking(move || {
+        loop {
+            let mut part = Vec::with_capacity(ARCHIVE_PART_BYTES);
+            let read = file.by_ref().take(ARCHIVE_PART_BYTES as u64).read_to_end(&mut part);
+            let (part, is_last) = match read {
+                Ok(0) => return,
+                Ok(_) => (Ok(part.into()), false),
+                Err(error) => (Err(away(&error.into())), true),
+            };
+            if sender.blocking_send(part).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    // The blob stays: whoever serves this again after a crash writes the same.
+    sandbox.write_tree(grip, path, receiver).await?;
+    sent.await.map_err(|error| Fault::Unavailable(error.to_string()))?;
+    Ok(Answer::Written { bytes })
+}
