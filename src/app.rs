@@ -25,7 +25,7 @@ use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit::NODE_SILENCE, seal::MasterKey},
     blob::Blobs,
     config::{self, Role, Settings},
-    domain::{Actor, ActorKind, TenantId},
+    domain::{Actor, ActorKind, TenantId, session::Source},
     http,
     journal::Journal,
     model::{self, Providers},
@@ -156,7 +156,15 @@ impl Record {
 
     async fn grant(&self, tenant: TenantId, name: &str, secret: &str) -> anyhow::Result<()> {
         let scopes = ["*".to_owned()];
-        let new = NewKey { tenant, key: self.origin.id(), secret, name, scopes: &scopes, expires_at: None };
+        let new = NewKey {
+            tenant,
+            key: self.origin.id(),
+            secret,
+            name,
+            scopes: &scopes,
+            source: Source::Api,
+            expires_at: None,
+        };
         Ok(self.store.create_key(new).await?)
     }
 

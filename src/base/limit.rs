@@ -449,6 +449,9 @@ pub const RETENTION_BATCH: i64 = 100;
 /// How long after a delete its blobs are removed once more: a worker that did not know
 /// yet may have written one.
 pub const LEFTOVER_AFTER: Duration = Duration::from_secs(60);
+/// How long after its deletion an organization is purged again and again: longer than a
+/// key is remembered and a request may take.
+pub const PURGE_AGAIN_FOR: Duration = Duration::from_secs(60);
 /// Rows that one round of housekeeping removes.
 pub const HOUSEKEEPING_BATCH: i64 = 1_000;
 /// Tries to get an answer out of a box before it is given up.

@@ -25,6 +25,9 @@ pub enum Key {
         /// Days after which it ends; never when absent
         #[arg(long, value_name = "DAYS")]
         expires_in: Option<u16>,
+        /// For people at a command line: sessions that it makes have the source `cli`
+        #[arg(long)]
+        cli: bool,
     },
     /// Replace a key and print the new secret; the old one goes on for a while
     Rotate {
@@ -55,8 +58,9 @@ pub async fn run(command: Key, connection: &Connection) -> anyhow::Result<()> {
             print::page(&client, "/keys", &columns, json).await?;
         }
         Key::Get { key } => print::document(&client.get(&format!("/keys/{key}")).await?),
-        Key::Create { name, scopes, expires_in } => {
-            let mut body = json!({ "name": name, "scopes": scopes });
+        Key::Create { name, scopes, expires_in, cli } => {
+            let source = if cli { "cli" } else { "api" };
+            let mut body = json!({ "name": name, "scopes": scopes, "source": source });
             if let Some(days) = expires_in {
                 body["expires_at"] = after(days)?.into();
             }

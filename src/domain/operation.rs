@@ -100,6 +100,18 @@ pub enum Failure {
 /// The limit of the whole session that is used up: its name, what was used and what is
 /// allowed.
 pub fn used_up(session: &Session) -> Option<(&'static str, u64, u64)> {
+    measured(session).find(|(_, used, allowed)| used >= allowed)
+}
+
+/// The limits of the whole session of which 80 % are used.
+pub fn close(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)> {
+    // As u128: a limit may be as large as a counter can be.
+    measured(session)
+        .filter(|(_, used, allowed)| *allowed > 0 && u128::from(*used) * 5 >= u128::from(*allowed) * 4)
+}
+
+/// What counts against the limits of the whole session, where they are set.
+fn measured(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)> {
     let (limits, usage) = (session.created.limits, session.usage);
     let all = [
         ("tokens", usage.tokens(), limits.tokens),
@@ -107,8 +119,5 @@ pub fn used_up(session: &Session) -> Option<(&'static str, u64, u64)> {
         ("duration_seconds", session.active_seconds, limits.duration_seconds),
         ("tool_calls", usage.tool_calls, limits.tool_calls),
     ];
-    all.into_iter().find_map(|(name, used, allowed)| {
-        let allowed = allowed.filter(|allowed| used >= *allowed)?;
-        Some((name, used, allowed))
-    })
+    all.into_iter().filter_map(|(name, used, allowed)| Some((name, used, allowed?)))
 }

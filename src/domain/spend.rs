@@ -55,6 +55,20 @@ pub struct Standing {
     pub reserved: u64,
 }
 
+impl Spend {
+    /// Days over which it sums.
+    pub fn days(&self) -> i32 {
+        let names = OF_ORGANIZATION.iter().chain(&OF_AGENT);
+        let at = names.clone().position(|name| *name == self.limit).unwrap_or_default();
+        [1, 7, 28][at % 3]
+    }
+
+    /// Whether it is of one agent.
+    pub fn is_of_agent(&self) -> bool {
+        OF_AGENT.contains(&self.limit)
+    }
+}
+
 /// Whether a call may be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {

@@ -161,7 +161,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
         Ok(Self {
             tenant: key.tenant,
             actor: key_actor(&key),
-            source: source(&parts.headers),
+            source: key.source,
             scopes: key.scopes,
             proof: Proof(secret.into()),
             scope: PhantomData,
@@ -353,12 +353,6 @@ fn key_actor(key: &LiveKey) -> Actor {
 
 fn token_actor(token: &LiveToken) -> Actor {
     Actor { id: Some(format!("client-token/{}", token.session)), display: None, kind: ActorKind::Human }
-}
-
-/// Told by the client's own name, not by anything that the body could claim.
-fn source(headers: &HeaderMap) -> Source {
-    let agent = headers.get("user-agent").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if agent.starts_with("sojourn-cli/") { Source::Cli } else { Source::Api }
 }
 
 fn no_key() -> ApiError {

@@ -161,7 +161,10 @@ impl From<Rejection> for ApiError {
         match rejection {
             Rejection::Archived => Self::conflict("archived", message),
             Rejection::NoAgent => Self::conflict("no_agent", message),
-            Rejection::BudgetExceeded(_) => Self::payment_required("budget_exceeded", message),
+            Rejection::BudgetExceeded(_) | Rejection::CapSpent(_) => {
+                Self::payment_required("budget_exceeded", message)
+            }
+            Rejection::Unpaid => Self::payment_required("payment_required", message),
         }
     }
 }

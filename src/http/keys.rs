@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp, key, limit::KEY_OVERLAP_SECONDS},
-    domain::KeyId,
+    domain::{KeyId, session::Source},
     journal::Unit,
     store::key::{Key, NewKey},
     wire::{
@@ -43,7 +43,13 @@ pub async fn create(
         return Err(ApiError::invalid("expires_at", "`expires_at` must be in the future"));
     }
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
-        let view = make(&app, unit, &wanted.name, &wanted.scopes, wanted.expires_at).await?;
+        let made = Made {
+            name: &wanted.name,
+            scopes: &wanted.scopes,
+            source: wanted.source.into(),
+            expires_at: wanted.expires_at,
+        };
+        let view = make(&app, unit, made).await?;
         let details = json!({ "name": view.name, "scopes": view.scopes });
         unit.tx().remember(&caller.act(app.0.journal.origin(), "key.created", view.id, details)).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
@@ -102,7 +108,9 @@ pub async fn rotate(
             ));
         }
         check_scopes(&caller, &old.scopes)?;
-        let view = make(&app, unit, &old.name, &old.scopes, old.expires_at).await?;
+        let made =
+            Made { name: &old.name, scopes: &old.scopes, source: old.source, expires_at: old.expires_at };
+        let view = make(&app, unit, made).await?;
         unit.tx().expire_key(id, overlap).await?;
         let details = json!({ "replaced_by": view.id, "overlap_seconds": overlap });
         unit.tx().remember(&caller.act(app.0.journal.origin(), "key.rotated", id, details)).await?;
@@ -132,16 +140,19 @@ pub async fn revoke(
     Ok(no_content())
 }
 
-async fn make(
-    app: &App,
-    unit: &mut Unit,
-    name: &str,
-    scopes: &[String],
+/// What a new key is like.
+struct Made<'a> {
+    name: &'a str,
+    scopes: &'a [String],
+    source: Source,
     expires_at: Option<Timestamp>,
-) -> Result<KeyView, ApiError> {
+}
+
+async fn make(app: &App, unit: &mut Unit, made: Made<'_>) -> Result<KeyView, ApiError> {
+    let Made { name, scopes, source, expires_at } = made;
     let origin = app.0.journal.origin();
     let (id, secret, tenant): (KeyId, _, _) = (origin.id(), key::generate(origin), unit.tx().tenant());
-    let new = NewKey { tenant, key: id, secret: &secret, name, scopes, expires_at };
+    let new = NewKey { tenant, key: id, secret: &secret, name, scopes, source, expires_at };
     unit.tx().insert_key(app.0.store.master(), &new).await?;
     let view = view(unit.tx().key(id).await?);
     Ok(KeyView { key: Some(secret), ..view })
@@ -177,6 +188,7 @@ fn view(key: Key) -> KeyView {
         name: key.name,
         hint: key.hint,
         scopes: key.scopes,
+        source: key.source.into(),
         key: None,
         expires_at: key.expires_at,
         revoked_at: key.revoked_at,

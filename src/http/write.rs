@@ -117,6 +117,20 @@ impl Once {
     }
 }
 
+impl Once {
+    /// Forgets what was answered, because in the end it was refused.
+    pub async fn forget(&self, app: &App, tenant: TenantId) -> Result<(), ApiError> {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        let mut tx = app.0.store.begin(tenant).await?;
+        for key in &self.keys {
+            tx.forget_answer("header", key).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+}
+
 fn mismatch() -> ApiError {
     ApiError {
         param: Some("Idempotency-Key".to_owned()),

@@ -8,9 +8,10 @@ use super::{Error, Journal, Unit};
 use crate::{
     base::limit::OPERATION_POLL,
     domain::{
-        OperationId, SessionId, TenantId,
-        decide::{Command, Stamp},
+        AgentId, OperationId, SessionId, TenantId,
+        decide::{Command, Rejection, Stamp},
         operation::Request,
+        spend::{Verdict, judge},
     },
     store::{hint::Hint, operation::Seen},
 };
@@ -25,7 +26,8 @@ impl Unit {
     /// it already.
     ///
     /// # Errors
-    /// `Rejected` when the session is closed, or, for a command, its budget used up.
+    /// `Rejected` when the session is closed, or, for a command, what it or its organization
+    /// may spend is used up.
     pub async fn operate(
         &mut self,
         id: SessionId,
@@ -34,10 +36,24 @@ impl Unit {
         stamp: &Stamp,
     ) -> Result<bool, Error> {
         let command = Command::Operate { operation, request: request.clone() };
-        self.execute(id, command, stamp).await?;
+        let asked = self.execute(id, command, stamp).await?;
+        if matches!(request, Request::Exec { .. }) {
+            self.may_spend(asked.session.created.agent_id).await?;
+        }
         self.hint(Hint::Job);
         self.hint(Hint::Control);
         Ok(self.tx.ask(id, operation, request, &stamp.actor).await?)
+    }
+
+    /// Refuses what costs something where nothing more may be spent. What is promised to
+    /// others is not looked at: whoever serves it waits for that.
+    async fn may_spend(&mut self, agent: Option<AgentId>) -> Result<(), Error> {
+        let now = self.tx.standings(agent).await?;
+        match judge(&now.organization, &now.agent, now.balance) {
+            Verdict::Exceeded(spend) => Err(Rejection::CapSpent(spend.limit).into()),
+            Verdict::Unpaid => Err(Rejection::Unpaid.into()),
+            Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => Ok(()),
+        }
     }
 }
 

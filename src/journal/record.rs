@@ -105,13 +105,24 @@ impl Writer {
         Ok(self.journal.store.account(self.fence.tenant, Some(agent)).await?.is_bound)
     }
 
-    /// Promises `micros` to the next model call of the turn, if that may be spent.
+    /// Promises `micros` to the next model call of the turn, or to the command `call`, if
+    /// that may be spent.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is promised then.
-    pub async fn reserve(&self, agent: AgentId, micros: Option<u64>) -> Result<Verdict, Halted> {
-        let reserved = self.journal.store.reserve(self.fence, agent, micros).await.map_err(Error::from)?;
-        reserved.ok_or(Halted::Stale)
+    pub async fn reserve(
+        &self,
+        agent: Option<AgentId>,
+        call: Option<&str>,
+        micros: Option<u64>,
+    ) -> Result<Verdict, Halted> {
+        let reserved = self.journal.store.reserve(self.fence, agent, call, micros).await;
+        reserved.map_err(Error::from)?.ok_or(Halted::Stale)
+    }
+
+    /// Ends the promise to a command, after its cost was recorded.
+    pub async fn release_exec(&self, call: &str) -> Result<(), Error> {
+        Ok(self.journal.store.release_exec(self.fence, call).await?)
     }
 
     /// The turn that this pen writes for, if it is of one.

@@ -95,6 +95,18 @@ impl Tx {
         Ok(())
     }
 
+    /// Forgets one answer: its key may be used again.
+    pub async fn forget_answer(&mut self, scope: &str, key: &str) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query("delete from idempotency where tenant_id = $1 and scope = $2 and key = $3")
+            .bind(tenant)
+            .bind(scope)
+            .bind(key)
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
     /// The associated data that binds a sealed answer to its slot.
     pub fn answer_context(&self, slot: &Slot) -> String {
         context(self, slot)

@@ -3,10 +3,13 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use super::{Result, Store, Tx};
+use super::{
+    Error, Result, Store, Tx,
+    column::{from_word, word},
+};
 use crate::{
     base::{Id, Timestamp, limit::KEY_USE_INTERVAL, seal::MasterKey},
-    domain::{KeyId, TenantId},
+    domain::{KeyId, TenantId, session::Source},
 };
 
 /// A key that may be used now.
@@ -16,6 +19,8 @@ pub struct LiveKey {
     pub key: KeyId,
     pub name: String,
     pub scopes: Vec<String>,
+    /// Of the sessions that it makes.
+    pub source: Source,
     /// Its organization may do nothing for now.
     pub is_suspended: bool,
 }
@@ -28,6 +33,7 @@ pub struct Key {
     /// Its last characters.
     pub hint: String,
     pub scopes: Vec<String>,
+    pub source: Source,
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
     /// To within `KEY_USE_INTERVAL`.
@@ -45,6 +51,7 @@ pub struct NewKey<'a> {
     pub secret: &'a str,
     pub name: &'a str,
     pub scopes: &'a [String],
+    pub source: Source,
     pub expires_at: Option<Timestamp>,
 }
 
@@ -54,6 +61,7 @@ struct Row {
     key_id: Uuid,
     name: String,
     scopes: Vec<String>,
+    source: String,
     is_suspended: bool,
 }
 
@@ -63,6 +71,7 @@ struct KeyRow {
     name: String,
     hint: String,
     scopes: Vec<String>,
+    source: String,
     expires_at: Option<Timestamp>,
     revoked_at: Option<Timestamp>,
     last_used_at: Option<Timestamp>,
@@ -70,26 +79,29 @@ struct KeyRow {
     is_live: bool,
 }
 
-impl From<KeyRow> for Key {
-    fn from(row: KeyRow) -> Self {
-        Self {
+impl TryFrom<KeyRow> for Key {
+    type Error = Error;
+
+    fn try_from(row: KeyRow) -> Result<Self> {
+        Ok(Self {
             id: Id::from_uuid(row.key_id),
             name: row.name,
             hint: row.hint,
             scopes: row.scopes,
+            source: from_word(&row.source)?,
             expires_at: row.expires_at,
             revoked_at: row.revoked_at,
             last_used_at: row.last_used_at,
             created_at: row.created_at,
             is_live: row.is_live,
-        }
+        })
     }
 }
 
 macro_rules! keys {
     ($rest:literal) => {
         concat!(
-            "select key_id, name, hint, scopes, expires_at, revoked_at, last_used_at, created_at,
+            "select key_id, name, hint, scopes, source, expires_at, revoked_at, last_used_at, created_at,
                     revoked_at is null and coalesce(expires_at > now(), true) as is_live
              from api_key
              where tenant_id = $1 ",
@@ -103,8 +115,8 @@ impl Tx {
     pub async fn insert_key(&mut self, master: &MasterKey, new: &NewKey<'_>) -> Result<()> {
         let tenant = self.tenant.uuid();
         sqlx::query(
-            "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at)
-             values ($1, $2, $3, $4, $5, $6, $7)",
+            "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at, source)
+             values ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
         .bind(tenant)
         .bind(new.key.uuid())
@@ -113,6 +125,7 @@ impl Tx {
         .bind(crate::base::key::hint(new.secret))
         .bind(new.scopes)
         .bind(new.expires_at)
+        .bind(word(&new.source))
         .execute(self.connection())
         .await?;
         Ok(())
@@ -128,7 +141,7 @@ impl Tx {
                 .bind(limit)
                 .fetch_all(self.connection())
                 .await?;
-        Ok(rows.into_iter().map(Key::from).collect())
+        rows.into_iter().map(Key::try_from).collect()
     }
 
     /// One key.
@@ -139,7 +152,7 @@ impl Tx {
             .bind(key.uuid())
             .fetch_one(self.connection())
             .await?;
-        Ok(row.into())
+        row.try_into()
     }
 
     /// One key, locked until the transaction ends: it is replaced or revoked once.
@@ -150,7 +163,7 @@ impl Tx {
             .bind(key.uuid())
             .fetch_one(self.connection())
             .await?;
-        Ok(row.into())
+        row.try_into()
     }
 
     /// Lets a key end after `seconds`, or earlier where it already had an end.
@@ -185,8 +198,8 @@ impl Store {
     /// Stores a key's hash. Idempotent: the same secret again changes nothing.
     pub async fn create_key(&self, new: NewKey<'_>) -> Result<()> {
         sqlx::query(
-            "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at)
-             values ($1, $2, $3, $4, $5, $6, $7)
+            "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at, source)
+             values ($1, $2, $3, $4, $5, $6, $7, $8)
              on conflict (hash) do nothing",
         )
         .bind(new.tenant.uuid())
@@ -196,6 +209,7 @@ impl Store {
         .bind(crate::base::key::hint(new.secret))
         .bind(new.scopes)
         .bind(new.expires_at)
+        .bind(word(&new.source))
         .execute(&self.system)
         .await?;
         Ok(())
@@ -208,7 +222,7 @@ impl Store {
     pub async fn find_key(&self, secret: &str) -> Result<Option<LiveKey>> {
         let row: Option<Row> = sqlx::query_as(
             "with found as (
-                select k.tenant_id, k.key_id, k.name, k.scopes, k.last_used_at, t.suspended_at is not null as is_suspended
+                select k.tenant_id, k.key_id, k.name, k.scopes, k.source, k.last_used_at, t.suspended_at is not null as is_suspended
                 from api_key k
                 join tenant t using (tenant_id)
                 where k.hash = $1
@@ -222,19 +236,23 @@ impl Store {
                   and k.key_id = f.key_id
                   and (f.last_used_at is null or f.last_used_at < now() - $2 * interval '1 second')
              )
-             select tenant_id, key_id, name, scopes, is_suspended from found",
+             select tenant_id, key_id, name, scopes, source, is_suspended from found",
         )
         .bind(self.master.fingerprint(secret).as_slice())
         .bind(KEY_USE_INTERVAL.as_secs_f64())
         .fetch_optional(&self.system)
         .await?;
-        Ok(row.map(|row| LiveKey {
-            tenant: Id::from_uuid(row.tenant_id),
-            key: Id::from_uuid(row.key_id),
-            name: row.name,
-            scopes: row.scopes,
-            is_suspended: row.is_suspended,
-        }))
+        let key = |row: Row| {
+            Ok(LiveKey {
+                tenant: Id::from_uuid(row.tenant_id),
+                key: Id::from_uuid(row.key_id),
+                name: row.name,
+                scopes: row.scopes,
+                source: from_word(&row.source)?,
+                is_suspended: row.is_suspended,
+            })
+        };
+        row.map(key).transpose()
     }
 
     /// Ends a key at once; other processes notice within `KEY_CACHE_TTL`.

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     base::Id,
     domain::{
-        AgentId, TenantId,
-        spend::{SpendCaps, Spent, Standing, Verdict, judge},
+        AgentId, SessionId, TenantId,
+        spend::{Spend, SpendCaps, Spent, Standing, Verdict, judge},
     },
 };
 
@@ -49,7 +49,8 @@ fn caps(text: Option<&str>) -> Result<SpendCaps> {
 }
 
 // Days by the primary key of `usage_day`. A promise counts while its lease holds; $3 is
-// the session that asks, whose older promise is replaced.
+// the session that asks and $4 its command, none for a model call: an older promise to
+// the same is replaced.
 const STANDINGS: &str = "
 with spent as (
     select coalesce(sum(micros) filter (where age < 1), 0)::bigint as organization_1,
@@ -67,13 +68,24 @@ with spent as (
 ), reserved as (
     select coalesce(sum(r.micros), 0)::bigint as organization_reserved,
            coalesce(sum(r.micros) filter (where r.agent_id = $2), 0)::bigint as agent_reserved
-    from reservation r
-    join session s on s.tenant_id = r.tenant_id and s.session_id = r.session_id and s.epoch = r.epoch
-    join job j on j.tenant_id = r.tenant_id and j.session_id = r.session_id and j.kind = 'turn'
-    where r.tenant_id = $1
-      and r.session_id is distinct from $3
-      and j.worker_id is not null
-      and j.ready_at > now()
+    from (
+        select session_id, agent_id, epoch, micros
+        from reservation
+        where tenant_id = $1 and ($4::text is not null or session_id is distinct from $3)
+        union all
+        select session_id, agent_id, epoch, micros
+        from exec_reservation
+        where tenant_id = $1 and (session_id is distinct from $3 or call_id is distinct from $4)
+    ) r
+    join session s on s.tenant_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
+    where exists (
+        select from job j
+        where j.tenant_id = $1
+          and j.session_id = r.session_id
+          and j.kind in ('turn', 'operate')
+          and j.worker_id is not null
+          and j.ready_at > now()
+    )
 )
 select o.spend_caps::text as organization_caps, g.spend_caps::text as agent_caps, o.balance_micros, spent.*, reserved.*
 from (values ($1::uuid, $2::uuid)) as wanted (tenant_id, agent_id)
@@ -82,16 +94,25 @@ left join agent g on g.tenant_id = wanted.tenant_id and g.agent_id = wanted.agen
 cross join spent
 cross join reserved";
 
+/// Who asks for a promise.
+#[derive(Clone, Copy)]
+struct Asker<'a> {
+    session: SessionId,
+    /// The command that it is for; none for a model call.
+    call: Option<&'a str>,
+}
+
 async fn standings(
     connection: &mut PgConnection,
     tenant: TenantId,
     agent: Option<AgentId>,
-    asker: Option<Uuid>,
+    asker: Option<Asker<'_>>,
 ) -> Result<Standings> {
     let row: Row = sqlx::query_as(STANDINGS)
         .bind(tenant.uuid())
         .bind(agent.map(Id::uuid))
-        .bind(asker)
+        .bind(asker.map(|asker| asker.session.uuid()))
+        .bind(asker.and_then(|asker| asker.call))
         .fetch_one(connection)
         .await?;
     let spent = |days: [i64; 3]| {
@@ -120,12 +141,16 @@ impl Store {
         standings(&mut connection, tenant, agent, None).await
     }
 
-    /// Promises `micros` to the next call of a leased turn, if that may be spent.
-    /// `None` when the fence does not hold.
+    /// Promises `micros` to the next model call of a leased turn, if that may be spent; to
+    /// the command `call` where that is named, until [`Store::release_exec`].
+    ///
+    /// `close` of the verdict are caps that nobody was warned of yet. `None` when the
+    /// fence does not hold.
     pub async fn reserve(
         &self,
         fence: Fence,
-        agent: AgentId,
+        agent: Option<AgentId>,
+        call: Option<&str>,
         micros: Option<u64>,
     ) -> Result<Option<Verdict>> {
         let mut tx = self.system.begin().await?;
@@ -134,33 +159,49 @@ impl Store {
             .bind(format!("spend/{}", fence.tenant))
             .execute(&mut *tx)
             .await?;
-        let now = standings(&mut tx, fence.tenant, Some(agent), Some(fence.session.uuid())).await?;
+        let asker = Asker { session: fence.session, call };
+        let now = standings(&mut tx, fence.tenant, agent, Some(asker)).await?;
         let verdict = match (judge(&now.organization, &now.agent, now.balance), micros) {
             (Verdict::Granted { .. }, None) => Verdict::Unpriced,
+            (Verdict::Granted { close }, Some(micros)) => {
+                if !promise(&mut tx, fence, agent, call, micros).await? {
+                    return Ok(None);
+                }
+                let mut new = Vec::new();
+                for spend in close {
+                    if is_first_to_say(&mut tx, fence.tenant, agent, "warning", &spend).await? {
+                        new.push(spend);
+                    }
+                }
+                Verdict::Granted { close: new }
+            }
             (verdict, _) => verdict,
         };
-        if matches!(verdict, Verdict::Granted { .. }) {
-            let done = sqlx::query(
-                "insert into reservation (tenant_id, session_id, agent_id, epoch, micros)
-                 select tenant_id, session_id, $4, $3, $5
-                 from session
-                 where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
-                 on conflict (tenant_id, session_id) do update set
-                    agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros",
-            )
-            .bind(fence.tenant.uuid())
-            .bind(fence.session.uuid())
-            .bind(fence.epoch)
-            .bind(agent.uuid())
-            .bind(count(micros.unwrap_or_default()))
-            .execute(&mut *tx)
-            .await?;
-            if done.rows_affected() == 0 {
-                return Ok(None);
-            }
-        }
         tx.commit().await?;
         Ok(Some(verdict))
+    }
+
+    /// Ends the promise to a command, after its cost is written.
+    pub async fn release_exec(&self, fence: Fence, call: &str) -> Result<()> {
+        sqlx::query("delete from exec_reservation where tenant_id = $1 and session_id = $2 and call_id = $3")
+            .bind(fence.tenant.uuid())
+            .bind(fence.session.uuid())
+            .bind(call)
+            .execute(&self.system)
+            .await?;
+        Ok(())
+    }
+
+    /// The cap that is spent, where nobody said so yet within its days.
+    pub async fn newly_exceeded(&self, tenant: TenantId, agent: Option<AgentId>) -> Result<Option<Spend>> {
+        let mut tx = self.system.begin().await?;
+        let now = standings(&mut tx, tenant, agent, None).await?;
+        let Verdict::Exceeded(spend) = judge(&now.organization, &now.agent, now.balance) else {
+            return Ok(None);
+        };
+        let is_first = is_first_to_say(&mut tx, tenant, agent, "exceeded", &spend).await?;
+        tx.commit().await?;
+        Ok(is_first.then_some(spend))
     }
 
     /// Sets what is left to an organization; `None` is without a bound.
@@ -199,6 +240,63 @@ impl Store {
         .await?;
         Ok(balance)
     }
+}
+
+/// Writes a promise down; false when the fence does not hold.
+async fn promise(
+    tx: &mut PgConnection,
+    fence: Fence,
+    agent: Option<AgentId>,
+    call: Option<&str>,
+    micros: u64,
+) -> Result<bool> {
+    let to_model = "insert into reservation (tenant_id, session_id, agent_id, epoch, micros)
+         select tenant_id, session_id, $4, $3, $5
+         from session
+         where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $6::text is null
+         on conflict (tenant_id, session_id) do update set
+            agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros";
+    let to_command = "insert into exec_reservation (tenant_id, session_id, call_id, agent_id, epoch, micros)
+         select tenant_id, session_id, $6, $4, $3, $5
+         from session
+         where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+         on conflict (tenant_id, session_id, call_id) do update set
+            epoch = excluded.epoch, micros = excluded.micros";
+    let done = sqlx::query(if call.is_some() { to_command } else { to_model })
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(agent.map(Id::uuid))
+        .bind(count(micros))
+        .bind(call)
+        .execute(tx)
+        .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+/// Whether nobody said this of the cap as it is, within the days that it sums.
+async fn is_first_to_say(
+    tx: &mut PgConnection,
+    tenant: TenantId,
+    agent: Option<AgentId>,
+    what: &str,
+    spend: &Spend,
+) -> Result<bool> {
+    let done = sqlx::query(
+        "insert into spend_said as s (tenant_id, agent_id, what, cap, allowed)
+         values ($1, $2, $3, $4, $5)
+         on conflict (tenant_id, agent_id, what, cap) do update set allowed = excluded.allowed, said_at = now()
+         where s.allowed <> excluded.allowed or s.said_at < now() - make_interval(days => $6)",
+    )
+    .bind(tenant.uuid())
+    .bind(agent.filter(|_| spend.is_of_agent()).map_or(Uuid::nil(), Id::uuid))
+    .bind(what)
+    .bind(spend.limit)
+    .bind(count(spend.allowed))
+    .bind(spend.days())
+    .execute(tx)
+    .await?;
+    Ok(done.rows_affected() > 0)
 }
 
 impl Tx {

@@ -51,7 +51,10 @@ impl Refused {
             Self::UnknownSession => Some("unknown_session"),
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
-            Self::Journal(journal::Error::Rejected(Rejection::BudgetExceeded(_))) => Some("budget_exceeded"),
+            Self::Journal(journal::Error::Rejected(
+                Rejection::BudgetExceeded(_) | Rejection::CapSpent(_),
+            )) => Some("budget_exceeded"),
+            Self::Journal(journal::Error::Rejected(Rejection::Unpaid)) => Some("payment_required"),
             Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
         }
     }

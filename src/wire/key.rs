@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::{
     base::limit::{KEY_OVERLAP_SECONDS, KEY_SCOPES_MAX, NAME_BYTES_MAX, WORD_BYTES_MAX},
-    domain::KeyId,
+    domain::{KeyId, session::Source},
 };
 
 /// An API key to create.
@@ -26,6 +26,34 @@ pub struct CreateKey {
     #[serde(default, with = "time::serde::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<OffsetDateTime>,
+    /// What the sessions have as their `source` that it makes.
+    #[garde(skip)]
+    #[serde(default)]
+    pub source: KeySource,
+}
+
+/// What a key is for: `cli` for people at a command line, `api` for programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeySource {
+    #[default]
+    Api,
+    Cli,
+}
+
+impl From<KeySource> for Source {
+    fn from(source: KeySource) -> Self {
+        match source {
+            KeySource::Api => Self::Api,
+            KeySource::Cli => Self::Cli,
+        }
+    }
+}
+
+impl From<Source> for KeySource {
+    fn from(source: Source) -> Self {
+        if source == Source::Cli { Self::Cli } else { Self::Api }
+    }
 }
 
 /// How a key is replaced.
@@ -47,6 +75,7 @@ pub struct KeyView {
     /// Its last characters, to tell keys apart.
     pub hint: String,
     pub scopes: Vec<String>,
+    pub source: KeySource,
     /// The key itself, in the answer that made it and never again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,

@@ -18,6 +18,7 @@ mod reap;
 mod rest;
 mod revisit;
 mod slot;
+mod spend;
 mod surroundings;
 mod sweep;
 mod traced;

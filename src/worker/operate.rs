@@ -7,7 +7,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use super::{
     Worker, archive,
@@ -26,11 +26,10 @@ use crate::{
         text,
     },
     domain::{
-        Actor, Body, Event, OperationId, Session,
+        Actor, Body, Cost, Event, OperationId, Session,
         event::Draft,
         operation::{Answer, Failure, Request},
         price::{BoxSize, Tariff},
-        spend::{Verdict, judge},
     },
     harness::ToolFault,
     journal::{Halted, Writer},
@@ -51,6 +50,9 @@ pub(super) struct Operator<'a> {
     pub tariff: Tariff,
     pub size: BoxSize,
     pub lease: watch::Receiver<State>,
+    /// Commands that something is promised to. Held while somebody looks whether a limit is
+    /// to be told of.
+    pub promised: Mutex<HashSet<OperationId>>,
 }
 
 /// Why nothing more can be served under this lease.
@@ -110,6 +112,7 @@ impl Worker {
             tariff: Tariff::of(model, account.prices.as_ref()),
             size,
             lease: lease.state(),
+            promised: Mutex::default(),
         };
         let mut wanted = lease.state();
         let outcome = tokio::select! {
@@ -216,10 +219,7 @@ impl Operator<'_> {
     async fn perform(&self, open: &Open) -> Result<Result<Answer, (Failure, String)>, Stopped> {
         let _use = self.hands.enter();
         let is_command = matches!(open.request, Request::Exec { .. });
-        if open.sandbox.is_none()
-            && is_command
-            && let Some(refused) = self.refused().await?
-        {
+        if let Some(refused) = self.reserve(open).await? {
             self.say_over(open, None).await?;
             return Ok(Err(refused));
         }
@@ -276,25 +276,6 @@ impl Operator<'_> {
     /// The box: as it is for what may have begun in it, else one that may be used for long.
     async fn attached(&self, has_begun: bool) -> Result<tool::Hands, ToolFault> {
         if has_begun { self.hands.attached().await } else { self.hands.ready().await }
-    }
-
-    /// What keeps a command from being run: what may be spent.
-    async fn refused(&self) -> Result<Option<(Failure, String)>, Stopped> {
-        let (tenant, agent) = (self.writer.fence().tenant, self.session.created.agent_id);
-        let store = &self.worker.store;
-        if !store.account(tenant, agent).await?.is_bound {
-            return Ok(None);
-        }
-        let now = store.standings_of(tenant, agent).await?;
-        Ok(match judge(&now.organization, &now.agent, now.balance) {
-            Verdict::Exceeded(spend) => {
-                Some((Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit)))
-            }
-            Verdict::Unpaid => {
-                Some((Failure::PaymentRequired, "the organization's balance is used up".to_owned()))
-            }
-            Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => None,
-        })
     }
 
     async fn attempt(&self, open: &Open, hands: &tool::Hands) -> Result<Result<Answer, Fault>, Stopped> {
@@ -372,7 +353,7 @@ impl Operator<'_> {
             |body: &Body| matches!(body, Body::ExecCompleted { exec_id, .. } if *exec_id == Some(open.id));
         let may_be_said = open.sandbox.is_some() || exit.is_none();
         if may_be_said && self.has_said(said).await? {
-            return Ok(());
+            return self.spent(open, Cost::default()).await;
         }
         let summary = exit.map_or(String::new(), |(_, stdout, stderr)| {
             let all = format!("{stdout}{stderr}");
@@ -393,7 +374,8 @@ impl Operator<'_> {
             cpu_micros: cost.sandbox_cpu_micros,
             memory_micros: cost.sandbox_memory_micros,
         };
-        self.say(Actor::system(), body).await
+        self.say(Actor::system(), body).await?;
+        self.spent(open, cost).await
     }
 
     async fn say_written(&self, open: &Open, path: &str, bytes: u64) -> Result<(), Stopped> {
@@ -407,12 +389,12 @@ impl Operator<'_> {
     }
 
     /// Whether whoever began an operation has written that; asked only where another did.
-    async fn has_said(&self, said: impl Fn(&Body) -> bool) -> Result<bool, Stopped> {
+    pub(super) async fn has_said(&self, said: impl Fn(&Body) -> bool) -> Result<bool, Stopped> {
         let log: Vec<Event> = self.writer.log().await.map_err(|error| Stopped::Away(error.to_string()))?;
         Ok(log.iter().any(|event| said(&event.draft.body)))
     }
 
-    async fn say(&self, actor: Actor, body: Body) -> Result<(), Stopped> {
+    pub(super) async fn say(&self, actor: Actor, body: Body) -> Result<(), Stopped> {
         let draft = Draft {
             id: self.worker.journal.origin().id(),
             actor,

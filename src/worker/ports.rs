@@ -133,7 +133,7 @@ impl harness::Journal for LeasedJournal {
         if !self.writer.spend_is_bound(agent).await.map_err(away)? {
             return Ok(granted);
         }
-        self.writer.reserve(agent, most()).await.map_err(halt)
+        self.writer.reserve(Some(agent), None, most()).await.map_err(halt)
     }
 }
 

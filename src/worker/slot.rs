@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use super::{
     Worker,
@@ -220,6 +220,7 @@ async fn run_turn(
         tariff: turn.tariff.clone(),
         size: turn.size,
         lease: lease.state(),
+        promised: Mutex::default(),
     };
     let tools = TracedTools(&leased);
     let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet), is_free);

@@ -1,4 +1,5 @@
-//! The net under the queue: sessions that should move and that nobody would find.
+//! The net under the queue: sessions that should move and that nobody would find; and
+//! what is written for an organization that is gone already.
 //!
 //! Every wake is enqueued in the transaction of its cause, so the sweep finds nothing
 //! while the service is healthy; what it finds is put right and said.
@@ -30,6 +31,9 @@ impl Worker {
                 self.hints.send(Hint::Job);
             }
             Err(error) => tracing::warn!(%error, "forgotten sessions could not be looked for"),
+        }
+        if let Err(error) = self.store.purge_deleted_tenants().await {
+            tracing::warn!(%error, "deleted organizations could not be purged again");
         }
         match self.store.sessions_overdue().await {
             Ok(0) | Err(_) => {}

@@ -124,6 +124,43 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn what_is_written_just_after_a_deletion_goes_too() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let stranger = service.caller(&ground.organization("strangers").await);
+    let id = stranger.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
+    run(&ground, &["delete-org", &id, "--confirm", &id]);
+    let mut superuser = ground.database.superuser().await;
+    let tenant = id.parse::<TenantId>().expect("an id").uuid();
+    // As of a process that still knows the key, or a request that was under way.
+    let sql =
+        "insert into idempotency (tenant_id, scope, key, fingerprint) values ($1, 'header', 'late', '')";
+    sqlx::query(sql).bind(tenant).execute(&mut superuser).await.expect("a row");
+    let begun = Instant::now();
+    let left = async |superuser: &mut sqlx::PgConnection| -> i64 {
+        let sql = "select count(*) from idempotency where tenant_id = $1";
+        sqlx::query_scalar(sql).bind(tenant).fetch_one(superuser).await.expect("a count")
+    };
+    while left(&mut superuser).await > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is there for good");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Once nothing can be under way any more, that was the last time.
+    let sql = "update tenant set deleted_at = now() - interval '1 hour' where tenant_id = $1";
+    sqlx::query(sql).bind(tenant).execute(&mut superuser).await.expect("an update");
+    let begun = Instant::now();
+    loop {
+        let sql = "select purged_at is not null from tenant where tenant_id = $1";
+        if sqlx::query_scalar(sql).bind(tenant).fetch_one(&mut superuser).await.expect("the row") {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is purged for ever");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    service.stop().await;
+}
+
+#[tokio::test]
 async fn the_master_key_is_replaced_while_the_service_runs() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;

@@ -98,6 +98,12 @@ pub enum Rejection {
     /// A limit of the session is used up; its name.
     #[error("the session's limit `{0}` is used up; raise it to go on")]
     BudgetExceeded(&'static str),
+    /// A cap on what may be spent is used up; its name.
+    #[error("the cap `{0}` is spent; raise it, or wait until its days are over")]
+    CapSpent(&'static str),
+    /// The organization has nothing left to spend.
+    #[error("the organization's balance is used up; top it up to go on")]
+    Unpaid,
 }
 
 /// The events of a command, in order; none when it changes nothing.

@@ -82,6 +82,8 @@ pub async fn create(
     if let Some(Outcome::Failed { code, message }) = &seen.answer
         && let Some(refused) = unpaid(*code, message)
     {
+        // It was spent between the door and the sandbox: the key may be used again.
+        once.forget(&app, caller.tenant).await?;
         return Err(refused);
     }
     let view = exec(seen)?;

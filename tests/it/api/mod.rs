@@ -27,6 +27,7 @@ mod whole;
 use serde_json::{Value, json};
 use sojourn::{
     base::{Origin, seal::MasterKey},
+    domain::session::Source,
     store::{Store, key::NewKey, pool::PoolSizes},
 };
 
@@ -70,8 +71,15 @@ impl World {
         let secret = sojourn::base::key::generate(&origin);
         let scopes: Vec<_> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
         let expires_at = life_seconds.map(|seconds| origin.now() + time::Duration::seconds(seconds));
-        let new =
-            NewKey { tenant, key: origin.id(), secret: &secret, name: "test", scopes: &scopes, expires_at };
+        let new = NewKey {
+            tenant,
+            key: origin.id(),
+            secret: &secret,
+            name: "test",
+            scopes: &scopes,
+            source: Source::Api,
+            expires_at,
+        };
         self.store.create_key(new).await.expect("a key");
         self.service.caller(&secret)
     }

@@ -75,6 +75,14 @@ async fn who_made_and_who_stopped_a_session_is_told_by_their_keys() {
         let error = owner.post("/sessions", json!({ "agent": agent, claim: "cron" })).await.error(400);
         assert_eq!(error["param"], claim);
     }
+    let named = owner.request(reqwest::Method::POST, "/sessions").header("User-Agent", "sojourn-cli/9");
+    let named = crate::support::service::send(named.json(&json!({ "agent": agent }))).await.ok();
+    assert_eq!(named["session"]["source"], "api");
+    let key = json!({ "name": "for people", "scopes": ["*"], "source": "cli" });
+    let key = owner.post("/keys", key).await.ok();
+    let person = scene.service.caller(key["key"].as_str().expect("a key"));
+    let typed = person.post("/sessions", json!({ "agent": agent })).await.ok();
+    assert_eq!((&key["source"], &typed["session"]["source"]), (&json!("cli"), &json!("cli")));
     let canceled = owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
     assert_eq!((&canceled["exit_status"], &canceled["stopped"]["by"]), (&json!("cancelled"), &made["actor"]));
     let archived = owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();

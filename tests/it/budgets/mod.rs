@@ -1,6 +1,7 @@
 //! Money: what a session costs, and what stops it from costing more.
 
 mod cost;
+mod direct;
 mod exit;
 mod limits;
 mod operator;

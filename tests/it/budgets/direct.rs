@@ -1,0 +1,133 @@
+//! Commands that callers run themselves: refused, promised, warned of, paid.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::Operator;
+use crate::{
+    support::service::{Answer, Caller, send},
+    turns::{Scene, assert_sound, log, of, session},
+};
+
+/// Boxes at a micro-dollar a millisecond: two processors, and memory for nothing.
+fn a_micro_a_millisecond() -> Value {
+    json!({ "version": "boxes", "sandbox": { "cpu_hour": 1_800_000, "gib_hour": 0 } })
+}
+
+async fn exec(caller: &Caller, session: &str, body: &Value, key: Option<&str>) -> Answer {
+    let request = caller.request(Method::POST, &format!("/sessions/{session}/exec"));
+    let request = key.iter().fold(request, |request, key| request.header("Idempotency-Key", *key));
+    send(request.json(body)).await
+}
+
+async fn priced() -> (Scene, Operator) {
+    let scene = Scene::open(&[]).await;
+    let operator = Operator::of(&scene.ground, &scene.owner).await;
+    operator.price(a_micro_a_millisecond()).await;
+    (scene, operator)
+}
+
+/// A session with or without an agent; returns its id.
+async fn open(owner: &Caller, body: Value) -> String {
+    owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+fn told<'a>(log: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    of(log, kind).into_iter().map(|event| &event["body"]).collect()
+}
+
+#[tokio::test]
+async fn a_command_that_nobody_can_pay_for_leaves_nothing() {
+    let (scene, operator) = priced().await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let id = open(owner, json!({ "agent": agent })).await;
+    let sleep = json!({ "command": "sleep 0.1", "timeout_seconds": 1 });
+    operator.store.set_balance(operator.tenant, Some(0)).await.expect("a balance");
+    let before = log(owner, &id).await.len();
+    let refused = exec(owner, &id, &sleep, Some("one")).await.error(402);
+    assert_eq!(
+        (&refused["type"], &refused["code"]),
+        (&json!("payment_required"), &json!("payment_required"))
+    );
+    assert_eq!(log(owner, &id).await.len(), before);
+    operator.store.top_up(operator.tenant, 1_000_000).await.expect("a balance");
+    let ran = exec(owner, &id, &sleep, Some("one")).await;
+    assert_eq!((ran.status, ran.headers.get("idempotency-replayed")), (StatusCode::OK, None));
+    let cost = session(owner, &id).await["usage"]["cost"]["total_micros"].as_u64().expect("a sum");
+    assert!(cost >= 100, "{cost}");
+
+    // The same of a cap, of the organization and of the agent.
+    for (path, limit) in
+        [("/budget".to_owned(), "organization_spend_1d"), (format!("/agents/{agent}"), "agent_spend_1d")]
+    {
+        owner.patch(&path, json!({ "spend_caps": { "days_1": cost } })).await.ok();
+        let refused = exec(owner, &id, &sleep, Some(limit)).await.error(402);
+        assert_eq!(refused["code"], "budget_exceeded");
+        assert!(refused["message"].as_str().is_some_and(|words| words.contains(limit)), "{refused}");
+        owner.patch(&path, json!({ "spend_caps": {} })).await.ok();
+        let ran = exec(owner, &id, &sleep, Some(limit)).await;
+        assert_eq!((ran.status, ran.headers.get("idempotency-replayed")), (StatusCode::OK, None));
+    }
+    let log = log(owner, &id).await;
+    assert_sound(&log);
+    assert_eq!((of(&log, "exec.started").len(), of(&log, "exec.completed").len()), (3, 3));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn limits_of_a_session_are_told_once_by_commands_too() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let id = open(owner, json!({ "limits": { "tool_calls": 5 } })).await;
+    let run = json!({ "command": "true" });
+    for _ in 0..3 {
+        exec(owner, &id, &run, None).await.ok();
+    }
+    assert!(told(&log(owner, &id).await, "limit.warning").is_empty());
+    for _ in 0..2 {
+        exec(owner, &id, &run, None).await.ok();
+    }
+    exec(owner, &id, &run, None).await.error(402);
+    let all = log(owner, &id).await;
+    assert_eq!(told(&all, "limit.warning"), [&json!({ "limit": "tool_calls", "used": 4, "allowed": 5 })]);
+    assert_eq!(told(&all, "limit.exceeded"), [&json!({ "limit": "tool_calls", "used": 5, "allowed": 5 })]);
+    assert_eq!(of(&all, "exec.completed").len(), 5);
+    // Of the limit as it is now, anew.
+    owner.patch(&format!("/sessions/{id}"), json!({ "limits": { "tool_calls": 6 } })).await.ok();
+    exec(owner, &id, &run, None).await.ok();
+    let all = log(owner, &id).await;
+    assert_eq!((told(&all, "limit.warning").len(), told(&all, "limit.exceeded").len()), (2, 2));
+    assert_sound(&all);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn commands_that_race_for_a_cap_overstep_it_by_one_at_most() {
+    const CAP: u64 = 2_500;
+    let (scene, _operator) = priced().await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    owner.patch("/budget", json!({ "spend_caps": { "days_7": CAP } })).await.ok();
+    // Two sessions, and in each more commands than the cap pays for. Each may run for one
+    // second, and does.
+    let ids = [open(owner, json!({ "agent": agent })).await, open(owner, json!({ "agent": agent })).await];
+    let second = json!({ "command": "sleep 1", "timeout_seconds": 1 });
+    let all = ids.iter().flat_map(|id| (0..4).map(|_| exec(owner, id, &second, None)));
+    let answers = futures::future::join_all(all).await;
+    let refused = answers.iter().filter(|answer| answer.status == StatusCode::PAYMENT_REQUIRED).count();
+    let ran = answers.iter().filter(|answer| answer.status == StatusCode::OK).count();
+    assert_eq!((ran, refused), (3, 5), "{answers:#?}");
+    let budget = owner.get("/budget").await.ok();
+    let spent = budget["spent"]["days_7"].as_u64().expect("a sum");
+    println!("8 commands, {ran} ran, {spent} of {CAP} micro-USD");
+    // A command is a little longer than its time: it is killed after that.
+    assert!((CAP..CAP + 1_500).contains(&spent), "{spent} of {CAP}");
+    assert_eq!(budget["reserved_micros"], 0);
+    // Of both sessions one told of the cap.
+    let logs = [log(owner, &ids[0]).await, log(owner, &ids[1]).await];
+    let of_all = |kind: &str| logs.iter().map(|log| told(log, kind).len()).sum::<usize>();
+    assert_eq!((of_all("limit.exceeded"), of_all("limit.warning") <= 1), (1, true));
+    logs.iter().for_each(|log| assert_sound(log));
+    scene.close().await;
+}
