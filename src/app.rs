@@ -16,16 +16,15 @@ use std::{
 
 use anyhow::{Context, bail};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    base::{ExposeSecret, Origin, SecretString, key, limit::NODE_SILENCE, seal::MasterKey},
+    base::{ExposeSecret, Origin, SecretString, limit::NODE_SILENCE, seal::MasterKey},
     blob::Blobs,
     config::{self, Role, Settings},
-    domain::{Actor, ActorKind, TenantId, session::Source},
+    domain::TenantId,
     http,
     journal::Journal,
     model::{self, Providers},
@@ -33,7 +32,7 @@ use crate::{
     queue::Queue,
     sandbox::{self, Sandbox},
     store::{
-        Store, Urls, audit::Act, embedded::Embedded, hint::Hints, job::Claimant, key::NewKey, migrate,
+        Store, Urls, embedded::Embedded, hint::Hints, job::Claimant, migrate, operator::Operator,
         pool::PoolSizes,
     },
     stream::Streams,
@@ -111,61 +110,24 @@ impl Record {
         Ok(())
     }
 
+    /// The operator, on this record.
+    pub fn operator(&self) -> Operator<'_> {
+        self.store.operator(&self.origin)
+    }
+
     /// Makes an organization with one key for everything; the key is shown once.
     pub async fn create_org(&self, name: &str) -> anyhow::Result<(TenantId, SecretString)> {
         let tenant: TenantId = self.origin.id();
-        self.store.create_tenant(tenant, name, &self.origin).await?;
-        let secret = key::generate(&self.origin);
-        self.grant(tenant, "first key", &secret).await?;
+        let secret = self.operator().create(tenant, name).await?;
         Ok((tenant, secret.into()))
-    }
-
-    /// Suspends an organization or lets it go on.
-    pub async fn suspend_org(&self, tenant: TenantId, is_suspended: bool) -> anyhow::Result<()> {
-        self.store.suspend_tenant(tenant, is_suspended).await?;
-        let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
-        self.remember(tenant, action, json!({})).await
-    }
-
-    /// Destroys everything that an organization has; only its audit log stays.
-    pub async fn delete_org(&self, tenant: TenantId) -> anyhow::Result<()> {
-        self.store.delete_tenant(tenant).await?;
-        self.remember(tenant, "organization.deleted", json!({})).await
     }
 
     /// Seals everything under the present master key; returns how many organizations
     /// were under the one before. Safe to repeat, and while processes with both run.
-    pub async fn rotate_master_key(&self) -> anyhow::Result<u64> {
-        let rewrapped = self.store.rewrap_data_keys(&self.origin).await?;
+    pub async fn rotate_master_key(&self) -> anyhow::Result<usize> {
+        let rewrapped = self.operator().rewrap().await?;
         migrate::replace_master_key(&self.owner_url, self.store.master(), &self.origin).await?;
         Ok(rewrapped)
-    }
-
-    /// Writes into an organization's audit log what the operator did to it.
-    pub async fn remember(
-        &self,
-        tenant: TenantId,
-        action: &'static str,
-        details: Value,
-    ) -> anyhow::Result<()> {
-        let actor = Actor { id: None, display: Some("operator".to_owned()), kind: ActorKind::Human };
-        let (id, target) = (self.origin.id(), Some(tenant.to_string()));
-        let act = Act { id, actor: &actor, action, target, details };
-        Ok(self.store.remember(tenant, &act).await?)
-    }
-
-    async fn grant(&self, tenant: TenantId, name: &str, secret: &str) -> anyhow::Result<()> {
-        let scopes = ["*".to_owned()];
-        let new = NewKey {
-            tenant,
-            key: self.origin.id(),
-            secret,
-            name,
-            scopes: &scopes,
-            source: Source::Api,
-            expires_at: None,
-        };
-        Ok(self.store.create_key(new).await?)
     }
 
     /// The first organization, made when there is none, with the keys that the
@@ -181,7 +143,7 @@ impl Record {
             }
         };
         if let Some(secret) = &settings.bootstrap_api_key {
-            self.grant(tenant, "bootstrap key", secret).await?;
+            self.operator().grant(tenant, "bootstrap key", secret).await?;
             return Ok(Some(secret.clone().into()));
         }
         match fs::read_to_string(&file) {
@@ -333,6 +295,7 @@ impl Parts {
             models: tenant_client(settings.allow_private_models),
             scripted: settings.scripted,
             requests_per_second: settings.requests_per_second,
+            operator_key: settings.operator_key.clone(),
         })
     }
 

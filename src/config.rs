@@ -121,6 +121,10 @@ pub struct Settings {
     #[arg(long, default_value_t = 900_000, env = "SOJOURN_BOX_HIBERNATE_MS", value_name = "MILLISECONDS")]
     pub box_hibernate_ms: u64,
 
+    /// Key of the API for operators (/v3/admin), 32 characters or more; nobody may use it when absent
+    #[arg(long, env = "SOJOURN_OPERATOR_KEY", hide_env_values = true, value_name = "KEY")]
+    pub operator_key: Option<String>,
+
     /// Play a first session when the database is empty: on or off
     #[arg(long, default_value = "on", env = "SOJOURN_FIRST_SESSION", value_name = "ON|OFF", value_parser = on_or_off,
         action = clap::ArgAction::Set)]
@@ -214,6 +218,9 @@ impl Settings {
         }
         if self.bootstrap_api_key.as_ref().is_some_and(|key| key.len() < 16) {
             problems.push("SOJOURN_BOOTSTRAP_API_KEY must have 16 or more characters".to_owned());
+        }
+        if self.operator_key.as_ref().is_some_and(|key| key.len() < 32) {
+            problems.push("SOJOURN_OPERATOR_KEY must have 32 or more characters".to_owned());
         }
         if !["2023-06-01", "2026-10-21"].contains(&self.anthropic_version.as_str()) {
             problems.push("SOJOURN_ANTHROPIC_VERSION must be 2023-06-01 or 2026-10-21".to_owned());

@@ -452,6 +452,10 @@ pub const LEFTOVER_AFTER: Duration = Duration::from_secs(60);
 /// How long after its deletion an organization is purged again and again: longer than a
 /// key is remembered and a request may take.
 pub const PURGE_AGAIN_FOR: Duration = Duration::from_secs(60);
+/// Turns of one organization that an operator may let run at once.
+pub const ORGANIZATION_TURNS_MAX: i32 = 100_000;
+/// Most that one organization may weigh against another.
+pub const ORGANIZATION_WEIGHT_MAX: i32 = 100;
 /// Rows that one round of housekeeping removes.
 pub const HOUSEKEEPING_BATCH: i64 = 1_000;
 /// Tries to get an answer out of a box before it is given up.

@@ -4,13 +4,12 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use serde_json::json;
 
 use crate::{
     app::Record,
     config::Database,
     domain::{TenantId, price::PriceList},
-    store::pool::PoolSizes,
+    store::{self, pool::PoolSizes},
 };
 
 #[derive(Debug, Subcommand)]
@@ -48,13 +47,13 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
     match account {
         Account::TopUp { org, micros, database } => {
             let record = open(&database).await?;
-            let done = top_up(&record, org, micros).await;
+            let done = record.operator().top_up(org, micros).await;
             record.close().await?;
             eprintln!("{org} has {} micro-USD left", known(org, done)?);
         }
         Account::Unlimited { org, database } => {
             let record = open(&database).await?;
-            let done = unbind(&record, org).await;
+            let done = record.operator().set_balance(org, None).await;
             record.close().await?;
             known(org, done)?;
             eprintln!("{org} has no bound but its caps");
@@ -62,7 +61,7 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
         Account::SetPrices { org, file, database } => {
             let prices = file.map(|file| read(&file)).transpose()?;
             let record = open(&database).await?;
-            let done = set_prices(&record, org, prices.as_ref()).await;
+            let done = record.operator().set_prices(org, prices.as_ref()).await;
             record.close().await?;
             known(org, done)?;
             let version = prices.map_or_else(|| PriceList::bundled().version.clone(), |list| list.version);
@@ -72,25 +71,7 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn top_up(record: &Record, org: TenantId, micros: i64) -> anyhow::Result<i64> {
-    let left = record.store.top_up(org, micros).await?;
-    let details = json!({ "added_micros": micros, "balance_micros": left });
-    record.remember(org, "balance.changed", details).await?;
-    Ok(left)
-}
-
-async fn unbind(record: &Record, org: TenantId) -> anyhow::Result<()> {
-    record.store.set_balance(org, None).await?;
-    record.remember(org, "balance.changed", json!({ "balance_micros": null })).await
-}
-
-async fn set_prices(record: &Record, org: TenantId, prices: Option<&PriceList>) -> anyhow::Result<()> {
-    record.store.set_prices(org, prices).await?;
-    let version = prices.map(|list| &list.version);
-    record.remember(org, "prices.changed", json!({ "version": version })).await
-}
-
-fn known<T>(org: TenantId, done: anyhow::Result<T>) -> anyhow::Result<T> {
+fn known<T>(org: TenantId, done: store::Result<T>) -> anyhow::Result<T> {
     done.with_context(|| format!("{org} was not changed; is there such an organization?"))
 }
 

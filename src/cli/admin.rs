@@ -8,7 +8,7 @@ use crate::{
     base::ExposeSecret,
     config::Database,
     domain::TenantId,
-    store::{pool::PoolSizes, tenant::Organization},
+    store::{pool::PoolSizes, tenant::Share},
 };
 
 /// What an operator may do.
@@ -30,6 +30,17 @@ pub(super) enum Admin {
     SuspendOrg(Named),
     /// Let a suspended organization go on
     ResumeOrg(Named),
+    /// Say how much of an organization may run at once
+    SetLimits {
+        #[command(flatten)]
+        named: Named,
+        /// Turns that may run at once; 0 is the deployment's own number
+        #[arg(long, value_name = "TURNS")]
+        concurrency: Option<u16>,
+        /// Turns that run for each one of an organization of weight 1, when both have work
+        #[arg(long, value_name = "1-100", value_parser = clap::value_parser!(i32).range(1..=100))]
+        weight: Option<i32>,
+    },
     /// Destroy everything that an organization has; only its audit log stays
     DeleteOrg {
         #[command(flatten)]
@@ -61,9 +72,10 @@ impl Admin {
             Self::CreateOrg { database, .. }
             | Self::ListOrgs { database }
             | Self::RotateMasterKey { database } => database,
-            Self::SuspendOrg(named) | Self::ResumeOrg(named) | Self::DeleteOrg { named, .. } => {
-                &named.database
-            }
+            Self::SuspendOrg(named)
+            | Self::ResumeOrg(named)
+            | Self::SetLimits { named, .. }
+            | Self::DeleteOrg { named, .. } => &named.database,
         }
     }
 }
@@ -86,22 +98,31 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
         }
         Admin::ListOrgs { .. } => {
             for organization in record.store.organizations().await? {
-                println!("{} {} {}", organization.id, state(&organization), organization.name);
+                println!("{} {} {}", organization.id, organization.state(), organization.name);
             }
         }
         Admin::SuspendOrg(named) => {
-            record.suspend_org(named.organization, true).await?;
+            record.operator().suspend(named.organization, true).await?;
             eprintln!("{} is suspended", named.organization);
         }
         Admin::ResumeOrg(named) => {
-            record.suspend_org(named.organization, false).await?;
+            record.operator().suspend(named.organization, false).await?;
             eprintln!("{} goes on", named.organization);
+        }
+        Admin::SetLimits { named, concurrency, weight } => {
+            let concurrency = concurrency.map(|turns| Some(i32::from(turns)).filter(|turns| *turns > 0));
+            let share = Share { concurrency, weight: *weight };
+            let now = record.operator().share(named.organization, share).await?;
+            let turns = now
+                .concurrency
+                .map_or("as many as the deployment allows".to_owned(), |turns| turns.to_string());
+            eprintln!("{}: {turns} turns at once, weight {}", named.organization, now.weight);
         }
         Admin::DeleteOrg { named, confirm } => {
             if named.organization != *confirm {
                 bail!("--confirm names another organization; nothing was deleted");
             }
-            record.delete_org(named.organization).await?;
+            record.operator().delete(named.organization).await?;
             eprintln!("{} is deleted; its blobs and boxes go with the next round of a worker", confirm);
         }
         Admin::RotateMasterKey { .. } => {
@@ -112,12 +133,4 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn state(organization: &Organization) -> &'static str {
-    match (organization.deleted_at, organization.suspended_at) {
-        (Some(_), _) => "deleted",
-        (None, Some(_)) => "suspended",
-        (None, None) => "active",
-    }
 }

@@ -73,6 +73,7 @@ impl Session {
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
             | Body::StepCompleted(_)
+            | Body::StepAborted(_)
             | Body::ToolCall { .. }
             | Body::ExecCompleted { .. }
             | Body::ToolResult { .. }

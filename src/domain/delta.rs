@@ -35,10 +35,13 @@ impl Delta {
         let mut delta = Self::default();
         for draft in drafts {
             delta.usage += Usage::of(draft);
-            delta.settles |=
-                matches!(draft.body, Body::StepCompleted(_) | Body::ErrorModel(_) | Body::TurnCompleted(_));
+            delta.settles |= matches!(
+                draft.body,
+                Body::StepCompleted(_) | Body::StepAborted(_) | Body::ErrorModel(_) | Body::TurnCompleted(_)
+            );
             match &draft.body {
                 Body::StepCompleted(step) => delta.model = Some(format!("{}/{}", step.provider, step.model)),
+                Body::StepAborted(step) => delta.model = Some(format!("{}/{}", step.provider, step.model)),
                 Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                     delta.start =
                         Some(Start { turn_id: *turn_id, input_to_seq: *input_to_seq, attempt: *attempt });

@@ -171,6 +171,9 @@ pub enum Body {
     /// A model call was answered. What the next request is built from; adds to usage.
     #[serde(rename = "step.completed")]
     StepCompleted(Box<StepCompleted>),
+    /// A model call ended without an answer; what it used adds to usage all the same.
+    #[serde(rename = "step.aborted")]
+    StepAborted(Box<StepAborted>),
     /// A tool is about to run. Written before it does.
     #[serde(rename = "tool.call")]
     ToolCall { call_id: String, tool: String, input: Value, args_summary: String, replay: Replay },
@@ -335,6 +338,39 @@ pub struct StepCompleted {
     pub duration_ms: u64,
 }
 
+/// A model call that ended without an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepAborted {
+    pub provider: String,
+    pub model: String,
+    pub reason: Aborted,
+    pub usage: Usage,
+    /// Somebody had to guess: the provider had not counted all of it yet.
+    pub estimated: bool,
+    /// What the call cost; null when no price list knew the model.
+    pub cost_micros: Option<u64>,
+    /// The version of the price list that knew it.
+    pub price_version: Option<String>,
+    pub attempt: i32,
+    pub duration_ms: u64,
+}
+
+/// Why a model call ended without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aborted {
+    /// A caller canceled the turn.
+    Canceled,
+    /// The turn's time was over.
+    Deadline,
+    /// Its worker was asked to stop; the next one makes it again.
+    Drained,
+    /// The provider failed after it had begun to answer.
+    Failed,
+    /// Its worker died; the next one makes it again.
+    WorkerLost,
+}
+
 /// Where a tool's result comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -432,6 +468,7 @@ impl Body {
             Self::AgentMessage { .. } => "agent.message",
             Self::AgentThinking { .. } => "agent.thinking",
             Self::StepCompleted(_) => "step.completed",
+            Self::StepAborted(_) => "step.aborted",
             Self::ToolCall { .. } => "tool.call",
             Self::ExecCompleted { .. } => "exec.completed",
             Self::ToolResult { .. } => "tool.result",
@@ -465,9 +502,11 @@ impl Body {
     pub fn level(&self) -> Level {
         match self {
             Self::UserMessage { .. } | Self::TurnCompleted(_) => Level::User,
-            Self::StepCompleted(_) | Self::ErrorModel(_) | Self::ErrorRuntime(_) | Self::ErrorTask(_) => {
-                Level::Internal
-            }
+            Self::StepCompleted(_)
+            | Self::StepAborted(_)
+            | Self::ErrorModel(_)
+            | Self::ErrorRuntime(_)
+            | Self::ErrorTask(_) => Level::Internal,
             Self::AgentMessage { .. }
             | Self::SessionCreated(_)
             | Self::SessionUpdated { .. }

@@ -50,6 +50,7 @@ impl Usage {
                 let says_nothing = step.cost_micros.is_none() && step.usage.cost.unpriced_steps == 0;
                 step.usage + cost(Cost { unpriced_steps: u64::from(says_nothing), ..Cost::default() })
             }
+            Body::StepAborted(step) => step.usage,
             Body::ToolCall { .. } => Self { tool_calls: 1, ..Self::default() },
             Body::TurnStarted { fee_micros, .. } => cost(Cost { fee_micros: *fee_micros, ..Cost::default() }),
             Body::ExecCompleted { exec_id, cpu_micros, memory_micros, .. } => Self {

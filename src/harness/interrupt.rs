@@ -16,7 +16,7 @@ use crate::{
     base::Timestamp,
     domain::{
         Actor,
-        event::{Body, Draft, Outcome},
+        event::{Aborted, Body, Draft, Outcome},
         session::Limits,
         tool::ToolCall,
         turn::YieldReason,
@@ -30,6 +30,18 @@ pub(super) enum Interrupt {
     Canceled,
     Deadline,
     Drained,
+}
+
+impl Interrupt {
+    /// Why a model call is over that it cuts off; none where nothing may be written.
+    pub(super) fn cuts(self) -> Option<Aborted> {
+        match self {
+            Self::Lost => None,
+            Self::Canceled => Some(Aborted::Canceled),
+            Self::Deadline => Some(Aborted::Deadline),
+            Self::Drained => Some(Aborted::Drained),
+        }
+    }
 }
 
 impl Run<'_> {
@@ -101,11 +113,17 @@ impl Run<'_> {
         std::future::pending().await
     }
 
-    /// Ends the turn for an interrupt: what was started is ended first.
-    pub(super) async fn give_up(&mut self, interrupt: Interrupt) -> Result<bool, Halt> {
+    /// Ends the turn for an interrupt, after the events `before`: what was started is ended
+    /// first.
+    pub(super) async fn give_up(&mut self, interrupt: Interrupt, before: Vec<Draft>) -> Result<bool, Halt> {
         let (reason, exceeded) = match interrupt {
             Interrupt::Lost => return Err(Halt::Stale),
-            Interrupt::Drained => return Err(Halt::Drained),
+            Interrupt::Drained => {
+                if !before.is_empty() {
+                    self.record(before).await?;
+                }
+                return Err(Halt::Drained);
+            }
             Interrupt::Canceled => (YieldReason::Canceled, None),
             Interrupt::Deadline => {
                 self.session = self.ports.journal.session().await?;
@@ -116,7 +134,9 @@ impl Run<'_> {
         let open = history::open_calls(&self.log, self.turn.id);
         // Together: each may take its time to die.
         join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
-        let results: Vec<_> = open.into_iter().map(|call| self.canceled_result(call, reason)).collect();
+        let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
+        let results = open.into_iter().map(|call| self.stopped_result(call, why));
+        let results = before.into_iter().chain(results).collect();
         match exceeded {
             Some(trip) => self.end_by(trip, results).await,
             None => self.end(reason, None, None, results).await,
@@ -157,8 +177,8 @@ impl Run<'_> {
         self.deadline().is_some_and(|deadline| self.ports.origin.now() >= deadline)
     }
 
-    fn canceled_result(&self, call: ToolCall, reason: YieldReason) -> Draft {
-        let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
+    /// What is told of a call that was stopped with its turn.
+    pub(super) fn stopped_result(&self, call: ToolCall, why: &str) -> Draft {
         let body = Body::ToolResult {
             call_id: call.call_id,
             tool: call.tool,

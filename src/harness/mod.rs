@@ -5,10 +5,12 @@
 //! do next is read from the log alone, so a turn that another worker began goes on
 //! where its log ends.
 
+mod aborted;
 pub mod history;
 mod interrupt;
 mod limits;
 mod next;
+mod spend;
 mod step;
 mod tools;
 pub mod turn;
@@ -47,6 +49,15 @@ pub trait Journal: Send + Sync {
     /// that for it until the append that tells of its end. `most` is asked only where
     /// something binds; it knows nothing of a model without a price.
     async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt>;
+    /// The same for a command of the tool call `call_id`, which may cost `most`, until
+    /// [`Journal::release_exec`].
+    async fn reserve_exec(&self, _call_id: &str, _most: u64) -> Result<Verdict, Halt> {
+        Ok(Verdict::Granted { close: Vec::new() })
+    }
+    /// Frees what was kept for commands, after their cost was recorded.
+    async fn release_exec(&self, _call_id: &str) -> Result<(), Halt> {
+        Ok(())
+    }
 }
 
 /// The tools of the session, with its sandbox behind them.
@@ -57,6 +68,9 @@ pub trait Tools: Send + Sync {
     /// Words for the model when a call cannot run as it is: an unknown tool,
     /// arguments that do not fit. Known without a box.
     fn refused(&self, call: &ToolCall) -> Option<String>;
+    /// The longest that a command may run which the call starts; `None` where it starts
+    /// none that costs anything.
+    fn longest(&self, call: &ToolCall) -> Option<Duration>;
     /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a
     /// command running; [`Tools::cancel`] ends it.
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;

@@ -2,22 +2,26 @@
 
 use std::time::Duration;
 
-use super::{Halt, limits, next::finish_of, tools::not_run, turn::Run};
+use super::{
+    Halt,
+    aborted::{Cut, Heard},
+    limits,
+    next::finish_of,
+    spend::PRICE_UNKNOWN,
+    tools::not_run,
+    turn::Run,
+};
 use crate::{
     base::{Timestamp, backoff::Backoff, limit},
     domain::{
         Actor, Cost, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
-        event::{Body, Draft, Failure, StepCompleted},
+        event::{Aborted, Body, Draft, Failure, StepCompleted},
         piece::Piece,
-        spend::{Spend, Verdict},
         tool::ToolCall,
     },
     model::{Delta, Fault},
 };
-
-/// The error of a turn whose cost is limited and whose model has no price.
-const PRICE_UNKNOWN: &str = "price_unknown";
 
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
@@ -32,6 +36,8 @@ impl<'a> Run<'a> {
         if steps > 0 || failures > 0 {
             // Limits may have changed since the last call: each asks the row.
             self.session = self.ports.journal.session().await?;
+            // Callers' commands count too, which the turn's own events do not tell of.
+            self.tally.session = self.session.usage;
         }
         let limits = self.session.created.limits;
         if let Some(trip) = limits::forbids_step(limits, &self.tally) {
@@ -46,12 +52,25 @@ impl<'a> Run<'a> {
         }
         let started = self.ports.origin.now();
         let step: StepId = self.ports.origin.id();
+        let mut heard = Heard::default();
         let mut tell = self.teller(step);
+        let mut hear = |delta: Delta| {
+            heard.take(&delta);
+            tell(delta);
+        };
         let answered = tokio::select! {
             biased; // an answer that is there is paid for
-            answered = self.turn.model.answer(&request, &mut tell) => answered,
+            answered = self.turn.model.answer(&request, &mut hear) => Ok(answered),
             // Dropping the call drops the connection: the provider stops.
-            interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => return self.give_up(interrupt).await,
+            interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => Err(interrupt),
+        };
+        let answered = match answered {
+            Ok(answered) => answered,
+            Err(interrupt) => {
+                let cut = interrupt.cuts().map(|reason| Cut { reason, heard, started });
+                let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, &request));
+                return self.give_up(interrupt, cut.into_iter().collect()).await;
+            }
         };
         match answered {
             Ok(answer) => {
@@ -66,51 +85,13 @@ impl<'a> Run<'a> {
                 self.record(drafts).await?;
                 self.stop_over_budget(asked_for).await
             }
-            Err(fault) => self.model_failed(fault, failures + 1).await,
+            Err(fault) => {
+                let heard = Some(heard).filter(Heard::is_anything);
+                let cut = heard.map(|heard| Cut { reason: Aborted::Failed, heard, started });
+                let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, &request));
+                self.model_failed(fault, failures + 1, cut).await
+            }
         }
-    }
-
-    /// Asks whether the call may be paid for. Returns whether the turn is over, when it
-    /// may not.
-    async fn reserve(&mut self, request: &ModelRequest) -> Result<Option<bool>, Halt> {
-        let tariff = &self.turn.tariff;
-        // As JSON it is a little longer than in any provider's words.
-        let most = || tariff.step_micros_max(serde_json::to_vec(request).ok()?.len(), request.max_tokens);
-        let ended = match self.ports.journal.reserve(&most).await? {
-            Verdict::Granted { close } => {
-                self.warn_of_spend(close).await?;
-                return Ok(None);
-            }
-            Verdict::Wait => return Err(Halt::Wait(limit::SPEND_WAIT)),
-            Verdict::Exceeded(Spend { limit, used, allowed }) => {
-                self.end_by(limits::budget(limit, used, allowed), Vec::new()).await?
-            }
-            Verdict::Unpaid => {
-                let words = "the organization's balance is used up; top it up and steer the session";
-                self.fail("payment_required", words.to_owned(), Vec::new()).await?
-            }
-            Verdict::Unpriced => {
-                self.fail(PRICE_UNKNOWN, self.no_price("what may be spent"), Vec::new()).await?
-            }
-        };
-        Ok(Some(ended))
-    }
-
-    /// Says that caps are close, each once in a session.
-    async fn warn_of_spend(&mut self, close: Vec<Spend>) -> Result<(), Halt> {
-        let new = close.into_iter().filter(|spend| !self.tally.has_warned(spend.limit, spend.allowed));
-        let warning = |spend: Spend| {
-            let Spend { limit, used, allowed } = spend;
-            self.draft(Body::LimitWarning { limit: limit.to_owned(), used, allowed }, Actor::system())
-        };
-        let warnings: Vec<_> = new.map(warning).collect();
-        if warnings.is_empty() { Ok(()) } else { self.record(warnings).await }
-    }
-
-    /// Why a call without a price is not made where something limits what it may cost.
-    fn no_price(&self, limit: &str) -> String {
-        let model = &self.turn.model_name;
-        format!("no price list knows {model}, so {limit} cannot be kept; see docs/budgets.md")
     }
 
     /// Ends the turn when its last answer used up a limit of the session: what that asked for is
@@ -128,7 +109,7 @@ impl<'a> Run<'a> {
         self.end_by(trip, results).await
     }
 
-    fn request(&self) -> ModelRequest {
+    pub(super) fn request(&self) -> ModelRequest {
         let wanted = self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT);
         let (limits, used) = (self.session.created.limits, self.session_usage());
         let tokens = limits::tokens_left(limits, used);
@@ -158,6 +139,7 @@ impl<'a> Run<'a> {
             let (block, is_thinking, text) = match delta {
                 Delta::Text { index, text } => (index, false, text),
                 Delta::Thinking { index, text } => (index, true, text),
+                Delta::Input { .. } | Delta::Used(_) => return,
             };
             journal.tell(Piece { session, turn, step, attempt, seq, block, is_thinking, text });
         }
@@ -220,7 +202,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn model_failed(&mut self, fault: Fault, failures: u32) -> Result<bool, Halt> {
+    async fn model_failed(&mut self, fault: Fault, failures: u32, cut: Option<Draft>) -> Result<bool, Halt> {
         let message = fault.to_string();
         let (code, retry_after) = match fault {
             Fault::Unavailable { retry_after, .. } => ("model_unavailable", Some(retry_after)),
@@ -235,10 +217,11 @@ impl<'a> Run<'a> {
         let retry_at = delay.map(|delay| self.ports.origin.now() + delay);
         let failure = Failure { code: code.to_owned(), message: message.clone(), retry_at };
         let failed = self.draft(Body::ErrorModel(failure), Actor::system());
+        let drafts = cut.into_iter().chain([failed]).collect();
         if retry_at.is_none() {
-            return self.fail(code, message, vec![failed]).await;
+            return self.fail(code, message, drafts).await;
         }
-        self.record(vec![failed]).await?;
+        self.record(drafts).await?;
         Ok(false)
     }
 
@@ -270,6 +253,6 @@ impl<'a> Run<'a> {
     }
 }
 
-fn millis(span: time::Duration) -> u64 {
+pub(super) fn millis(span: time::Duration) -> u64 {
     u64::try_from(span.whole_milliseconds()).unwrap_or_default()
 }

@@ -54,10 +54,13 @@ impl Run<'_> {
         // Read-only calls run together; whatever changes something runs alone.
         let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
         let batch = &calls[..together];
+        if let Some(ended) = self.reserve_execs(batch).await? {
+            return Ok(ended);
+        }
         let settled = tokio::select! {
             biased; // what ran is told, also when the turn ends now
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
-            interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => return self.give_up(interrupt).await,
+            interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => return self.give_up(interrupt, Vec::new()).await,
         };
         self.take_results(batch, settled).await
     }
@@ -81,6 +84,7 @@ impl Run<'_> {
         match unavailable {
             None => {
                 self.record(drafts).await?;
+                self.release_execs(batch).await?;
                 Ok(false)
             }
             Some(failed) => self.no_sandbox(batch, drafts, failed).await,

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use super::{
     Halt, Journal, Model, Signals, Tools,
+    aborted::{Cut, Heard},
     history::Conversation,
     limits::{self, Tally, Trip},
     next::{Finish, Next, next},
@@ -16,7 +17,7 @@ use crate::{
     domain::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
         conversation::ModelOptions,
-        event::{Body, Draft, Outcome, TurnCompleted},
+        event::{Aborted, Body, Draft, Outcome, TurnCompleted},
         price::{BoxSize, Tariff},
         turn::{TurnError, YieldReason},
     },
@@ -79,7 +80,7 @@ pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
     let mut run = Run::new(turn, ports, session, log);
     loop {
         let ended = match run.checkpoint().await? {
-            Some(interrupt) => run.give_up(interrupt).await?,
+            Some(interrupt) => run.give_up(interrupt, Vec::new()).await?,
             None => run.advance().await?,
         };
         if ended {
@@ -126,9 +127,22 @@ impl<'a> Run<'a> {
             // A turn that is taken over was paid for when it began.
             fee_micros: if resumed.is_none() { self.turn.tariff.fee.turn } else { 0 },
         };
+        let before = resumed.map(|turn| turn.attempt);
+        let lost = before.and_then(|attempt| self.lost_call(attempt));
         let started = self.draft(body, Actor::system());
-        self.record(vec![started]).await?;
+        self.record(lost.into_iter().chain([started]).collect()).await?;
         Ok(false)
+    }
+
+    /// The model call that the worker of an attempt before this one took with it: its
+    /// prompt was sent, what came back nobody knows.
+    fn lost_call(&self, attempt: i32) -> Option<Draft> {
+        let was_asking = matches!(next(&self.log[self.first..], self.turn.id, attempt), Next::Ask { .. });
+        was_asking.then(|| {
+            let (heard, started) = (Heard::default(), self.ports.origin.now());
+            let cut = Cut { reason: Aborted::WorkerLost, heard, started };
+            self.aborted(cut, attempt, &self.request())
+        })
     }
 
     /// Ends the turn as its last answer says, after the events `before`.

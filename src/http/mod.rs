@@ -3,6 +3,7 @@
 //! A handler holds no rule: what a session may do is `domain`'s to decide, through
 //! `journal`. It never waits on a worker. Our status codes exist only here.
 
+mod admin;
 mod agents;
 mod auth;
 mod body;
@@ -21,6 +22,7 @@ mod openapi;
 mod organization;
 mod page;
 mod path;
+mod patient;
 mod rate;
 mod schedules;
 mod serve;
@@ -47,6 +49,7 @@ pub use serve::serve;
 
 use crate::{
     base::limit::{ARCHIVES_MAX, HOOK_MESSAGES_PER_SECOND, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
+    base::seal::sha256,
     blob::Blobs,
     journal::Journal,
     model::ModelName,
@@ -75,6 +78,8 @@ struct Inner {
     hook_rates: rate::Rates,
     imports: tokio::sync::Semaphore,
     archives: tokio::sync::Semaphore,
+    /// SHA-256 of the operator's key.
+    operator: Option<[u8; 32]>,
 }
 
 /// What the composition root hands over.
@@ -89,6 +94,8 @@ pub struct Parts {
     pub scripted: bool,
     /// Requests that one key may make in a second.
     pub requests_per_second: u32,
+    /// Opens `/v3/admin`; nothing does without it.
+    pub operator_key: Option<String>,
 }
 
 impl App {
@@ -110,6 +117,7 @@ impl App {
             hook_rates: rate::Rates::new(HOOK_MESSAGES_PER_SECOND),
             imports: tokio::sync::Semaphore::new(IMPORTS_MAX),
             archives: tokio::sync::Semaphore::new(ARCHIVES_MAX),
+            operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
         }))
     }
 
@@ -194,6 +202,12 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::get, keys::revoke))
         .routes(routes!(keys::rotate))
+        .routes(routes!(admin::create, admin::list))
+        .routes(routes!(admin::get, admin::patch, admin::delete))
+        .routes(routes!(admin::suspend))
+        .routes(routes!(admin::resume))
+        .routes(routes!(admin::top_up, admin::set_balance))
+        .routes(routes!(admin::set_prices))
         .routes(routes!(organization::get, organization::patch))
         .routes(routes!(organization::audit))
         .routes(routes!(organization::export))
@@ -225,8 +239,16 @@ fn cors() -> CorsLayer {
             axum::http::Method::DELETE,
         ]))
         .allow_headers(AllowHeaders::list(
-            ["authorization", "content-type", "idempotency-key", "last-event-id", "x-api-key"]
-                .map(axum::http::HeaderName::from_static),
+            [
+                "authorization",
+                "content-type",
+                "idempotency-key",
+                "last-event-id",
+                "prefer",
+                "range",
+                "x-api-key",
+            ]
+            .map(axum::http::HeaderName::from_static),
         ))
         .expose_headers(
             [

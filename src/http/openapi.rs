@@ -1,11 +1,16 @@
 //! The description of the API, emitted from the routes themselves.
 
+mod refusals;
+
+use std::collections::BTreeMap;
+
 use utoipa::{
     IntoResponses, Modify, OpenApi, PartialSchema,
     openapi::{
         Header, Ref, RefOr, Required, Schema, SecurityRequirement,
+        content::ContentBuilder,
         path::{Operation, Parameter, ParameterBuilder, ParameterIn},
-        response::Response,
+        response::{Response, ResponseBuilder},
         schema::ArrayItems,
         security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
@@ -14,16 +19,16 @@ use utoipa::{
 use super::events::StreamMode;
 use crate::wire::{ErrorBody, ErrorType, error::ErrorDetail};
 
-/// What every operation may answer besides its success.
-#[derive(IntoResponses)]
-#[allow(dead_code)] // read by the derive only
-pub enum Errors {
-    /// The request was not done; `error.type` says why.
-    #[response(status = "4XX")]
-    Client(#[to_schema] ErrorBody),
-    /// The service could not do it; a 503 says when to try again.
-    #[response(status = "5XX")]
-    Server(#[to_schema] ErrorBody),
+/// What an operation may answer besides its success; which statuses these are, is known
+/// from what it takes.
+pub struct Errors;
+
+impl IntoResponses for Errors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
+        let response = ResponseBuilder::new().content("application/json", content).build();
+        BTreeMap::from([("ERROR".to_owned(), response.into())])
+    }
 }
 
 #[derive(OpenApi)]
@@ -48,6 +53,7 @@ pub enum Errors {
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "keys", description = "Who may call: API keys with scopes and an end."),
         (name = "organization", description = "Settings of the organization, and what was done to it."),
+        (name = "admin", description = "Organizations, for whoever runs the service; opened by the operator's key."),
         (name = "usage", description = "What was used, what it costs, and what may be spent."),
         (name = "service", description = "Whether the service is alive and ready."),
     ),
@@ -68,6 +74,11 @@ impl Modify for Security {
         components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
         let header = ApiKey::Header(ApiKeyValue::with_description("X-API-Key", "An API key."));
         components.add_security_scheme("api_key", SecurityScheme::ApiKey(header));
+        let operator = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The operator's key, SOJOURN_OPERATOR_KEY; no API key is accepted."))
+            .build();
+        components.add_security_scheme("operator", SecurityScheme::Http(operator));
         document.security = Some(vec![
             SecurityRequirement::new("bearer", Vec::<String>::new()),
             SecurityRequirement::new("api_key", Vec::<String>::new()),
@@ -125,28 +136,28 @@ pub fn description() -> utoipa::openapi::OpenApi {
         if is_post {
             operation.parameters.get_or_insert_default().push(idempotency_key().into());
         }
-        for (class, response) in &mut operation.responses.responses {
-            let RefOr::T(plain) = response else { continue };
-            match class.as_str() {
+        let answers = &mut operation.responses.responses;
+        for (class, response) in &mut *answers {
+            if let RefOr::T(plain) = response
+                && plain.description.is_empty()
+            {
+                plain.description = meaning(class).to_owned();
+            }
+        }
+        if let Some(RefOr::T(error)) = answers.remove("ERROR") {
+            for (status, name, description) in refusals::of(operation, path, method) {
                 // Said once: it is the same everywhere.
-                "4XX" | "5XX" => {
-                    let name = if class == "4XX" { "ClientError" } else { "ServerError" };
-                    for content in plain.content.values_mut() {
-                        if let RefOr::T(content) = content {
-                            content.schema = Some(Ref::from_schema_name("ErrorBody").into());
-                        }
-                    }
-                    let plain = std::mem::replace(response, Ref::from_response_name(name).into());
-                    components.responses.entry(name.to_owned()).or_insert(plain);
-                }
-                _ if plain.description.is_empty() => plain.description = meaning(class).to_owned(),
-                _ => {}
+                let one = || refusals::response(&error, description).into();
+                components.responses.entry(name.to_owned()).or_insert_with(one);
+                let place = Ref::from_response_name(name).into();
+                operation.responses.responses.insert(status.to_owned(), place);
             }
         }
     }
     document
 }
 
+/// What an operation does, as far as its answers and scopes depend on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Method {
     Read,

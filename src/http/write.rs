@@ -70,6 +70,11 @@ impl Once {
         Self { keys, target }
     }
 
+    /// The key that a caller named, if any.
+    pub fn key(&self) -> Option<&str> {
+        self.keys.first().map(String::as_str)
+    }
+
     /// Does `work` in one unit of work, at most once for each `Idempotency-Key`.
     ///
     /// # Errors

@@ -7,7 +7,8 @@ use metrics::{counter, histogram};
 
 use crate::{
     domain::{
-        event::{Body, Outcome, StepCompleted},
+        Usage,
+        event::{Body, Outcome},
         turn::YieldReason,
     },
     store::{column::word, event::Packed},
@@ -17,7 +18,12 @@ use crate::{
 pub(super) fn count(events: &[Packed]) {
     for event in events {
         match &event.draft.body {
-            Body::StepCompleted(step) => step_completed(step),
+            Body::StepCompleted(step) => {
+                let provider = provider(&step.provider);
+                histogram!("sojourn_model_seconds", "provider" => provider).record(seconds(step.duration_ms));
+                count_tokens(provider, &step.usage);
+            }
+            Body::StepAborted(step) => count_tokens(provider(&step.provider), &step.usage),
             Body::ErrorModel(failure) => {
                 counter!("sojourn_model_faults_total", "code" => failure.code.clone()).increment(1);
             }
@@ -41,14 +47,12 @@ pub(super) fn count(events: &[Packed]) {
     }
 }
 
-fn step_completed(step: &StepCompleted) {
-    let provider = provider(&step.provider);
-    histogram!("sojourn_model_seconds", "provider" => provider).record(seconds(step.duration_ms));
+fn count_tokens(provider: &'static str, usage: &Usage) {
     let kinds = [
-        ("input", step.usage.input_tokens),
-        ("output", step.usage.output_tokens),
-        ("cache_read", step.usage.cache_read_tokens),
-        ("cache_write", step.usage.cache_write_tokens),
+        ("input", usage.input_tokens),
+        ("output", usage.output_tokens),
+        ("cache_read", usage.cache_read_tokens),
+        ("cache_write", usage.cache_write_tokens),
     ];
     for (kind, tokens) in kinds {
         counter!("sojourn_model_tokens_total", "provider" => provider, "kind" => kind).increment(tokens);

@@ -1,17 +1,18 @@
 //! Tokens by rule of thumb, where nobody counted them.
 //!
-//! Called by `scripted`, which has no tokenizer, and by `openai` for servers that
-//! report no usage: the limit on tokens must hold for them too.
+//! Called by `scripted`, which has no tokenizer, by `openai` for servers that report no
+//! usage, and by the harness for calls that were cut off: the limit on tokens must hold
+//! for them too.
 
 use crate::domain::{Block, Message, conversation::ModelRequest};
 
 /// Four bytes a token: near the truth for English and code, high for the rest.
-pub(super) fn tokens(bytes: usize) -> u64 {
+pub fn tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }
 
 /// The input of one call, without writing it down.
-pub(super) fn input_tokens(request: &ModelRequest) -> u64 {
+pub fn input_tokens(request: &ModelRequest) -> u64 {
     let messages = request.history.iter().map(|message| match message {
         Message::User { text } => text.len(),
         Message::Assistant { blocks, .. } => said_bytes(blocks),

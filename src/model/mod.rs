@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::{Answer, conversation::ModelRequest};
+use crate::domain::{Answer, Usage, conversation::ModelRequest};
 
+pub use estimate::{input_tokens, tokens};
 pub use exchange::{Guard, Http, trusted_client};
 pub use registry::{Connection, ModelName, NoModel, Providers, Settings, encode};
 pub use scripted::SAMPLE;
@@ -47,6 +48,10 @@ pub enum Delta {
     Text { index: usize, text: String },
     /// More thinking of the block at `index`.
     Thinking { index: usize, text: String },
+    /// More of a tool call's input, which is told when it is whole.
+    Input { bytes: usize },
+    /// What the provider counted so far for this call; the last one holds.
+    Used(Usage),
 }
 
 /// Why a model call gave no answer, by what the caller will do.

@@ -195,9 +195,9 @@ impl Tx {
 }
 
 impl Store {
-    /// Stores a key's hash. Idempotent: the same secret again changes nothing.
-    pub async fn create_key(&self, new: NewKey<'_>) -> Result<()> {
-        sqlx::query(
+    /// Stores a key's hash; returns whether it is new. The same secret again changes nothing.
+    pub async fn create_key(&self, new: NewKey<'_>) -> Result<bool> {
+        let done = sqlx::query(
             "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at, source)
              values ($1, $2, $3, $4, $5, $6, $7, $8)
              on conflict (hash) do nothing",
@@ -212,7 +212,7 @@ impl Store {
         .bind(word(&new.source))
         .execute(&self.system)
         .await?;
-        Ok(())
+        Ok(done.rows_affected() > 0)
     }
 
     /// The live key behind a bearer secret; `None` when unknown, expired or revoked.

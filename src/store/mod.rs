@@ -28,6 +28,7 @@ pub mod node;
 pub mod notice;
 pub mod notify;
 pub mod operation;
+pub mod operator;
 pub mod outbox;
 pub mod pool;
 pub mod purge;

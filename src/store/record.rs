@@ -202,7 +202,7 @@ with s as (
       -- Nothing is written for a turn that is over, by whoever comes late.
       and ($5::uuid is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
     returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more, agent_id,
-              case when $37 then coalesce($38, agent_snapshot ->> 'model') end as model
+              case when $37 then coalesce($38, agent_snapshot ->> 'model', '') end as model
 ), appended as (
     insert into event (
         tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
@@ -248,7 +248,7 @@ with s as (
       and ($17 is not null or $19 is not null or $37)
 ), ",
     ledger!(
-        "select $1 as tenant_id, $2 as session_id, ($6 at time zone 'utc')::date as day, s.agent_id, s.model,
+        "select $1 as tenant_id, $2 as session_id, $6 as ts, s.agent_id, s.model,
            $26 as input_tokens, $27 as output_tokens, $28 as cache_write_tokens, $29 as cache_read_tokens,
            $30 as steps, $31 as tool_calls, $32 as model_micros, $33 as sandbox_cpu_micros,
            $34 as sandbox_memory_micros, $35 as fee_micros, $36 as unpriced_steps

@@ -48,23 +48,29 @@ fn caps(text: Option<&str>) -> Result<SpendCaps> {
     Ok(text.map(from_json).transpose()?.unwrap_or_default())
 }
 
-// Days by the primary key of `usage_day`. A promise counts while its lease holds; $3 is
+// Days by the primary key of `usage_day`, whole hours of them: the one that is not over,
+// and as many before it as the days have. A promise counts while its lease holds; $3 is
 // the session that asks and $4 its command, none for a model call: an older promise to
 // the same is replaced.
 const STANDINGS: &str = "
 with spent as (
-    select coalesce(sum(micros) filter (where age < 1), 0)::bigint as organization_1,
-           coalesce(sum(micros) filter (where age < 7), 0)::bigint as organization_7,
+    select coalesce(sum(micros) filter (where hours <= 24), 0)::bigint as organization_1,
+           coalesce(sum(micros) filter (where hours <= 168), 0)::bigint as organization_7,
            coalesce(sum(micros), 0)::bigint as organization_28,
-           coalesce(sum(micros) filter (where age < 1 and agent_id = $2), 0)::bigint as agent_1,
-           coalesce(sum(micros) filter (where age < 7 and agent_id = $2), 0)::bigint as agent_7,
+           coalesce(sum(micros) filter (where hours <= 24 and agent_id = $2), 0)::bigint as agent_1,
+           coalesce(sum(micros) filter (where hours <= 168 and agent_id = $2), 0)::bigint as agent_7,
            coalesce(sum(micros) filter (where agent_id = $2), 0)::bigint as agent_28
     from (
-        select agent_id, (now() at time zone 'utc')::date - day as age,
-               model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros as micros
-        from usage_day
-        where tenant_id = $1 and day > (now() at time zone 'utc')::date - 28
-    ) days
+        select agent_id, micros,
+               extract(epoch from date_trunc('hour', now() at time zone 'utc') - began) / 3600 as hours
+        from (
+            select agent_id, day + make_interval(hours => shard / 8) as began,
+                   model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros as micros
+            from usage_day
+            where tenant_id = $1 and day >= (now() at time zone 'utc')::date - 28
+        ) began
+    ) passed
+    where hours <= 672
 ), reserved as (
     select coalesce(sum(r.micros), 0)::bigint as organization_reserved,
            coalesce(sum(r.micros) filter (where r.agent_id = $2), 0)::bigint as agent_reserved
@@ -227,19 +233,23 @@ impl Store {
     /// # Errors
     /// `Conflict` when there is no such organization.
     pub async fn top_up(&self, tenant: TenantId, micros: i64) -> Result<i64> {
-        let (balance,): (i64,) = sqlx::query_as(
-            "insert into account as a (tenant_id, balance_micros)
-             values ($1, $2)
-             on conflict (tenant_id) do update set
-                balance_micros = coalesce(a.balance_micros, 0) + excluded.balance_micros, updated_at = now()
-             returning balance_micros",
-        )
-        .bind(tenant.uuid())
-        .bind(micros)
-        .fetch_one(&self.system)
-        .await?;
-        Ok(balance)
+        top_up(&mut *self.system.acquire().await?, tenant, micros).await
     }
+}
+
+async fn top_up(connection: &mut PgConnection, tenant: TenantId, micros: i64) -> Result<i64> {
+    let (balance,): (i64,) = sqlx::query_as(
+        "insert into account as a (tenant_id, balance_micros)
+         values ($1, $2)
+         on conflict (tenant_id) do update set
+            balance_micros = coalesce(a.balance_micros, 0) + excluded.balance_micros, updated_at = now()
+         returning balance_micros",
+    )
+    .bind(tenant.uuid())
+    .bind(micros)
+    .fetch_one(connection)
+    .await?;
+    Ok(balance)
 }
 
 /// Writes a promise down; false when the fence does not hold.
@@ -256,7 +266,11 @@ async fn promise(
          where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $6::text is null
          on conflict (tenant_id, session_id) do update set
             agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros";
-    let to_command = "insert into exec_reservation (tenant_id, session_id, call_id, agent_id, epoch, micros)
+    // What was promised under leases of before counts no more.
+    let to_command = "with past as (
+            delete from exec_reservation where tenant_id = $1 and session_id = $2 and epoch < $3 and call_id <> $6
+         )
+         insert into exec_reservation (tenant_id, session_id, call_id, agent_id, epoch, micros)
          select tenant_id, session_id, $6, $4, $3, $5
          from session
          where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
@@ -304,6 +318,12 @@ impl Tx {
     pub async fn standings(&mut self, agent: Option<AgentId>) -> Result<Standings> {
         let tenant = self.tenant;
         standings(self.connection(), tenant, agent, None).await
+    }
+
+    /// Adds to what is left to the organization and returns the sum.
+    pub async fn top_up(&mut self, micros: i64) -> Result<i64> {
+        let tenant = self.tenant;
+        top_up(self.connection(), tenant, micros).await
     }
 
     /// Replaces the caps of the organization.

@@ -22,7 +22,30 @@ pub struct Organization {
     pub retention_days: Option<i32>,
     pub suspended_at: Option<Timestamp>,
     pub deleted_at: Option<Timestamp>,
+    /// Turns that may run at once; none is the deployment's `TENANT_JOBS_MAX`.
+    pub concurrency: Option<i32>,
+    /// Turns that run for each one of an organization of weight 1, when both have work.
+    pub weight: i32,
     pub created_at: Timestamp,
+}
+
+impl Organization {
+    /// `active`, `suspended` or `deleted`.
+    pub fn state(&self) -> &'static str {
+        match (self.deleted_at, self.suspended_at) {
+            (Some(_), _) => "deleted",
+            (None, Some(_)) => "suspended",
+            (None, None) => "active",
+        }
+    }
+}
+
+/// What changes of how much an organization may do at once; an absent field stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Share {
+    /// Within, none is the deployment's.
+    pub concurrency: Option<Option<i32>>,
+    pub weight: Option<i32>,
 }
 
 #[derive(FromRow)]
@@ -32,6 +55,8 @@ struct Row {
     retention_days: Option<i32>,
     suspended_at: Option<Timestamp>,
     deleted_at: Option<Timestamp>,
+    concurrency: Option<i32>,
+    weight: i32,
     created_at: Timestamp,
 }
 
@@ -43,6 +68,8 @@ impl From<Row> for Organization {
             retention_days: row.retention_days,
             suspended_at: row.suspended_at,
             deleted_at: row.deleted_at,
+            concurrency: row.concurrency,
+            weight: row.weight,
             created_at: row.created_at,
         }
     }
@@ -51,23 +78,21 @@ impl From<Row> for Organization {
 macro_rules! organizations {
     ($rest:literal) => {
         concat!(
-            "select tenant_id, name, retention_days, suspended_at, deleted_at, created_at from tenant ",
+            "select tenant_id, name, retention_days, suspended_at, deleted_at, concurrency, weight, created_at
+             from tenant ",
             $rest
         )
     };
 }
 
 impl Store {
-    /// Makes an organization with a data key of its own.
-    pub async fn create_tenant(&self, tenant: TenantId, name: &str, origin: &Origin) -> Result<()> {
+    /// Makes an organization with a data key of its own; returns whether there was none.
+    pub async fn create_tenant(&self, tenant: TenantId, name: &str, origin: &Origin) -> Result<bool> {
         let wrapped = self.master.wrap(&DataKey::generate(origin), &tenant.to_string(), origin);
-        sqlx::query("insert into tenant (tenant_id, name, data_key) values ($1, $2, $3)")
-            .bind(tenant.uuid())
-            .bind(name)
-            .bind(wrapped)
-            .execute(&self.system)
-            .await?;
-        Ok(())
+        let sql = "insert into tenant (tenant_id, name, data_key) values ($1, $2, $3) on conflict do nothing";
+        let done =
+            sqlx::query(sql).bind(tenant.uuid()).bind(name).bind(wrapped).execute(&self.system).await?;
+        Ok(done.rows_affected() > 0)
     }
 
     /// The oldest organization: the one that the first start makes.
@@ -101,9 +126,48 @@ impl Store {
 impl Store {
     /// Every organization, oldest first; for the operator.
     pub async fn organizations(&self) -> Result<Vec<Organization>> {
-        let rows: Vec<Row> =
-            sqlx::query_as(organizations!("order by tenant_id")).fetch_all(&self.system).await?;
+        self.organizations_after(None, i64::MAX).await
+    }
+
+    /// A page of them, by the primary key.
+    pub async fn organizations_after(
+        &self,
+        after: Option<TenantId>,
+        limit: i64,
+    ) -> Result<Vec<Organization>> {
+        let rows: Vec<Row> = sqlx::query_as(organizations!(
+            "where $1::uuid is null or tenant_id > $1 order by tenant_id limit $2"
+        ))
+        .bind(after.map(Id::uuid))
+        .bind(limit)
+        .fetch_all(&self.system)
+        .await?;
         Ok(rows.into_iter().map(Organization::from).collect())
+    }
+
+    /// One of them, for the operator.
+    pub async fn organization(&self, tenant: TenantId) -> Result<Organization> {
+        let row: Row = sqlx::query_as(organizations!("where tenant_id = $1"))
+            .bind(tenant.uuid())
+            .fetch_one(&self.system)
+            .await?;
+        Ok(row.into())
+    }
+
+    /// Changes how much an organization may do at once.
+    pub async fn set_share(&self, tenant: TenantId, share: Share) -> Result<Organization> {
+        let done = sqlx::query(
+            "update tenant
+             set concurrency = case when $2 then $3 else concurrency end, weight = coalesce($4, weight)
+             where tenant_id = $1 and deleted_at is null",
+        )
+        .bind(tenant.uuid())
+        .bind(share.concurrency.is_some())
+        .bind(share.concurrency.flatten())
+        .bind(share.weight)
+        .execute(&self.system)
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { self.organization(tenant).await }
     }
 
     /// Suspends an organization or lets it go on; other processes notice within
@@ -171,13 +235,13 @@ impl Store {
         Ok(rows.len())
     }
 
-    /// Wraps every data key under the present master key; returns how many were not.
-    pub async fn rewrap_data_keys(&self, origin: &Origin) -> Result<u64> {
+    /// Wraps every data key under the present master key; returns whose were not.
+    pub async fn rewrap_data_keys(&self, origin: &Origin) -> Result<Vec<TenantId>> {
         let rows: Vec<(Uuid, Vec<u8>)> =
             sqlx::query_as("select tenant_id, data_key from tenant where deleted_at is null")
                 .fetch_all(&self.system)
                 .await?;
-        let mut rewrapped = 0;
+        let mut rewrapped = Vec::new();
         for (id, held) in rows {
             let tenant: TenantId = Id::from_uuid(id);
             if self.master.is_wrapped_by_present(&held, &tenant.to_string()) {
@@ -192,7 +256,7 @@ impl Store {
                 .bind(held)
                 .execute(&self.system)
                 .await?;
-            rewrapped += done.rows_affected();
+            rewrapped.extend((done.rows_affected() > 0).then_some(tenant));
         }
         Ok(rewrapped)
     }
@@ -217,6 +281,21 @@ impl Tx {
             .fetch_one(self.connection())
             .await?;
         Ok(row.into())
+    }
+
+    /// Suspends this organization or lets it go on, for the operator.
+    pub async fn suspend(&mut self, is_suspended: bool) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "update tenant
+             set suspended_at = case when $2 then coalesce(suspended_at, now()) end
+             where tenant_id = $1",
+        )
+        .bind(tenant)
+        .bind(is_suspended)
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 
     /// Writes what its owner may change of a locked organization.

@@ -9,19 +9,20 @@ use serde::{Deserialize, Serialize};
 use time::Date;
 use uuid::Uuid;
 
-use super::{Result, Tx, column::uncount};
+use super::{Result, Store, Tx, column::uncount};
 use crate::{
-    base::Id,
+    base::{Id, limit::HOUSEKEEPING_BATCH},
     domain::{AgentId, Cost, SessionId, Usage},
 };
 
 /// Adds what was used to both sums and takes it from the balances, and forgets what was
 /// promised for calls that are over. Parts of a statement's `with`.
 ///
-/// `used` selects `tenant_id, session_id, day, agent_id, model` and the counters, one row a
-/// session; `over` selects `tenant_id, session_id`. Rows that sessions share are locked in
-/// one order. Each connection adds to a shard of its own, so that two seldom wait for
-/// each other.
+/// `used` selects `tenant_id, session_id, ts, agent_id, model` and the counters, one row a
+/// session; `over` selects `tenant_id, session_id`. What a session without an agent used
+/// is that of no agent (the nil id) and no model (an empty name). Rows that sessions share
+/// are locked in one order. A shard is one of eight for an hour of the day, and each
+/// connection adds to one of its own, so that two seldom wait for each other.
 macro_rules! ledger {
     ($used:literal, $over:literal) => {
         concat!(
@@ -54,13 +55,14 @@ macro_rules! ledger {
         tenant_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
         steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
-    select tenant_id, day, agent_id, model, pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens),
+    select tenant_id, hour::date, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
+           extract(hour from hour) * 8 + pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens),
            sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
            sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
     from used
-    where agent_id is not null
-    group by tenant_id, day, agent_id, model
-    order by tenant_id, day, agent_id, model
+    cross join lateral date_trunc('hour', used.ts at time zone 'utc') as hour
+    group by tenant_id, hour, agent_id, model
+    order by tenant_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
     on conflict (tenant_id, day, agent_id, model, shard) do update set
         input_tokens = d.input_tokens + excluded.input_tokens,
         output_tokens = d.output_tokens + excluded.output_tokens,
@@ -168,8 +170,9 @@ pub struct Place(i32, Option<AgentId>, String);
 #[derive(Debug)]
 pub struct Sum {
     pub day: Option<Date>,
-    pub agent: Option<AgentId>,
-    pub model: Option<String>,
+    /// Within, that of sessions without an agent.
+    pub agent: Option<Option<AgentId>>,
+    pub model: Option<Option<String>>,
     pub usage: Usage,
 }
 
@@ -177,7 +180,7 @@ impl Sum {
     /// Where it stands.
     pub fn place(&self) -> Place {
         let day = self.day.map_or(0, Date::to_julian_day);
-        Place(day, self.agent, self.model.clone().unwrap_or_default())
+        Place(day, self.agent.flatten(), self.model.clone().flatten().unwrap_or_default())
     }
 }
 
@@ -248,15 +251,15 @@ impl Tx {
         .await?;
         let sum = |row: SumRow| Sum {
             day: row.day,
-            agent: row.agent_id.map(Id::from_uuid),
-            model: row.model,
+            agent: row.agent_id.map(|id| (!id.is_nil()).then(|| Id::from_uuid(id))),
+            model: row.model.map(|model| Some(model).filter(|model| !model.is_empty())),
             usage: row.counters.into(),
         };
         Ok(rows.into_iter().map(sum).collect())
     }
 
     /// What a session used of each model, by its primary key.
-    pub async fn usage_by_model(&mut self, session: SessionId) -> Result<Vec<(String, Usage)>> {
+    pub async fn usage_by_model(&mut self, session: SessionId) -> Result<Vec<(Option<String>, Usage)>> {
         let tenant = self.tenant.uuid();
         let rows: Vec<OfModel> = sqlx::query_as(
             "select *
@@ -268,6 +271,49 @@ impl Tx {
         .bind(session.uuid())
         .fetch_all(self.connection())
         .await?;
-        Ok(rows.into_iter().map(|row| (row.model, row.counters.into())).collect())
+        let named = |model: String| Some(model).filter(|model| !model.is_empty());
+        Ok(rows.into_iter().map(|row| (named(row.model), row.counters.into())).collect())
+    }
+}
+
+impl Store {
+    /// Adds up what the shards of an hour hold, once nothing is added to them any more, a
+    /// batch of rows; returns how many. By the index `usage_day_spread`.
+    pub async fn fold_shards(&self) -> Result<u64> {
+        let done = sqlx::query(
+            "with spread as (
+                delete from usage_day
+                where ctid = any (array(
+                    select ctid
+                    from usage_day
+                    where shard % 8 <> 0 and day < (now() at time zone 'utc')::date - 1
+                    limit $1
+                    for update skip locked
+                ))
+                returning *
+             )
+             insert into usage_day as d
+             select tenant_id, day, agent_id, model, shard - shard % 8, sum(input_tokens), sum(output_tokens),
+                    sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
+                    sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+             from spread
+             group by tenant_id, day, agent_id, model, shard - shard % 8
+             on conflict (tenant_id, day, agent_id, model, shard) do update set
+                input_tokens = d.input_tokens + excluded.input_tokens,
+                output_tokens = d.output_tokens + excluded.output_tokens,
+                cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
+                cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
+                steps = d.steps + excluded.steps,
+                tool_calls = d.tool_calls + excluded.tool_calls,
+                model_micros = d.model_micros + excluded.model_micros,
+                sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+                sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
+                fee_micros = d.fee_micros + excluded.fee_micros,
+                unpriced_steps = d.unpriced_steps + excluded.unpriced_steps",
+        )
+        .bind(HOUSEKEEPING_BATCH)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
     }
 }

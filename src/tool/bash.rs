@@ -48,11 +48,17 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
+/// How long the command may run.
+pub(super) fn longest(args: &Args) -> Duration {
+    let asked = args.timeout_seconds.map_or(limit::TOOL_TIMEOUT_DEFAULT, Duration::from_secs);
+    asked.min(limit::TOOL_TIMEOUT_MAX)
+}
+
 pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
-    let timeout = args.timeout_seconds.map_or(limit::TOOL_TIMEOUT_DEFAULT, Duration::from_secs);
+    let timeout = longest(&args);
     let argv = ["bash", "-c", JOIN_OUTPUTS, &args.command].map(str::to_owned).to_vec();
     let id = exec::id(call);
-    let exit = exec::run(hands, &id, argv, timeout.min(limit::TOOL_TIMEOUT_MAX)).await?;
+    let exit = exec::run(hands, &id, argv, timeout).await?;
     done(hands, &id, args, exit).await
 }
 

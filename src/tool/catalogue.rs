@@ -4,7 +4,7 @@
 //! `run` once the call is in the log, `recover` after a takeover, `cancel` when the
 //! turn ends. Calls the tools. The order of the specs is fixed: it is part of the cached prefix.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -106,6 +106,14 @@ impl Catalogue {
             // Whoever has timers asks `set_timer` first.
             Tool::Revisit => tell("No timers are kept here; nothing was scheduled."),
         })
+    }
+
+    /// The longest that the command of a call may run; `None` for a call of none.
+    pub fn longest(&self, call: &ToolCall) -> Option<Duration> {
+        match self.checked(call) {
+            Ok((Tool::Bash, input)) => Some(bash::longest(&parsed(input))),
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// Sets the timer that a call asks for; `None` when it asks for none. Needs no box,

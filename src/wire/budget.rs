@@ -22,7 +22,7 @@ pub struct BudgetView {
     pub balance_micros: Option<i64>,
     pub spend_caps: SpendCaps,
     pub spent: Spent,
-    /// Promised to model calls that are under way.
+    /// Promised to model calls and commands that are under way.
     pub reserved_micros: u64,
 }
 
@@ -44,11 +44,13 @@ pub struct UsageRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = Date)]
     pub day: Option<String>,
-    /// When asked for `by` agent.
+    /// When asked for `by` agent; null for sessions without one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent_id: Option<AgentId>,
-    /// `provider/model`, when asked for `by` model.
+    #[schema(value_type = Option<AgentId>)]
+    pub agent_id: Option<Option<AgentId>>,
+    /// `provider/model`, when asked for `by` model; null for sessions without an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub model: Option<Option<String>>,
     pub usage: Usage,
 }

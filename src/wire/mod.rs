@@ -3,6 +3,7 @@
 //! Shared by `http`, `stream`, `webhook` and `cli`. Unknown input fields are
 //! refused; `metadata`, `input` objects, `refs` and `raw` travel verbatim.
 
+pub mod admin;
 pub mod agent;
 pub mod budget;
 pub mod credential;

@@ -305,8 +305,9 @@ pub struct SessionUsage {
 /// What was used of one model.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelUsage {
-    /// `provider/model`.
-    pub model: String,
+    /// `provider/model`; null in a session without an agent.
+    #[schema(required)]
+    pub model: Option<String>,
     pub usage: Usage,
 }
 

@@ -82,6 +82,10 @@ impl LeasedJournal {
     }
 }
 
+fn away(error: journal::Error) -> Halt {
+    Halt::Unavailable(error.to_string())
+}
+
 fn halt(halted: Halted) -> Halt {
     match halted {
         Halted::Stale => Halt::Stale,
@@ -129,11 +133,23 @@ impl harness::Journal for LeasedJournal {
         let Some(agent) = self.agent.filter(|_| !self.is_free.swap(false, Ordering::Relaxed)) else {
             return Ok(granted);
         };
-        let away = |error: journal::Error| Halt::Unavailable(error.to_string());
         if !self.writer.spend_is_bound(agent).await.map_err(away)? {
             return Ok(granted);
         }
         self.writer.reserve(Some(agent), None, most()).await.map_err(halt)
+    }
+
+    async fn reserve_exec(&self, call_id: &str, most: u64) -> Result<Verdict, Halt> {
+        let granted = Verdict::Granted { close: Vec::new() };
+        let Some(agent) = self.agent else { return Ok(granted) };
+        if !self.writer.spend_is_bound(agent).await.map_err(away)? {
+            return Ok(granted);
+        }
+        self.writer.reserve(Some(agent), Some(call_id), Some(most)).await.map_err(halt)
+    }
+
+    async fn release_exec(&self, call_id: &str) -> Result<(), Halt> {
+        self.writer.release_exec(call_id).await.map_err(away)
     }
 }
 
@@ -230,6 +246,10 @@ impl harness::Tools for LeasedTools {
             return Some(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")));
         }
         self.catalogue.refused(call).map(|done| done.output)
+    }
+
+    fn longest(&self, call: &ToolCall) -> Option<Duration> {
+        self.catalogue.longest(call)
     }
 
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {

@@ -38,6 +38,9 @@ impl Worker {
         if let Err(error) = self.journal.forget_operations().await {
             tracing::warn!(%error, "what callers asked of sandboxes could not be forgotten");
         }
+        if let Err(error) = self.store.fold_shards().await {
+            tracing::warn!(%error, "what was used could not be added up");
+        }
         if let Err(error) = self.store.roll_months().await {
             tracing::warn!(%error, "the months to come could not be made");
         }

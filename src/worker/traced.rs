@@ -4,7 +4,7 @@
 //! Used by a slot; the harness does not know of it. What is said (prompts, answers,
 //! arguments, outputs) never becomes an attribute.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tracing::{Instrument, Span, field::Empty, info_span};
@@ -130,6 +130,10 @@ impl harness::Tools for TracedTools<'_> {
 
     fn refused(&self, call: &ToolCall) -> Option<String> {
         self.0.refused(call)
+    }
+
+    fn longest(&self, call: &ToolCall) -> Option<Duration> {
+        self.0.longest(call)
     }
 
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {

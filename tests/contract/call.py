@@ -79,6 +79,8 @@ def fill():
         "exec": [call("POST", f"/sessions/{main}/exec", {"command": "echo hello"})["id"]],
         "schedule": [schedule(-1)["id"]],
         "inbound": [inbound(-1)["id"]],
+        # The operator's own key is not given away here: these are answered 401.
+        "organization": [call("GET", "/organization")["id"]],
         "revision": ["1", agent["active_revision"]["id"]],
         # No more fit.
         "spare_webhook": [call("POST", "/webhooks", hook)["id"] for _ in range(12)],
@@ -102,6 +104,7 @@ PARAMETERS = {
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
     "webhook_delivery_id": "letter", "exec_id": "exec", "schedule_id": "schedule", "hook_id": "inbound",
+    "organization_id": "organization",
 }
 # Operations after which the thing is not there, or not usable, any more.
 REMOVES = {

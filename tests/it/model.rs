@@ -107,7 +107,7 @@ async fn two_turns(model: &dyn Model, options: ModelOptions) -> (Answer, String)
     let ask = |history: &[Message]| ModelRequest { options: options.clone(), ..request(history.to_vec()) };
     let take = &mut |delta| match delta {
         Delta::Text { text, .. } => grown.push_str(&text),
-        Delta::Thinking { .. } => {}
+        Delta::Thinking { .. } | Delta::Input { .. } | Delta::Used(_) => {}
     };
     let first = model.answer(&ask(&history), take).await.expect("the first answer");
     remember(&mut history, model, &first);

@@ -93,3 +93,50 @@ async fn http2_without_asking_is_spoken_too() {
     assert_eq!((answer.status().as_u16(), answer.version()), (200, reqwest::Version::HTTP_2));
     service.stop().await;
 }
+
+#[tokio::test]
+async fn a_trickled_body_and_an_answer_that_nobody_reads_end_too() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let (owner, place) = (service.owner(), address(&service));
+    let agent = owner.inline_agent().await;
+    let made = owner.post("/sessions", json!({ "agent": agent, "input": "x" })).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id").to_owned();
+    let text = "y".repeat(200 << 10);
+    for _ in 0..60 {
+        owner.post(&format!("/sessions/{id}/messages"), json!({ "text": text })).await.ok();
+    }
+    let trickled = async {
+        let mut stream = TcpStream::connect(&place).await.expect("a connection");
+        let head = format!(
+            "POST /v3/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n\
+             Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
+        );
+        stream.write_all(head.as_bytes()).await.expect("it is taken");
+        let (mut said, mut begun) = ([0; 12], false);
+        let mut bytes = tokio::time::interval(Duration::from_secs(1));
+        while !begun {
+            tokio::select! {
+                read = stream.read_exact(&mut said) => { read.expect("an answer"); begun = true; }
+                _ = bytes.tick() => { let _ = stream.write_all(b" ").await; }
+            }
+        }
+        String::from_utf8_lossy(&said).into_owned()
+    };
+    let unread = async {
+        let mut stream = TcpStream::connect(&place).await.expect("a connection");
+        let head = format!(
+            "GET /v3/sessions/{id}/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.expect("it is taken");
+        // Longer than the service waits.
+        tokio::time::sleep(Duration::from_secs(45)).await;
+        is_closed(stream).await.len()
+    };
+    let both = async { tokio::join!(trickled, unread) };
+    let (said, read) = tokio::time::timeout(Duration::from_secs(90), both).await.expect("both are ended");
+    assert_eq!(said, "HTTP/1.1 503");
+    assert!((1..60 * (200 << 10)).contains(&read), "it was cut off in the middle: {read} bytes");
+    owner.get("/sessions").await.ok();
+    service.stop().await;
+}

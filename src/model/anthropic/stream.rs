@@ -114,12 +114,16 @@ impl Reader for Stream {
         let event = serde_json::from_str(&frame.data)
             .map_err(|error| unavailable(&format!("an event of the stream is malformed: {error}")))?;
         match event {
-            Event::MessageStart { message } => self.usage.update(message.usage),
+            Event::MessageStart { message } => {
+                self.usage.update(message.usage);
+                deltas(Delta::Used(self.usage.into()));
+            }
             Event::ContentBlockStart { index, content_block } => self.open(index, content_block)?,
             Event::ContentBlockDelta { index, delta } => self.grow(index, delta, deltas)?,
             Event::ContentBlockStop { index } => self.block(index)?.close(),
             Event::MessageDelta { delta, usage } => {
                 self.usage.update(usage);
+                deltas(Delta::Used(self.usage.into()));
                 self.stop = delta.stop_reason.or(self.stop.take());
             }
             Event::MessageStop => self.stopped = true,
@@ -174,7 +178,10 @@ impl Stream {
                 deltas(Delta::Thinking { index, text });
             }
             BlockDelta::SignatureDelta { signature } => block.append("signature", &signature),
-            BlockDelta::InputJsonDelta { partial_json } => block.input.push_str(&partial_json),
+            BlockDelta::InputJsonDelta { partial_json } => {
+                block.input.push_str(&partial_json);
+                deltas(Delta::Input { bytes: partial_json.len() });
+            }
             BlockDelta::CitationsDelta { citation } => block.cite(citation),
             BlockDelta::Other => {}
         }

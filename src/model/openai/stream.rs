@@ -151,6 +151,8 @@ impl Stream {
             deltas(Delta::Text { index: 1, text });
         }
         for call in piece.tool_calls.unwrap_or_default() {
+            let arguments = call.function.as_ref().and_then(|function| function.arguments.as_ref());
+            deltas(Delta::Input { bytes: arguments.map_or(0, String::len) });
             self.grow_call(call);
         }
     }

@@ -157,6 +157,7 @@ async fn a_delay_is_waited_for_and_deltas_add_up_to_the_text() {
     let model = Session::of("inline").model;
     let take = &mut |delta| match delta {
         Delta::Text { text, .. } | Delta::Thinking { text, .. } => grown.push_str(&text),
+        Delta::Input { .. } | Delta::Used(_) => {}
     };
     model.answer(&request(history), take).await.expect("an answer");
     assert_eq!((start.elapsed().as_secs(), grown.as_str()), (5, text));

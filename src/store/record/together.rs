@@ -274,7 +274,7 @@ with m as (
       and u.session_id = m.session_id
     returning m.member, m.ts, m.worker_id, m.status is not null as ends, u.tenant_id, u.session_id,
               u.head - m.events as base, u.queued_turn_id is not null as more, u.agent_id,
-              case when m.uses then coalesce(m.model, u.agent_snapshot ->> 'model') end as model
+              case when m.uses then coalesce(m.model, u.agent_snapshot ->> 'model', '') end as model
 ), appended as (
     insert into event (
         tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
@@ -321,7 +321,7 @@ with m as (
       and (m.attempt is not null or m.status is not null or m.uses)
 ), ",
     ledger!(
-        "select s.tenant_id, s.session_id, (s.ts at time zone 'utc')::date as day, s.agent_id, s.model,
+        "select s.tenant_id, s.session_id, s.ts, s.agent_id, s.model,
            m.input_tokens, m.output_tokens, m.cache_write_tokens, m.cache_read_tokens, m.steps, m.tool_calls,
            m.model_micros, m.sandbox_cpu_micros, m.sandbox_memory_micros, m.fee_micros, m.unpriced_steps
     from s

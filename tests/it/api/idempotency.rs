@@ -3,8 +3,15 @@
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::{World, data, id, noop};
-use crate::support::service::{Answer, Caller, send};
+use super::{
+    World, data, id,
+    matrix::{OPEN, Things, Try, is_operators, never, table, things},
+    noop,
+};
+use crate::support::{
+    contract::{Operation, operations},
+    service::{Answer, Caller, send},
+};
 
 async fn post_once(caller: &Caller, path: &str, key: &str, body: &Value) -> Answer {
     let request = caller.request(reqwest::Method::POST, path).header("Idempotency-Key", key).json(body);
@@ -139,4 +146,51 @@ async fn a_message_that_is_sent_twice_is_one() {
     assert_eq!(texts, ["one", "two", "three", "4", "five"]);
     assert_eq!(data(&messages)[1]["body"]["envelope"]["raw"], json!([1, null]));
     world.end().await;
+}
+
+#[tokio::test]
+async fn every_post_is_done_once_for_a_key() {
+    let world = World::still().await;
+    let (owner, table) = (&world.owner, table());
+    let posts: Vec<_> = operations().into_iter().filter(|operation| operation.method == "POST").collect();
+    let mine = |operation: &&Operation| !is_operators(operation) && !OPEN.contains(&operation.id.as_str());
+    let mut tried = 0;
+    for operation in posts.iter().filter(mine) {
+        let row = &table[operation.id.as_str()];
+        let things = things(owner).await;
+        let a_try = Try { operation, row, once: Some(&operation.id) };
+        let (first, again) = (a_try.by(owner, &things).await, a_try.by(owner, &things).await);
+        let what = &operation.id;
+        assert_eq!(
+            (first.status.as_u16(), is_replayed(&first)),
+            (row.status, false),
+            "{what}: {}",
+            first.body
+        );
+        assert!(again.status == first.status && is_replayed(&again), "{what}: {}", again.body);
+        assert_eq!(lasting(&again), lasting(&first), "{what}");
+        if operation.path.contains('{') {
+            // The same key for another thing is another request.
+            let error = a_try.by(owner, &things_of_another(&things)).await.error(422);
+            assert_eq!(error["code"], "idempotency_mismatch", "{what}");
+        }
+        tried += 1;
+    }
+    assert!(tried > 20, "{tried}");
+    world.end().await;
+}
+
+/// What is shown once is made anew for a replay.
+fn lasting(answer: &Answer) -> Value {
+    let mut body = answer.body.clone();
+    if let Value::Object(fields) = &mut body {
+        fields.remove("client_token");
+    }
+    body
+}
+
+/// The same ids, but each of a thing that never was.
+fn things_of_another(things: &Things) -> Things {
+    let never = |id: &String| never(id.split('_').next().expect("a prefix"));
+    things.iter().map(|(name, id)| (*name, never(id))).collect()
 }

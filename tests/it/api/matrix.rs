@@ -13,7 +13,8 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use self::rows::{Row, table, yearly};
+pub(super) use self::rows::table;
+use self::rows::{Row, yearly};
 use super::{World, data, id, noop};
 use crate::support::{
     contract::{Operation, operations},
@@ -21,7 +22,7 @@ use crate::support::{
 };
 
 /// The ids of one organization's things, by the name of the path's parameter.
-type Things = BTreeMap<&'static str, String>;
+pub(super) type Things = BTreeMap<&'static str, String>;
 
 const SCOPES: [&str; 21] = [
     "usage:write",
@@ -49,7 +50,12 @@ const SCOPES: [&str; 21] = [
 
 /// Operations that need no key. What is sent to a hook has a check of its own, which
 /// `hooks` tries.
-const OPEN: [&str; 3] = ["healthz", "readyz", "receiveHook"];
+pub(super) const OPEN: [&str; 3] = ["healthz", "readyz", "receiveHook"];
+
+/// Whether an operation is for whoever runs the service; `operator` tries those.
+pub(super) fn is_operators(operation: &Operation) -> bool {
+    operation.path.starts_with("/v3/admin/")
+}
 
 /// Refuses every connection; nothing is ever delivered.
 pub const SINK: &str = "http://127.0.0.1:9/hook";
@@ -68,12 +74,12 @@ fn file() -> String {
 }
 
 /// A well-formed id of a thing that never was.
-fn never(prefix: &str) -> String {
+pub(super) fn never(prefix: &str) -> String {
     format!("{prefix}_01jd0000000000000000000000")
 }
 
 /// One of everything.
-async fn things(caller: &Caller) -> Things {
+pub(super) async fn things(caller: &Caller) -> Things {
     // A name of its own: the operation before may have changed the last one.
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = format!("matrix {}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -117,9 +123,11 @@ async fn things(caller: &Caller) -> Things {
 }
 
 /// An operation, ready to be sent by anyone with any ids.
-struct Try<'a> {
-    operation: &'a Operation,
-    row: &'a Row,
+pub(super) struct Try<'a> {
+    pub operation: &'a Operation,
+    pub row: &'a Row,
+    /// Its `Idempotency-Key`.
+    pub once: Option<&'a str>,
 }
 
 impl Try<'_> {
@@ -127,7 +135,7 @@ impl Try<'_> {
         self.operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect()
     }
 
-    async fn by(&self, caller: &Caller, things: &Things) -> Answer {
+    pub(super) async fn by(&self, caller: &Caller, things: &Things) -> Answer {
         let mut path = self.operation.path.trim_start_matches("/v3").to_owned();
         for name in self.ids() {
             let id =
@@ -141,6 +149,9 @@ impl Try<'_> {
         let mut request = caller.request(method, &path).header("prefer", "wait=0");
         if let Some(body) = self.row.body {
             request = request.json(&body());
+        }
+        if let Some(once) = self.once {
+            request = request.header("Idempotency-Key", once);
         }
         if self.operation.id == "importSession" {
             request = request.header("content-type", "application/x-ndjson").body(file());
@@ -175,7 +186,8 @@ fn bare(answer: &Answer) -> (Value, BTreeSet<String>) {
 async fn every_operation_is_its_owners_alone() {
     let world = World::still().await;
     let table = table();
-    let described: BTreeSet<_> = operations().into_iter().map(|operation| operation.id).collect();
+    let tenants: Vec<_> = operations().into_iter().filter(|operation| !is_operators(operation)).collect();
+    let described: BTreeSet<_> = tenants.iter().map(|operation| operation.id.clone()).collect();
     let rows: BTreeSet<_> = table.keys().chain(&OPEN).map(|id| (*id).to_owned()).collect();
     assert_eq!(described, rows, "each operation has a row here and each row an operation");
     let expired = world.key(&["*"], Some(-1)).await;
@@ -183,11 +195,11 @@ async fn every_operation_is_its_owners_alone() {
     let key = world.store.find_key(&revoked.key).await.expect("a store").expect("a key");
     world.store.revoke_key(key.tenant, key.key).await.expect("revoked");
     let theirs = things(&world.stranger).await;
-    for operation in operations().iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
+    for operation in tenants.iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
         let row = &table[operation.id.as_str()];
         let needs = json!([{ "bearer": [row.scope] }, { "api_key": [row.scope] }]);
         assert_eq!(operation.description["security"], needs, "{} as it is documented", operation.id);
-        let a_try = Try { operation, row };
+        let a_try = Try { operation, row, once: None };
         let mine = things(&world.owner).await;
         for (who, caller) in [("nobody", &world.anonymous), ("expired", &expired), ("revoked", &revoked)] {
             a_try.is(who, &a_try.by(caller, &mine).await, 401);
@@ -258,7 +270,7 @@ async fn ids_in_bodies_and_queries_tell_nothing_either() {
     let world = World::still().await;
     let (mine, theirs) = (things(&world.owner).await, things(&world.stranger).await);
     let session = &mine["session_id"];
-    let agent = &mine["agent_id"];
+    let (agent, schedule, hook) = (&mine["agent_id"], &mine["schedule_id"], &mine["hook_id"]);
     let get = |path: String| (Method::GET, path, None::<Value>);
     let requests = |ids: &Things| {
         let id = |name: &str| ids[name].clone();
@@ -298,6 +310,20 @@ async fn ids_in_bodies_and_queries_tell_nothing_either() {
                 format!("/agents/{agent}/hooks"),
                 Some(json!({ "kind": "generic", "environment": id("environment_id") })),
             ),
+            (
+                Method::PATCH,
+                format!("/agents/{agent}/schedules/{schedule}"),
+                Some(json!({ "environment": id("environment_id") })),
+            ),
+            (
+                Method::PATCH,
+                format!("/agents/{agent}/hooks/{hook}"),
+                Some(json!({ "environment": id("environment_id") })),
+            ),
+            (Method::PATCH, format!("/agents/{agent}"), Some(json!({ "environment": id("environment_id") }))),
+            (Method::POST, format!("/agents/{agent}/revisions/{}/activate", id("revision")), Some(json!({}))),
+            get(format!("/usage?by=agent&agent={}", id("agent_id"))),
+            get(format!("/audit?target={}", id("session_id"))),
             get(format!("/sessions?agent={}", id("agent_id"))),
             get(format!("/sessions/{session}/events?turn_id={}", id("turn_id"))),
             get(format!("/sessions/{session}/deliveries?destination={}", id("destination_id"))),
@@ -337,10 +363,43 @@ fn bare_list(answer: &Answer) -> Value {
 #[tokio::test]
 async fn a_list_shows_no_row_of_another() {
     let world = World::still().await;
-    things(&world.stranger).await;
-    for path in ["/sessions", "/agents", "/credentials", "/environments"] {
-        assert_eq!(world.owner.get(path).await.ok(), json!({ "data": [], "next_cursor": null }), "{path}");
-        assert_eq!(data(&world.stranger.get(path).await.ok()).len(), 1, "{path}");
+    let theirs = things(&world.stranger).await;
+    let used = "insert into usage_day
+                select tenant_id, now()::date, agent_id, 'm', 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from agent";
+    let mut superuser = world.ground.database.superuser().await;
+    sqlx::query(used).execute(&mut superuser).await.expect("a row");
+    let is_list = |operation: &Operation| {
+        let parameters = operation.description["parameters"].as_array();
+        operation.method == "GET"
+            && parameters.is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "limit"))
+    };
+    let lists: Vec<_> =
+        operations().into_iter().filter(|list| !is_operators(list) && is_list(list)).collect();
+    assert!(lists.len() > 15, "{lists:?}");
+    for list in lists.iter().filter(|list| !list.path.contains('{')) {
+        let by = if list.id == "getUsage" { "?by=agent" } else { "" };
+        let path = format!("{}{by}", list.path.trim_start_matches("/v3"));
+        let rows = world.stranger.get(&path).await.ok();
+        assert!(!data(&rows).is_empty(), "{path} shows its owner nothing");
+        let shown = world.owner.get(&path).await.ok().to_string();
+        let leaked: Vec<_> = theirs.values().filter(|id| shown.contains(*id)).collect();
+        assert!(leaked.is_empty(), "{path} shows {leaked:?}");
+        // Keys and acts of their own organization everybody has.
+        if !["listKeys", "listAudit"].contains(&list.id.as_str()) {
+            assert_eq!(shown, json!({ "data": [], "next_cursor": null }).to_string(), "{path}");
+        }
+    }
+    let mine = things(&world.owner).await;
+    for list in lists.iter().filter(|list| list.path.contains('{')) {
+        let fill = |things: &Things| {
+            things.iter().fold(list.path.trim_start_matches("/v3").to_owned(), |path, (name, id)| {
+                path.replace(&format!("{{{name}}}"), id)
+            })
+        };
+        world.owner.get(&fill(&theirs)).await.error(404);
+        let shown = world.owner.get(&fill(&mine)).await.ok().to_string();
+        let leaked: Vec<_> = theirs.values().filter(|id| shown.contains(*id)).collect();
+        assert!(leaked.is_empty(), "{} shows {leaked:?}", list.path);
     }
     world.end().await;
 }

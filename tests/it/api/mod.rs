@@ -16,6 +16,7 @@ mod keys;
 mod listing;
 mod live;
 mod matrix;
+mod operator;
 mod paging;
 mod schema;
 mod sessions;

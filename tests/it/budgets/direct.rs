@@ -131,3 +131,52 @@ async fn commands_that_race_for_a_cap_overstep_it_by_one_at_most() {
     logs.iter().for_each(|log| assert_sound(log));
     scene.close().await;
 }
+
+#[tokio::test]
+async fn tools_that_race_for_a_cap_overstep_it_by_one_command_at_most() {
+    const CAP: u64 = 2_500;
+    let (scene, _operator) = priced().await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    owner.patch("/budget", json!({ "spend_caps": { "days_1": CAP } })).await.ok();
+    let command = json!({ "tool": "bash", "input": { "command": "sleep 1", "timeout_seconds": 1 } });
+    let input = json!({ "script": [{ "tools": [command] }, { "text": "Slept." }] });
+    let starts = (0..6).map(|_| open(owner, json!({ "agent": agent, "input": input })));
+    let ids = futures::future::join_all(starts).await;
+    let logs = futures::future::join_all(ids.iter().map(|id| owner.settled(id, 1))).await;
+    logs.iter().for_each(|log| assert_sound(log));
+    let ran = logs.iter().filter(|log| !of(log, "exec.completed").is_empty()).count();
+    let ends: Vec<_> = logs.iter().map(|log| crate::turns::ends(log)[0]).collect();
+    let spent = owner.get("/budget").await.ok()["spent"]["days_1"].as_u64().expect("a sum");
+    println!("6 sessions, {ran} commands ran, {spent} of {CAP} micro-USD, {ends:?}");
+    assert_eq!(ran, 3, "{ends:?}");
+    assert!((CAP..CAP + 1_500).contains(&spent), "{spent} of {CAP}");
+    assert!(ends.iter().filter(|end| **end == "budget_exceeded").count() >= 3, "{ends:?}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn what_a_session_without_an_agent_costs_counts_too() {
+    let (scene, operator) = priced().await;
+    let owner = &scene.owner;
+    operator.store.set_balance(operator.tenant, Some(1_000_000)).await.expect("a balance");
+    let id = open(owner, json!({})).await;
+    exec(owner, &id, &json!({ "command": "sleep 0.1" }), None).await.ok();
+    let usage = session(owner, &id).await["usage"].clone();
+    let cost = usage["cost"]["total_micros"].as_u64().expect("a sum");
+    assert!(cost >= 100, "{usage}");
+    let budget = owner.get("/budget").await.ok();
+    assert_eq!(
+        (&budget["spent"]["days_1"], &budget["balance_micros"]),
+        (&json!(cost), &json!(1_000_000 - cost))
+    );
+    let told = owner.get(&format!("/sessions/{id}/usage")).await.ok();
+    assert_eq!(told["models"], json!([{ "model": null, "usage": usage }]));
+    let rows = owner.get("/usage?by=agent,model").await.ok();
+    assert_eq!(rows["data"], json!([{ "agent_id": null, "model": null, "usage": usage }]));
+    // So a cap stops them.
+    owner.patch("/budget", json!({ "spend_caps": { "days_1": cost } })).await.ok();
+    let refused = exec(owner, &id, &json!({ "command": "true" }), None).await.error(402);
+    assert_eq!(refused["code"], "budget_exceeded");
+    scene.close().await;
+}

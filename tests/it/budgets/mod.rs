@@ -1,5 +1,6 @@
 //! Money: what a session costs, and what stops it from costing more.
 
+mod aborted;
 mod cost;
 mod direct;
 mod exit;

@@ -162,12 +162,12 @@ async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
     let (scene, operator) = scene(&fake.base_url).await;
     operator.price(a_micro_each()).await;
     let owner = &scene.owner;
-    owner.patch("/budget", json!({ "spend_caps": { "days_1": 50 } })).await.ok();
+    owner.patch("/budget", json!({ "spend_caps": { "days_1": 9_000 } })).await.ok();
     let agent = agent(owner, json!({})).await;
     let first = start(owner, &agent, json!({})).await;
     fake.called(1).await;
     let reserved = owner.get("/budget").await.ok()["reserved_micros"].as_u64().expect("a number");
-    assert!(reserved > 50, "{reserved}");
+    assert!(reserved > 9_000, "{reserved}");
     // All that is left is promised: the second one waits and holds no worker.
     let second = start(owner, &agent, json!({})).await;
     crate::turns::until(owner, &second, "turn.started").await;
@@ -222,5 +222,63 @@ async fn what_is_bound_needs_a_price() {
         let error = owner.get(&format!("/usage?{query}")).await.error(400);
         assert_eq!(error["param"], param, "{query}");
     }
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn of_all_sessions_that_come_close_to_a_cap_one_says_so() {
+    let call = |micros: u64| {
+        Step::text("Said.").using(Used { input: micros, output: 0, cache_write: 0, cache_read: 0 })
+    };
+    let fake = Fake::script(Anthropic::default(), [call(850), call(10), call(10)]).await;
+    let (scene, operator) = scene(&fake.base_url).await;
+    operator.price(a_micro_each()).await;
+    let owner = &scene.owner;
+    owner.patch("/budget", json!({ "spend_caps": { "days_7": 1_000 } })).await.ok();
+    let agent = agent(owner, json!({})).await;
+    let mut warned = Vec::new();
+    for _ in 0..3 {
+        let id = start(owner, &agent, json!({})).await;
+        warned.push(of(&owner.settled(&id, 1).await, "limit.warning").len());
+    }
+    assert_eq!(warned, [0, 1, 0]);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_day_of_a_cap_trails_by_the_hour() {
+    let (scene, operator) = scene("http://127.0.0.1:9").await;
+    let owner = &scene.owner;
+    let mut superuser = scene.ground.database.superuser().await;
+    // Two shards of each hour, as two connections write them.
+    for (hours, micros) in
+        [(3, 1), (23, 20), (26, 300), (30, 4_000), (24 * 7 + 2, 50_000), (24 * 29, 600_000)]
+    {
+        for shard in [0, 5] {
+            sqlx::query(
+                "insert into usage_day
+                 select $1, at::date, '00000000-0000-0000-0000-000000000000', '', extract(hour from at) * 8 + $4,
+                        0, 0, 0, 0, 0, 0, $3, 0, 0, 0, 0
+                 from (select now() at time zone 'utc' - make_interval(hours => $2)) as past (at)",
+            )
+            .bind(operator.tenant.uuid())
+            .bind(hours)
+            .bind(i64::from(micros))
+            .bind(shard)
+            .execute(&mut superuser)
+            .await
+            .expect("a row");
+        }
+    }
+    let expected = json!({ "days_1": 42, "days_7": 8_642, "days_28": 108_642 });
+    assert_eq!(owner.get("/budget").await.ok()["spent"], expected);
+    // What is old is folded by hours, and stays what it was.
+    let rows = "select count(*) from usage_day where shard % 8 <> 0";
+    let spread: i64 = sqlx::query_scalar(rows).fetch_one(&mut superuser).await.expect("a count");
+    assert!(spread > 0);
+    assert!(operator.store.fold_shards().await.expect("rows") > 0);
+    let spread: i64 = sqlx::query_scalar(rows).fetch_one(&mut superuser).await.expect("a count");
+    assert!((2..=4).contains(&spread), "today's and yesterday's: {spread}");
+    assert_eq!(owner.get("/budget").await.ok()["spent"], expected);
     scene.close().await;
 }

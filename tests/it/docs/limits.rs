@@ -71,6 +71,8 @@ fn of_requests() -> Vec<(&'static str, String)> {
         ("PAGE_ROWS_MAX", count(limit::PAGE_ROWS_MAX.into())),
         ("USAGE_DAYS_MAX", count(limit::USAGE_DAYS_MAX.unsigned_abs())),
         ("RETENTION_DAYS_MAX", count(limit::RETENTION_DAYS_MAX.unsigned_abs().into())),
+        ("ORGANIZATION_TURNS_MAX", count(limit::ORGANIZATION_TURNS_MAX.unsigned_abs().into())),
+        ("ORGANIZATION_WEIGHT_MAX", count(limit::ORGANIZATION_WEIGHT_MAX.unsigned_abs().into())),
         ("KEY_OVERLAP_SECONDS", count(limit::KEY_OVERLAP_SECONDS.1.unsigned_abs())),
         ("WEBHOOK_OVERLAP_SECONDS", count(limit::WEBHOOK_OVERLAP_SECONDS.1.unsigned_abs())),
         ("MODEL_THINKING_TOKENS_MIN", count(limit::MODEL_THINKING_TOKENS_MIN)),

@@ -216,6 +216,10 @@ impl Tools for LeasedTools {
         (!is_known || call.input.get("bad").is_some()).then(|| "It cannot run like this.".to_owned())
     }
 
+    fn longest(&self, _call: &ToolCall) -> Option<Duration> {
+        None
+    }
+
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
             match self.run_here(call).await? {

@@ -1,0 +1,121 @@
+//! Model calls that end without an answer: what they used all the same.
+//!
+//! A provider is paid for a prompt that it has read and for words that it has said, whether
+//! or not anybody waited for the end. What it has counted so far is believed; the rest is
+//! estimated, so that no limit is escaped by cutting calls off.
+
+use super::{Delta, turn::Run};
+use crate::{
+    base::Timestamp,
+    domain::{
+        Actor, Cost, Usage,
+        conversation::ModelRequest,
+        event::{Aborted, Body, Draft, StepAborted},
+    },
+    model,
+};
+
+/// What was heard of an answer so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// The provider's own count, as far as it got.
+    used: Option<Usage>,
+    /// Bytes that it has said.
+    bytes: usize,
+}
+
+/// A call that was cut off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub reason: Aborted,
+    pub heard: Heard,
+    pub started: Timestamp,
+}
+
+impl Heard {
+    /// Takes a piece of the answer in.
+    pub(super) fn take(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Text { text, .. } | Delta::Thinking { text, .. } => self.bytes += text.len(),
+            Delta::Input { bytes } => self.bytes += bytes,
+            Delta::Used(usage) => self.used = Some(*usage),
+        }
+    }
+
+    /// Whether the provider had begun to answer.
+    pub(super) fn is_anything(&self) -> bool {
+        self.used.is_some() || self.bytes > 0
+    }
+
+    /// What the call used, and whether some of that is a guess.
+    fn usage(&self, request: &ModelRequest) -> (Usage, bool) {
+        let said = model::tokens(self.bytes);
+        match self.used {
+            // It counts what it says at the end, or now and then.
+            Some(used) => {
+                let output_tokens = used.output_tokens.max(said);
+                (Usage { output_tokens, ..used }, output_tokens > used.output_tokens)
+            }
+            None => {
+                let input_tokens = model::input_tokens(request);
+                (Usage { input_tokens, output_tokens: said, ..Usage::default() }, true)
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    /// The event of a call of that attempt which was cut off.
+    pub(super) fn aborted(&self, cut: Cut, attempt: i32, request: &ModelRequest) -> Draft {
+        let Cut { reason, heard, started } = cut;
+        let (used, estimated) = heard.usage(request);
+        let cost_micros = self.turn.tariff.step_micros(&used);
+        let body = Body::StepAborted(Box::new(StepAborted {
+            provider: self.turn.model.provider().to_owned(),
+            model: self.turn.model_name.clone(),
+            reason,
+            usage: Usage { cost: Cost::of_step(cost_micros), ..used },
+            estimated,
+            cost_micros,
+            price_version: self.turn.tariff.model.as_ref().map(|(_, version)| version.clone()),
+            attempt,
+            duration_ms: super::step::millis(self.ports.origin.now() - started),
+        }));
+        self.draft(body, Actor::system())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Message, conversation::ModelOptions};
+
+    fn request() -> ModelRequest {
+        ModelRequest {
+            model: "m".to_owned(),
+            system: "12345678".to_owned(),
+            tools: Vec::new(),
+            history: vec![Message::User { text: "1234".to_owned() }],
+            max_tokens: 1,
+            options: ModelOptions::default(),
+        }
+    }
+
+    #[test]
+    fn what_the_provider_counted_is_believed_and_the_rest_is_estimated() {
+        let text = |text: &str| Delta::Text { index: 0, text: text.to_owned() };
+        let mut heard = Heard::default();
+        assert!(!heard.is_anything());
+        let nothing = Usage { input_tokens: 3, ..Usage::default() };
+        assert_eq!(heard.usage(&request()), (nothing, true), "the prompt was read");
+        heard.take(&text("12345678"));
+        heard.take(&Delta::Input { bytes: 4 });
+        assert!(heard.is_anything());
+        assert_eq!(heard.usage(&request()), (Usage { output_tokens: 3, ..nothing }, true));
+        let counted = Usage { input_tokens: 70, cache_read_tokens: 9, output_tokens: 1, ..Usage::default() };
+        heard.take(&Delta::Used(counted));
+        assert_eq!(heard.usage(&request()), (Usage { output_tokens: 3, ..counted }, true));
+        heard.take(&Delta::Used(Usage { output_tokens: 5, ..counted }));
+        assert_eq!(heard.usage(&request()), (Usage { output_tokens: 5, ..counted }, false));
+    }
+}

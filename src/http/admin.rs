@@ -1,0 +1,278 @@
+//! Organizations, for whoever runs the service: what `sojourn admin` does, over HTTP.
+//!
+//! Opened by the operator's key alone, which belongs to no organization.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Deserialize;
+use serde_json::json;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::{
+    App,
+    agents::PageQuery,
+    auth::Operator,
+    body::Body,
+    error::ApiError,
+    openapi::Errors,
+    page::{List, Query, rows},
+    path::{self, Path},
+    write::{Answer, Once, json as answer, no_content},
+};
+use crate::{
+    base::{Id, key, seal::sha256},
+    domain::{KeyId, TenantId, session::Source},
+    journal::Unit,
+    store::{
+        self,
+        audit::Act,
+        key::NewKey,
+        operator::actor,
+        tenant::{Organization, Share},
+    },
+    wire::{
+        Page,
+        admin::{Balance, CreateOrganization, PatchTenant, SetBalance, SetPrices, TenantView, TopUp},
+    },
+};
+
+/// What must be said to destroy an organization.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DeleteQuery {
+    /// The same id again, because nothing brings the data back.
+    #[param(value_type = TenantId)]
+    pub confirm: String,
+}
+
+/// Make an organization with one key for everything, which is shown once.
+#[utoipa::path(post, path = "/admin/organizations", tag = "admin", operation_id = "createOrganization",
+    security(("operator" = [])), request_body = CreateOrganization,
+    responses((status = 201, body = TenantView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    _operator: Operator,
+    once: Once,
+    Body { value: wanted, digest }: Body<CreateOrganization>,
+) -> Result<Answer, ApiError> {
+    let origin = app.0.journal.origin();
+    // The same key names the same organization, whose own transaction knows the answer.
+    let tenant: TenantId = once.key().map_or_else(|| origin.id(), of_key);
+    app.0.store.operator(origin).found(tenant, &wanted.name).await?;
+    once.run(&app, tenant, digest, async |unit: &mut Unit| {
+        let (id, secret): (KeyId, _) = (origin.id(), key::generate(origin));
+        let (scopes, source) = (["*".to_owned()], Source::Api);
+        let new = NewKey {
+            tenant,
+            key: id,
+            secret: &secret,
+            name: "first key",
+            scopes: &scopes,
+            source,
+            expires_at: None,
+        };
+        unit.tx().insert_key(app.0.store.master(), &new).await?;
+        let details = json!({ "key_id": id, "name": new.name, "scopes": scopes });
+        remember(&app, unit, "key.created", details).await?;
+        let made = unit.tx().organization().await?;
+        Ok(Answer::new(StatusCode::CREATED, &TenantView { key: Some(secret), ..view(made) }))
+    })
+    .await
+}
+
+/// List organizations, oldest first, deleted ones too.
+#[utoipa::path(get, path = "/admin/organizations", tag = "admin", operation_id = "listOrganizations",
+    security(("operator" = [])), params(PageQuery), responses((status = 200, body = Page<TenantView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    _operator: Operator,
+    Query(query): Query<PageQuery>,
+) -> Result<Response, ApiError> {
+    let rows = rows(query.limit)?;
+    let list = List::new(&app, Id::from_uuid(Uuid::nil()), "organizations", &());
+    let after = list.position(query.cursor.as_deref())?;
+    let organizations = app.0.store.organizations_after(after, rows as i64 + 1).await?;
+    Ok(answer(&list.page(organizations, rows, |organization| organization.id, view)))
+}
+
+/// Get an organization.
+#[utoipa::path(get, path = "/admin/organizations/{organization_id}", tag = "admin", operation_id = "readOrganization",
+    security(("operator" = [])), params(("organization_id" = TenantId, Path)),
+    responses((status = 200, body = TenantView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+) -> Result<Response, ApiError> {
+    Ok(answer(&view(app.0.store.organization(path::id(&organization)?).await?)))
+}
+
+/// Change how much of an organization may run at once.
+#[utoipa::path(patch, path = "/admin/organizations/{organization_id}", tag = "admin",
+    operation_id = "limitOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
+    request_body = PatchTenant, responses((status = 200, body = TenantView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+    Body { value: change, .. }: Body<PatchTenant>,
+) -> Result<Response, ApiError> {
+    let share = Share { concurrency: change.concurrency, weight: change.weight };
+    let operator = app.0.store.operator(app.0.journal.origin());
+    Ok(answer(&view(operator.share(path::id(&organization)?, share).await?)))
+}
+
+/// Suspend an organization: no call of it is answered, no turn of it starts.
+#[utoipa::path(post, path = "/admin/organizations/{organization_id}/suspend", tag = "admin",
+    operation_id = "suspendOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
+    responses((status = 200, body = TenantView), Errors))]
+pub async fn suspend(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+    once: Once,
+) -> Result<Answer, ApiError> {
+    move_to(&app, path::id(&organization)?, &once, true).await
+}
+
+/// Let a suspended organization go on.
+#[utoipa::path(post, path = "/admin/organizations/{organization_id}/resume", tag = "admin",
+    operation_id = "resumeOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
+    responses((status = 200, body = TenantView), Errors))]
+pub async fn resume(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+    once: Once,
+) -> Result<Answer, ApiError> {
+    move_to(&app, path::id(&organization)?, &once, false).await
+}
+
+/// Add to what an organization may spend; one without a bound has one from then on.
+#[utoipa::path(post, path = "/admin/organizations/{organization_id}/balance", tag = "admin",
+    operation_id = "topUpOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
+    request_body = TopUp, responses((status = 200, body = Balance), Errors))]
+pub async fn top_up(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+    once: Once,
+    Body { value: wanted, digest }: Body<TopUp>,
+) -> Result<Answer, ApiError> {
+    let tenant = live(&app, path::id(&organization)?).await?;
+    once.run(&app, tenant, digest, async |unit: &mut Unit| {
+        let left = unit.tx().top_up(wanted.micros).await?;
+        let details = json!({ "added_micros": wanted.micros, "balance_micros": left });
+        remember(&app, unit, "balance.changed", details).await?;
+        Ok(Answer::new(StatusCode::OK, &Balance { balance_micros: Some(left) }))
+    })
+    .await
+}
+
+/// Set what an organization may spend; null takes the bound away.
+#[utoipa::path(put, path = "/admin/organizations/{organization_id}/balance", tag = "admin",
+    operation_id = "setOrganizationBalance", security(("operator" = [])),
+    params(("organization_id" = TenantId, Path)),
+    request_body = SetBalance, responses((status = 200, body = Balance), Errors))]
+pub async fn set_balance(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+    Body { value: wanted, .. }: Body<SetBalance>,
+) -> Result<Response, ApiError> {
+    let tenant = live(&app, path::id(&organization)?).await?;
+    app.0.store.operator(app.0.journal.origin()).set_balance(tenant, wanted.balance_micros).await?;
+    Ok(answer(&Balance { balance_micros: wanted.balance_micros }))
+}
+
+/// Put a price list in front of the bundled one, or take it away.
+#[utoipa::path(put, path = "/admin/organizations/{organization_id}/prices", tag = "admin",
+    operation_id = "setOrganizationPrices", security(("operator" = [])),
+    params(("organization_id" = TenantId, Path)), request_body = SetPrices, responses((status = 204), Errors))]
+pub async fn set_prices(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+    Body { value: wanted, .. }: Body<SetPrices>,
+) -> Result<Response, ApiError> {
+    if let Some(list) = &wanted.prices {
+        if list.version.is_empty() {
+            return Err(ApiError::invalid("prices", "a price list needs a `version` that names it"));
+        }
+        if let Some(name) = list.unbelievable() {
+            let message = format!("the price of {name} cannot be meant: prices are whole micro-USD");
+            return Err(ApiError::invalid("prices", message));
+        }
+    }
+    let tenant = live(&app, path::id(&organization)?).await?;
+    app.0.store.operator(app.0.journal.origin()).set_prices(tenant, wanted.prices.as_ref()).await?;
+    Ok(no_content())
+}
+
+/// Destroy everything that an organization has; only its audit log stays.
+#[utoipa::path(delete, path = "/admin/organizations/{organization_id}", tag = "admin",
+    operation_id = "deleteOrganization", security(("operator" = [])),
+    params(("organization_id" = TenantId, Path), DeleteQuery), responses((status = 204), Errors))]
+pub async fn delete(
+    State(app): State<App>,
+    _operator: Operator,
+    Path(organization): Path<String>,
+    Query(query): Query<DeleteQuery>,
+) -> Result<Response, ApiError> {
+    let tenant: TenantId = path::id(&organization)?;
+    if query.confirm != organization {
+        return Err(ApiError::invalid(
+            "confirm",
+            "`confirm` names another organization; nothing was deleted",
+        ));
+    }
+    app.0.store.operator(app.0.journal.origin()).delete(tenant).await?;
+    Ok(no_content())
+}
+
+async fn move_to(app: &App, tenant: TenantId, once: &Once, is_suspended: bool) -> Result<Answer, ApiError> {
+    live(app, tenant).await?;
+    once.run(app, tenant, sha256(b""), async |unit: &mut Unit| {
+        unit.tx().suspend(is_suspended).await?;
+        let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
+        remember(app, unit, action, json!({})).await?;
+        Ok(Answer::new(StatusCode::OK, &view(unit.tx().organization().await?)))
+    })
+    .await
+}
+
+/// The organization, if there is one and it is not deleted.
+async fn live(app: &App, tenant: TenantId) -> Result<TenantId, ApiError> {
+    let organization = app.0.store.organization(tenant).await?;
+    if organization.deleted_at.is_some() { Err(ApiError::not_found()) } else { Ok(tenant) }
+}
+
+/// The organization that is made under an `Idempotency-Key`.
+fn of_key(key: &str) -> TenantId {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&sha256(format!("organization/{key}").as_bytes())[..16]);
+    Id::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
+async fn remember(
+    app: &App,
+    unit: &mut Unit,
+    action: &'static str,
+    details: serde_json::Value,
+) -> Result<(), store::Error> {
+    let (id, target) = (app.0.journal.origin().id(), Some(unit.tx().tenant().to_string()));
+    unit.tx().remember(&Act { id, actor: &actor(), action, target, details }).await
+}
+
+fn view(organization: Organization) -> TenantView {
+    TenantView {
+        state: organization.state(),
+        id: organization.id,
+        name: organization.name,
+        concurrency: organization.concurrency,
+        weight: organization.weight,
+        created_at: organization.created_at,
+        key: None,
+    }
+}
