@@ -204,7 +204,8 @@ async fn serve_record(
     let late = CancellationToken::new();
     parts.start_hints(&mut back, &late);
     // Streams end with the first word of the end, or open ones would hold up HTTP.
-    let streams = Streams::new(record.store.clone(), parts.hints.clone(), stop.clone());
+    let streams =
+        Streams::new(record.store.clone(), parts.hints.clone(), record.origin.clone(), stop.clone());
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         back.spawn(parts.timekeeper(settings).run(late.clone()));
@@ -380,19 +381,20 @@ fn network(settings: &Settings) -> anyhow::Result<Network> {
     Ok(Network { dialer, extra_roots: extra_roots.into() })
 }
 
-fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
-    let config = sandbox::local::Config {
-        runtime: settings.sandbox_runtime.clone(),
-        orphan_after: Some(Duration::from_secs(settings.box_orphan_seconds)),
-        ..sandbox::local::Config::new(&settings.database.data_dir)
-    };
-    let local = sandbox::local::Local::new(config).map_err(|fault| fault.to_string())?;
-    Ok(Arc::new(local))
+fn local_config(settings: &Settings) -> sandbox::local::Config {
+    let config = sandbox::local::Config::new(&settings.database.data_dir);
+    let orphan_after = Some(Duration::from_secs(settings.box_orphan_seconds));
+    sandbox::local::Config { runtime: settings.sandbox_runtime.clone(), orphan_after, ..config }
 }
 
-/// Why there can be no sandboxes here, if so. Blocks while it looks.
-pub fn sandbox_problem(settings: &Settings) -> Option<String> {
-    local_sandbox(settings).err()
+fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
+    let local = sandbox::local::Local::new(local_config(settings));
+    Ok(Arc::new(local.map_err(|fault| fault.to_string())?))
+}
+
+/// What this machine has for sandboxes, thing by thing. Blocks while it looks.
+pub fn sandbox_checks(settings: &Settings) -> Vec<sandbox::local::Check> {
+    sandbox::local::checks(&local_config(settings))
 }
 
 /// A database that is there already, neither started nor migrated.

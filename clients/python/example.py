@@ -1,4 +1,7 @@
-"""An agent asks, is answered, and a webhook tells of the end. Run by tests/clients."""
+"""An agent asks, is answered, a webhook tells of the end; then a sandbox without an agent.
+
+Run by tests/clients.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,27 @@ def ask(hook: str) -> tuple[str, str]:
             assert (error.status, error.type) == (404, "not_found")
         else:
             raise AssertionError("a session that is not there was found")
+        use(client)
         return session, created["destinations"][0]["secret"] or ""
+
+
+def use(client: Sojourn) -> None:
+    """A sandbox without an agent: files in, a command, files out."""
+    box = client.create()["session"]["id"]
+    written = client.write_file(box, "notes/a.txt", TEXT.encode())
+    assert (written["path"], written["bytes"]) == ("/workspace/notes/a.txt", len(TEXT.encode()))
+    ran = client.exec(box, "wc -c < notes/a.txt; echo late >&2; exit 3", timeout_seconds=30)
+    assert (ran["exit_code"], ran["stdout"].strip(), ran["stderr"]) == (3, str(written["bytes"]), "late\n")
+    assert [entry["name"] for entry in client.list_files(box, "notes")["entries"]] == ["a.txt"]
+    assert client.read_file(box, "notes/a.txt") == TEXT.encode()
+    assert client.exec(box, ["truncate", "-s", "0", "notes/a.txt"])["exit_code"] == 0
+    assert client.read_file(box, "notes/a.txt") == b""
+    try:
+        client.read_file(box, "none")
+    except SojournError as error:
+        assert (error.status, error.type) == (404, "not_found")
+    else:
+        raise AssertionError("a file that is not there was read")
 
 
 async def follow_together(session: str) -> None:
@@ -88,6 +111,10 @@ async def follow_together(session: str) -> None:
         results = await asyncio.gather(listed(), *(client.settled(one) for one in wanted))
         assert all(one["last_turn"]["yield_reason"] == "completed" for one in results if one)
         assert session in {one["id"] async for one in client.pages("/sessions", limit=2)}
+        box = (await client.create())["session"]["id"]
+        await client.write_file(box, "data", bytes(range(256)))
+        ran, data = await asyncio.gather(client.exec(box, "sleep 1; echo done"), client.read_file(box, "data"))
+        assert (ran["stdout"], data) == ("done\n", bytes(range(256)))
 
 
 def verify(session: str, secret: str) -> None:
@@ -112,7 +139,7 @@ def main() -> None:
     verify(session, secret)
     asyncio.run(asyncio.wait_for(follow_together(session), 60))
     server.shutdown()
-    print("the Python client: streams, answers, webhooks and refusals are as they should be")
+    print("the Python client: streams, answers, webhooks, files, commands and refusals are as they should be")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-// An agent asks, is answered, and a webhook tells of the end. Run by tests/clients.
+// An agent asks, is answered, a webhook tells of the end; then a sandbox without an agent.
+// Run by tests/clients.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { Sojourn, SojournError, verifyWebhook, WebhookError } from "sojourn-client";
@@ -63,6 +64,20 @@ const params = { path: { session_id: "ses_01hzzzzzzzzzzzzzzzzzzzzzzz" } };
 await assert.rejects(client.take(client.api.GET("/v3/sessions/{session_id}", { params })), (error) => {
   return error instanceof SojournError && error.status === 404 && error.type === "not_found";
 });
+
+// A sandbox without an agent: files in, a command, files out.
+const box = (await client.create({})).session.id;
+const text = "green \u2028\r\n";
+const written = await client.writeFile(box, "notes/a.txt", text);
+assert.deepEqual([written.path, written.bytes], ["/workspace/notes/a.txt", 11]);
+const ran = await client.exec(box, "wc -c < notes/a.txt; echo late >&2; exit 3", { timeout_seconds: 30 });
+assert.deepEqual([ran.exit_code, ran.stdout.trim(), ran.stderr], [3, "11", "late\n"]);
+assert.deepEqual((await client.listFiles(box, "notes")).entries.map(({ name }) => name), ["a.txt"]);
+assert.equal(await (await client.readFile(box, "notes/a.txt")).text(), text);
+assert.equal((await client.exec(box, ["truncate", "-s", "0", "notes/a.txt"])).exit_code, 0);
+assert.equal((await client.readFile(box, "notes/a.txt")).size, 0);
+await assert.rejects(client.readFile(box, "none"), (error) => error instanceof SojournError && error.type === "not_found");
+assert.equal((await client.archive(box)).status, "archived");
 server.closeAllConnections();
 server.close();
-console.log("the TypeScript client: streams, answers, webhooks and refusals are as they should be");
+console.log("the TypeScript client: streams, answers, webhooks, files, commands and refusals are as they should be");

@@ -27,6 +27,19 @@ pub fn continue_from(span: &Span, traceparent: Option<&str>) {
     }
 }
 
+/// What a collector is told of a request, by OpenTelemetry's conventions for HTTP; logs
+/// have their own words. The route, not the path: names are groups, and ids are none.
+pub fn request(span: &Span, method: &str, route: &str) {
+    span.context().span().update_name(format!("{method} {route}").trim_end().to_owned());
+    span.set_attribute("http.request.method", method.to_owned());
+    span.set_attribute("http.route", route.to_owned());
+}
+
+/// How a request was answered.
+pub fn answered(span: &Span, status: u16) {
+    span.set_attribute("http.response.status_code", i64::from(status));
+}
+
 /// The context of the span that is entered, for whoever is called next.
 pub fn current() -> Option<String> {
     let mut carrier = HashMap::new();

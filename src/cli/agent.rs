@@ -82,6 +82,25 @@ pub struct Limits {
     /// Wall clock of one turn, in seconds
     #[arg(long)]
     limit_turn_seconds: Option<u64>,
+    /// Tool calls of the whole session
+    #[arg(long, value_name = "N")]
+    limit_tool_calls: Option<u64>,
+    /// What the whole session may cost, in cents of a dollar
+    #[arg(long, value_name = "CENTS")]
+    limit_cost_cents: Option<u64>,
+    /// Seconds of work in all turns together
+    #[arg(long, value_name = "SECONDS")]
+    limit_duration_seconds: Option<u64>,
+}
+
+/// The id of an agent that is named by its id or its name.
+pub(super) async fn id(client: &Client, agent: &str) -> anyhow::Result<String> {
+    if agent.starts_with("agt_") {
+        return Ok(agent.to_owned());
+    }
+    let agents = print::all(client, "/agents").await?;
+    let found = agents.iter().find(|one| one["name"] == agent).and_then(|one| one["id"].as_str());
+    found.map(str::to_owned).with_context(|| format!("no agent has the name {agent}"))
 }
 
 impl Limits {
@@ -92,6 +111,9 @@ impl Limits {
             ("turns", self.limit_turns),
             ("steps", self.limit_steps),
             ("turn_seconds", self.limit_turn_seconds),
+            ("tool_calls", self.limit_tool_calls),
+            ("cost_cap_cents", self.limit_cost_cents),
+            ("duration_seconds", self.limit_duration_seconds),
         ];
         for (name, value) in named {
             if let Some(value) = value {

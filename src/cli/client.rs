@@ -77,6 +77,11 @@ impl Client {
         Ok(Self { http, base: format!("{root}/v3"), key })
     }
 
+    /// Where a path that the service named leads.
+    pub fn address(&self, path: &str) -> String {
+        format!("{}{path}", self.base.trim_end_matches("/v3"))
+    }
+
     /// Reads a resource.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.send(self.request(Method::GET, path)).await

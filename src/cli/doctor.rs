@@ -34,7 +34,8 @@ pub async fn run(settings: &Settings, json: bool) -> anyhow::Result<u8> {
     ];
     findings.extend(database(settings).await);
     if settings.role != Role::Api {
-        findings.push(Finding { what: "sandboxes", said: sandboxes(settings) });
+        let checks = app::sandbox_checks(settings).into_iter();
+        findings.extend(checks.map(|check| Finding { what: check.what, said: check.found }));
     }
     let is_well = findings.iter().all(|finding| finding.said.is_ok());
     if json {
@@ -98,7 +99,8 @@ async fn database(settings: &Settings) -> Vec<Finding> {
         let said = embedded::newest()
             .map(|major| format!("Postgres {major} will run below the data directory"))
             .ok_or_else(|| "no Postgres 15 or newer: run scripts/setup, or set DATABASE_URL".to_owned());
-        return vec![Finding { what: "database", said }];
+        let clock = Ok("the database has this machine's own".to_owned());
+        return vec![Finding { what: "database", said }, Finding { what: "clock", said: clock }];
     };
     match ask(settings, url).await {
         Ok((version, apart)) => {
@@ -124,12 +126,4 @@ fn clock(apart: Duration) -> Result<String, String> {
         return Err(format!("{said}: let both follow one time server"));
     }
     Ok(said)
-}
-
-/// The runtime, root, cgroups, user ids, the root file system: as a worker looks.
-fn sandboxes(settings: &Settings) -> Result<String, String> {
-    match app::sandbox_problem(settings) {
-        None => Ok(format!("{} can run them", settings.sandbox_runtime)),
-        Some(problem) => Err(format!("{problem}; until then turns that use tools fail")),
-    }
 }

@@ -12,6 +12,7 @@ mod credential;
 mod doctor;
 mod environment;
 mod first_session;
+mod hook;
 mod key;
 mod print;
 mod report;
@@ -68,6 +69,13 @@ enum Command {
         connection: client::Connection,
         #[command(subcommand)]
         command: schedule::Schedule,
+    },
+    /// Say who else starts sessions of an agent: GitHub, or whoever signs
+    Hook {
+        #[command(flatten)]
+        connection: client::Connection,
+        #[command(subcommand)]
+        command: hook::Hook,
     },
     /// Store and rotate keys of model providers
     Credential {
@@ -144,6 +152,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Bench { connection, load } => return bench::run(load, &connection).await,
         Command::Agent { connection, command } => agent::run(command, &connection).await?,
         Command::Schedule { connection, command } => schedule::run(command, &connection).await?,
+        Command::Hook { connection, command } => hook::run(command, &connection).await?,
         Command::Credential { connection, command } => credential::run(command, &connection).await?,
         Command::Environment { connection, command } => environment::run(command, &connection).await?,
         Command::Key { connection, command } => key::run(command, &connection).await?,

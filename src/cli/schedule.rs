@@ -4,12 +4,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{
-    agent::Limits,
+    agent::{self, Limits},
     client::{Client, Connection},
     print::{self, Column},
 };
 
-/// What can be done with the schedules of an agent.
+/// What can be done with the schedules of an agent, which is named by its id or its name.
 #[derive(Debug, Subcommand)]
 pub enum Schedule {
     /// List an agent's schedules
@@ -92,43 +92,60 @@ impl Fields {
     }
 }
 
+impl Schedule {
+    /// Whose schedules it is about: an id or a name.
+    fn agent(&self) -> &str {
+        match self {
+            Self::List { agent }
+            | Self::Get { agent, .. }
+            | Self::Create { agent, .. }
+            | Self::Update { agent, .. }
+            | Self::Enable { agent, .. }
+            | Self::Disable { agent, .. }
+            | Self::Delete { agent, .. }
+            | Self::Fire { agent, .. }
+            | Self::Runs { agent, .. } => agent,
+        }
+    }
+}
+
 /// Does it.
 pub async fn run(command: Schedule, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
-    let all = |agent: &str| format!("/agents/{agent}/schedules");
-    let one = |agent: &str, schedule: &str| format!("{}/{schedule}", all(agent));
+    let all = format!("/agents/{}/schedules", agent::id(&client, command.agent()).await?);
+    let one = |schedule: &str| format!("{all}/{schedule}");
     match command {
-        Schedule::List { agent } => list(&client, &all(&agent), json).await?,
-        Schedule::Get { agent, schedule } => {
-            print::document(&client.get(&one(&agent, &schedule)).await?);
+        Schedule::List { .. } => list(&client, &all, json).await?,
+        Schedule::Get { schedule, .. } => {
+            print::document(&client.get(&one(&schedule)).await?);
         }
-        Schedule::Create { agent, cron, input, session, fields } => {
+        Schedule::Create { cron, input, session, fields, .. } => {
             let more = [("cron", Some(cron)), ("input", Some(input)), ("session_id", session)];
-            shown(&client.post(&all(&agent), &fields.body(more)).await?, json);
+            shown(&client.post(&all, &fields.body(more)).await?, json);
         }
-        Schedule::Update { agent, schedule, cron, input, fields } => {
+        Schedule::Update { schedule, cron, input, fields, .. } => {
             let body = fields.body([("cron", cron), ("input", input), ("session_id", None)]);
-            shown(&client.patch(&one(&agent, &schedule), &body).await?, json);
+            shown(&client.patch(&one(&schedule), &body).await?, json);
         }
-        Schedule::Enable { agent, schedule } => {
-            shown(&client.patch(&one(&agent, &schedule), &json!({ "enabled": true })).await?, json);
+        Schedule::Enable { schedule, .. } => {
+            shown(&client.patch(&one(&schedule), &json!({ "enabled": true })).await?, json);
         }
-        Schedule::Disable { agent, schedule } => {
-            shown(&client.patch(&one(&agent, &schedule), &json!({ "enabled": false })).await?, json);
+        Schedule::Disable { schedule, .. } => {
+            shown(&client.patch(&one(&schedule), &json!({ "enabled": false })).await?, json);
         }
-        Schedule::Delete { agent, schedule } => {
-            client.delete(&one(&agent, &schedule)).await?;
+        Schedule::Delete { schedule, .. } => {
+            client.delete(&one(&schedule)).await?;
         }
-        Schedule::Fire { agent, schedule } => {
-            let run = client.post(&format!("{}/fire", one(&agent, &schedule)), &json!({})).await?;
+        Schedule::Fire { schedule, .. } => {
+            let run = client.post(&format!("{}/fire", one(&schedule)), &json!({})).await?;
             if json {
                 print::document(&run);
             } else {
                 print::line(run["session_id"].as_str().unwrap_or_default());
             }
         }
-        Schedule::Runs { agent, schedule } => runs(&client, &one(&agent, &schedule), json).await?,
+        Schedule::Runs { schedule, .. } => runs(&client, &one(&schedule), json).await?,
     }
     Ok(())
 }

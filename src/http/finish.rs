@@ -37,6 +37,7 @@ pub async fn finish(State(app): State<App>, mut request: Request, next: Next) ->
     let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let parent = request.headers().get(trace::TRACEPARENT).and_then(|value| value.to_str().ok());
     trace::continue_from(&span, parent);
+    trace::request(&span, method.as_str(), route.as_deref().unwrap_or_default());
     let told = Told::default();
     request.extensions_mut().insert(told.clone());
     let response = next.run(request).instrument(span.clone()).await;
@@ -45,7 +46,9 @@ pub async fn finish(State(app): State<App>, mut request: Request, next: Next) ->
         allowance.write(response.headers_mut());
     }
     response.headers_mut().insert("x-request-id", header_value(id));
-    let status = response.status().as_u16().to_string();
+    let status = response.status().as_u16();
+    trace::answered(&span, status);
+    let status = status.to_string();
     let labels = [("method", method.to_string()), ("route", route.unwrap_or_default()), ("status", status)];
     metrics::histogram!("sojourn_http_seconds", &labels).record(started.elapsed());
     let duration_ms = started.elapsed().as_millis() as u64;

@@ -67,6 +67,7 @@ fn describe() {
     metrics::describe_gauge!("sojourn_streams", "Streams that this process serves.");
     for (name, text) in [
         ("sojourn_append_seconds", "How long an append of a turn took, until it was durable."),
+        ("sojourn_stream_lag_seconds", "How old an event was when a stream that was up to date had sent it."),
         ("sojourn_http_seconds", "How long a request took until its answer began, by route."),
         ("sojourn_model_seconds", "How long a model took to answer."),
         ("sojourn_tool_seconds", "How long a tool ran."),
@@ -79,6 +80,11 @@ fn describe() {
         ("sojourn_model_faults_total", "Model calls that failed, by code; most are tried again."),
         ("sojourn_runtime_faults_total", "Faults of the service within a turn, by code."),
         ("sojourn_model_tokens_total", "Tokens that models read and wrote."),
+        (
+            "sojourn_cost_micros_total",
+            "What turns cost, in micro-USD, by part; without steps of no known price.",
+        ),
+        ("sojourn_steps_unpriced_total", "Model calls that no price list knew."),
         ("sojourn_tool_calls_total", "Tool calls, by what became of them."),
         ("sojourn_sandboxes_lost_total", "Sandboxes that were found dead."),
         ("sojourn_turns_ended_total", "Turns that ended, by reason."),

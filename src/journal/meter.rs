@@ -33,12 +33,18 @@ pub(super) fn count(events: &[Packed]) {
             Body::ToolResult { tool, outcome, is_error, duration_ms, .. } => {
                 tool_result(tool, *outcome, *is_error, *duration_ms);
             }
+            Body::ExecCompleted { cpu_micros, memory_micros, .. } => {
+                cost("sandbox", cpu_micros + memory_micros);
+            }
             Body::SandboxCreated { duration_ms, .. } => {
                 histogram!("sojourn_sandbox_start_seconds").record(seconds(*duration_ms));
             }
             Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),
-            Body::TurnStarted { attempt, .. } if *attempt > 1 => {
-                counter!("sojourn_turns_taken_over_total").increment(1);
+            Body::TurnStarted { attempt, fee_micros, .. } => {
+                cost("fee", *fee_micros);
+                if *attempt > 1 {
+                    counter!("sojourn_turns_taken_over_total").increment(1);
+                }
             }
             Body::TurnCompleted(end) => turn_completed(end.yield_reason, end.active_seconds),
             // The rest is somebody's doing, not a measure of the service.
@@ -57,6 +63,15 @@ fn count_tokens(provider: &'static str, usage: &Usage) {
     for (kind, tokens) in kinds {
         counter!("sojourn_model_tokens_total", "provider" => provider, "kind" => kind).increment(tokens);
     }
+    match step.cost_micros {
+        Some(micros) => cost("model", micros),
+        None => counter!("sojourn_steps_unpriced_total").increment(1),
+    }
+}
+
+/// Adds to what all tenants together cost, in micro-USD.
+fn cost(part: &'static str, micros: u64) {
+    counter!("sojourn_cost_micros_total", "part" => part).increment(micros);
 }
 
 fn tool_result(tool: &str, outcome: Outcome, is_error: bool, duration_ms: u64) {

@@ -187,10 +187,11 @@ impl Newest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Timestamp;
 
     fn item(seq: i64, bytes: usize) -> Arc<Item> {
         let (kind, json) = ("agent.message".to_owned(), "x".repeat(bytes));
-        Arc::new(Item { seq, level: Level::User, kind, turn: None, json })
+        Arc::new(Item { seq, ts: Timestamp::UNIX_EPOCH, level: Level::User, kind, turn: None, json })
     }
 
     fn seqs(newest: &Newest, after: i64) -> Vec<i64> {

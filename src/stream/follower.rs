@@ -14,7 +14,10 @@ use super::{
     frame::is_wanted,
 };
 use crate::{
-    base::limit::{STREAM_HEARTBEAT, STREAM_PAGE_ROWS, STREAM_PIECES, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+    base::{
+        Origin, Timestamp,
+        limit::{STREAM_HEARTBEAT, STREAM_PAGE_ROWS, STREAM_PIECES, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+    },
     domain::{Level, piece::Piece},
     store::{self, Store, event::Range, hint::Watch},
     wire::delta::DeltaView,
@@ -30,6 +33,9 @@ pub(super) struct Follower {
     tail: Tail,
     frames: mpsc::Sender<Frame>,
     heartbeat: Instant,
+    origin: Origin,
+    /// It has seen the end of the log: what comes now has just happened.
+    is_current: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -70,6 +76,8 @@ impl Follower {
             tail,
             frames,
             heartbeat: Instant::now() + STREAM_HEARTBEAT,
+            origin: streams.origin.clone(),
+            is_current: false,
             _permit: permit,
         }
     }
@@ -111,14 +119,28 @@ impl Follower {
                     self.say_pieces().await?;
                     self.tail.after = item.seq;
                     if self.wants(&item) {
+                        let ts = item.ts;
                         self.send(Frame::Event(item)).await?;
+                        self.measure(ts);
                     }
                 }
                 self.say_pieces().await?;
+                self.is_current = !has_more;
                 Ok(has_more)
             }
-            Some(Look::Behind { to }) => self.catch_up(to).await,
+            Some(Look::Behind { to }) => {
+                self.is_current = false;
+                self.catch_up(to).await
+            }
             None => Ok(false),
+        }
+    }
+
+    /// Tells how long after its event a reader that keeps up has got it.
+    fn measure(&self, ts: Timestamp) {
+        if self.is_current {
+            let lag = (self.origin.now() - ts).as_seconds_f64().max(0.0);
+            metrics::histogram!("sojourn_stream_lag_seconds").record(lag);
         }
     }
 

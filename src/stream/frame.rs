@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
+    base::Timestamp,
     domain::{Entry, Level, TurnId},
     wire::event::EventView,
 };
@@ -25,6 +26,7 @@ pub struct Item {
     pub seq: i64,
     /// The event as one line of JSON; empty when its row cannot be read.
     pub json: String,
+    pub(super) ts: Timestamp,
     pub(super) level: Level,
     pub(super) kind: String,
     pub(super) turn: Option<TurnId>,
@@ -37,7 +39,14 @@ impl Item {
             tracing::error!(%error, session.id = %entry.session, entry.seq, "an event cannot be written out");
             String::new()
         });
-        Self { seq: entry.seq, json, level: entry.level, kind: entry.kind.clone(), turn: entry.turn_id }
+        Self {
+            seq: entry.seq,
+            json,
+            ts: entry.ts,
+            level: entry.level,
+            kind: entry.kind.clone(),
+            turn: entry.turn_id,
+        }
     }
 }
 

@@ -18,7 +18,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{feed::Feeds, follower::Follower};
 use crate::{
-    base::limit::{STREAM_BUFFER_FRAMES, STREAMS_MAX},
+    base::{
+        Origin,
+        limit::{STREAM_BUFFER_FRAMES, STREAMS_MAX},
+    },
     domain::{Level, SessionId, TenantId, TurnId},
     store::{Store, hint::Hints},
 };
@@ -34,6 +37,7 @@ pub struct Streams {
     hints: Hints,
     feeds: Feeds,
     lists: list::Feeds,
+    origin: Origin,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -61,10 +65,10 @@ pub struct Full;
 
 impl Streams {
     /// Streams that end when `stop` is cancelled; readers resume elsewhere.
-    pub fn new(store: Store, hints: Hints, stop: CancellationToken) -> Self {
+    pub fn new(store: Store, hints: Hints, origin: Origin, stop: CancellationToken) -> Self {
         let permits = Arc::new(Semaphore::new(STREAMS_MAX));
         let (feeds, lists) = (Feeds::default(), list::Feeds::default());
-        Self { store, hints, feeds, lists, permits, tasks: TaskTracker::new(), stop }
+        Self { store, hints, feeds, lists, origin, permits, tasks: TaskTracker::new(), stop }
     }
 
     /// Follows a log.

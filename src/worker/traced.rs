@@ -18,6 +18,7 @@ use crate::{
     },
     harness::{self, Delta, Done, Model, ToolFault},
     model::Fault,
+    store::column::word,
 };
 
 /// The span of one turn, or of the part of it that this worker runs.
@@ -74,7 +75,7 @@ impl Model for TracedModel {
                 let input = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens;
                 span.record("gen_ai.usage.input_tokens", input);
                 span.record("gen_ai.usage.output_tokens", usage.output_tokens);
-                span.record("gen_ai.response.finish_reasons", format!("{:?}", answer.stop));
+                span.record("gen_ai.response.finish_reasons", word(&answer.stop));
             }
             Err(fault) => {
                 span.record("otel.status_code", "ERROR");

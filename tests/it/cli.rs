@@ -1,5 +1,7 @@
 //! The command line against a running service.
 
+mod triggers;
+
 use std::{
     fs,
     io::Write,
@@ -81,6 +83,10 @@ async fn the_exit_code_says_how_a_watched_turn_ended() {
     owner.follow(&waiting, |event| event["type"] == "turn.started").await;
     assert_eq!(text(&sojourn(&service, &["cancel", &waiting])).trim(), "running");
     assert_eq!(sojourn(&service, &["get", &waiting, "--watch"]).status.code(), Some(5));
+    let running = owner.play(json!([{ "delay_ms": 600_000 }])).await;
+    owner.follow(&running, |event| event["type"] == "turn.started").await;
+    assert_eq!(text(&sojourn(&service, &["stop", &running])), "idle\n", "it stands when that is said");
+    assert_eq!(text(&sojourn(&service, &["stop", &running])), "idle\n", "what stands is left alone");
     service.stop().await;
 }
 
@@ -168,7 +174,12 @@ async fn the_doctor_tells_what_is_there_and_what_is_missing() {
     let (code, said) = doctor("postgres://nobody@127.0.0.1:1/none", &["--sandbox-runtime=no-such-runtime"]);
     assert_eq!((code, &said["ok"]), (Some(1), &json!(false)));
     assert_eq!(check(&said, "database")["ok"], false, "{said}");
+    assert_eq!(check(&said, "sandbox runtime")["ok"], false, "{said}");
     assert_eq!(check(&said, "sandboxes")["ok"], false, "{said}");
+    // What does not hang on the runtime is told all the same.
+    for name in ["cgroups", "root", "user ids", "root files", "disk"] {
+        assert_ne!(check(&said, name)["said"], Value::Null, "{name}: {said}");
+    }
 }
 
 #[test]
@@ -180,39 +191,6 @@ fn every_shell_gets_its_completions() {
             .expect("the binary runs");
         assert!(output.status.success() && text(&output).contains("sojourn"), "{shell}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_schedule_is_looked_after_from_the_command_line() {
-    let ground = Ground::new().await;
-    let service = ground.serve(&["--role=api"]).await;
-    let agent = service.owner().inline_agent().await;
-    let schedule = |words: &[&str]| {
-        let output = run(&service, &[&["schedule"], words].concat(), "");
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        text(&output)
-    };
-    let cron = ["--cron", "0 4 1 1 *", "--input", "Look.", "--limit-turns", "2"];
-    let made = schedule(&[&["create", &agent], &cron[..]].concat());
-    let id = made.split_whitespace().next().expect("an id").to_owned();
-    assert!(id.starts_with("sch_") && made.trim_end().ends_with("-01-01T04:00:00Z"), "{made}");
-    let listed = schedule(&["list", &agent]);
-    assert!(listed.contains(&id) && listed.contains("0 4 1 1 *") && listed.contains("UTC"), "{listed}");
-    assert_eq!(schedule(&["disable", &agent, &id]), format!("{id} off\n"));
-    let session = schedule(&["fire", &agent, &id]);
-    let runs = schedule(&["runs", &agent, &id]);
-    assert!(
-        session.starts_with("ses_") && runs.contains(session.trim_end()) && runs.contains("started"),
-        "{runs}"
-    );
-    let moved = schedule(&["update", &agent, &id, "--time-zone", "Asia/Tokyo", "--json"]);
-    let moved: Value = serde_json::from_str(&moved).expect("JSON");
-    assert_eq!((&moved["time_zone"], &moved["limits"]), (&json!("Asia/Tokyo"), &json!({ "turns": 2 })));
-    assert!(schedule(&["enable", &agent, &id]).contains("next at "));
-    assert_eq!(schedule(&["delete", &agent, &id]), "");
-    let refused = run(&service, &["schedule", "get", &agent, &id], "");
-    assert_eq!(refused.status.code(), Some(1));
-    service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ mod metrics;
 mod model;
 mod net;
 mod organization;
+mod restore;
 mod revisit;
 mod sandbox;
 mod schedules;

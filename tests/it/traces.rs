@@ -2,22 +2,41 @@
 //! a request as a part of its caller's trace, and nothing of what was said.
 
 use std::{
+    fmt::Write,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::ExportTraceServiceRequest,
+    common::v1::any_value,
+    trace::v1::{Span, span::SpanKind},
+};
+use prost::Message;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{
-    fake::receiver::Receiver,
+    fake::{
+        openai::OpenAi,
+        provider::{Fake, Step},
+        receiver::Receiver,
+    },
     support::service::{Ground, KEY},
 };
 
-const TRACE: [u8; 16] =
-    [0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6, 0xa3, 0xce, 0x92, 0x9d, 0x0e, 0x0e, 0x47, 0x36];
+/// The trace and the span of whoever calls.
+const CALLER: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+
+/// What stands around the spans in docs/trace.md, which `SOJOURN_TRACE_TRANSCRIPT=docs/trace.md`
+/// writes anew.
+const HEAD: &str = "# A trace, shown\n\n\
+    The spans of one turn as an endpoint received them over OTLP, decoded: the turn, below it two model calls with their\n\
+    tokens and a tool call. The model's provider got the `traceparent` of its `chat`. `tests/it/traces.rs` made this page and\n\
+    holds that no prompt, answer, argument or key is in what was sent.\n\n";
+const MIDDLE: &str = "The request that created the session is a part of its caller's trace:\n\n";
 
 /// A process that exports its spans; killed when the test ends early.
 struct Exporting(Child);
@@ -29,7 +48,7 @@ impl Drop for Exporting {
     }
 }
 
-fn serve(ground: &Ground, collector: &str) -> (Exporting, String) {
+fn serve(ground: &Ground, collector: &str, provider: &str) -> (Exporting, String) {
     let urls = ground.urls();
     let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
     command
@@ -43,6 +62,7 @@ fn serve(ground: &Ground, collector: &str) -> (Exporting, String) {
         .env("SOJOURN_FIRST_SESSION", "off")
         .env("SOJOURN_MASTER_KEY", "a passphrase that is long enough for tests")
         .env("SOJOURN_OTLP_ENDPOINT", collector)
+        .env("SOJOURN_OPENAI_BASE_URL", format!("{provider}/v1"))
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
@@ -54,29 +74,109 @@ fn serve(ground: &Ground, collector: &str) -> (Exporting, String) {
 }
 
 async fn send(client: &Client, url: String, body: Option<Value>) -> Value {
-    let trace: String = TRACE.iter().map(|byte| format!("{byte:02x}")).collect();
     let request = match &body {
         Some(body) => client.post(url).json(body),
         None => client.get(url),
     };
-    let request = request.bearer_auth(KEY).header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"));
+    let request = request.bearer_auth(KEY).header("traceparent", format!("00-{}-{}-01", CALLER.0, CALLER.1));
     request.send().await.expect("an answer").json().await.expect("JSON")
+}
+
+/// The spans that a collector was sent, decoded; and all of it as it came.
+async fn received(collector: &mut Receiver) -> (Vec<Span>, Vec<u8>) {
+    let (mut spans, mut raw) = (Vec::new(), Vec::new());
+    // All of them were answered before the process ended.
+    while let Ok(request) = timeout(Duration::from_millis(200), collector.next()).await {
+        assert_eq!(
+            (request.path.as_str(), request.header("content-type")),
+            ("/v1/traces", "application/x-protobuf")
+        );
+        let sent = ExportTraceServiceRequest::decode(request.body.clone()).expect("the collector's protocol");
+        spans.extend(sent.resource_spans.into_iter().flat_map(|of| of.scope_spans).flat_map(|of| of.spans));
+        raw.extend_from_slice(&request.body);
+    }
+    (spans, raw)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An attribute as text; empty when it is absent.
+fn attribute(span: &Span, name: &str) -> String {
+    let found = span.attributes.iter().find(|attribute| attribute.key == name);
+    match found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref()) {
+        Some(any_value::Value::StringValue(text)) => text.clone(),
+        Some(any_value::Value::IntValue(number)) => number.to_string(),
+        Some(other) => format!("{other:?}"),
+        None => String::new(),
+    }
+}
+
+fn all<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
+    let mut found: Vec<_> = spans.iter().filter(|span| span.name == name).collect();
+    found.sort_by_key(|span| span.start_time_unix_nano);
+    found
+}
+
+/// The spans of a turn as docs/trace.md shows them, each below its parent.
+fn drawn(spans: &[Span], of: &Span) -> String {
+    fn draw(spans: &[Span], parent: &Span, depth: usize, text: &mut String) {
+        let ms = (parent.end_time_unix_nano - parent.start_time_unix_nano) as f64 / 1e6;
+        let (pad, name) = ("  ".repeat(depth), &parent.name);
+        writeln!(text, "{pad}{name}  {ms:.1} ms").expect("a string takes it");
+        let above = Some(hex(&parent.parent_span_id)).filter(|id| !id.is_empty());
+        let above = above.unwrap_or_else(|| "none".to_owned());
+        writeln!(text, "{pad}  span {} parent {above}", hex(&parent.span_id)).expect("a string takes it");
+        for attribute in parent
+            .attributes
+            .iter()
+            .filter(|attribute| attribute.key.starts_with("gen_ai.") || attribute.key.starts_with("http."))
+        {
+            writeln!(text, "{pad}  {} = {}", attribute.key, self::attribute(parent, &attribute.key))
+                .expect("a string takes it");
+        }
+        let mut children: Vec<_> =
+            spans.iter().filter(|span| span.parent_span_id == parent.span_id).collect();
+        children.sort_by_key(|span| span.start_time_unix_nano);
+        children.into_iter().for_each(|child| draw(spans, child, depth + 1, text));
+    }
+    let mut text = format!("trace {}\n", hex(&of.trace_id));
+    draw(spans, of, 0, &mut text);
+    text
+}
+
+/// docs/trace.md: a turn, and a request that its caller's trace goes on with.
+fn page(spans: &[Span], turn: &Span, request: &Span) -> String {
+    let (turn, request) = (drawn(spans, turn), drawn(spans, request));
+    let caller = format!("caller: trace {} span {}", CALLER.0, CALLER.1);
+    format!("{HEAD}```text\n{turn}```\n\n{MIDDLE}```text\n{caller}\n\n{request}```\n")
+}
+
+/// Holds a span to be a part of a turn, in the trace and in time.
+fn below(turn: &Span, span: &Span) {
+    assert_eq!((&span.trace_id, &span.parent_span_id), (&turn.trace_id, &turn.span_id), "{}", span.name);
+    assert!(turn.start_time_unix_nano <= span.start_time_unix_nano);
+    assert!(span.end_time_unix_nano <= turn.end_time_unix_nano, "{} ends within its turn", span.name);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_and_its_request_reach_the_collector_without_what_was_said() {
     let ground = Ground::new().await;
     let mut collector = Receiver::start([]).await;
-    let (mut process, address) = serve(&ground, &format!("http://127.0.0.1:{}", collector.port()));
+    let steps = [
+        Step::text("words of the agent").and_tool("glob", json!({ "pattern": "a value" })),
+        Step::default().and_tool("ask", json!({ "question": "the question" })),
+    ];
+    let provider = Fake::script(OpenAi, steps).await;
+    let endpoint = format!("http://127.0.0.1:{}", collector.port());
+    let (mut process, address) = serve(&ground, &endpoint, &provider.base_url);
     sojourn::net::install_tls();
     let client = Client::new();
-    let agent = json!({ "name": "tracer", "prompt": "a prompt of the tenant", "model": "scripted/inline" });
+    let agent = json!({ "name": "tracer", "prompt": "a prompt of the tenant", "model": "openai/gpt-5",
+                        "key": "sk-key-of-the-tenant" });
     send(&client, format!("{address}/v3/agents"), Some(agent)).await;
-    let script = json!([
-        { "text": "words of the agent", "tools": [{ "tool": "glob", "input": { "pattern": "a value" } }] },
-        { "tools": [{ "tool": "ask", "input": { "question": "the question" } }] },
-    ]);
-    let session = json!({ "agent": "tracer", "input": { "script": script } });
+    let session = json!({ "agent": "tracer", "input": "an input of the tenant" });
     let created = send(&client, format!("{address}/v3/sessions"), Some(session)).await;
     let id = created["session"]["id"].as_str().expect("an id").to_owned();
     while send(&client, format!("{address}/v3/sessions/{id}"), None).await["status"] != "awaiting_input" {
@@ -86,26 +186,47 @@ async fn a_turn_and_its_request_reach_the_collector_without_what_was_said() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
     let ended = tokio::task::spawn_blocking(move || process.0.wait()).await.expect("no panic");
     assert!(ended.expect("it ends").success());
+    let (spans, raw) = received(&mut collector).await;
 
-    let mut sent: Vec<u8> = Vec::new();
-    // All of them were answered before the process ended.
-    while let Ok(request) = timeout(Duration::from_millis(200), collector.next()).await {
-        assert_eq!(request.path, "/v1/traces");
-        sent.extend_from_slice(&request.body);
+    // A turn is a trace of its own, and everything that it did is below it.
+    let turn = *all(&spans, "invoke_agent tracer").first().expect("the turn");
+    assert_eq!(turn.parent_span_id, [0_u8; 0]);
+    assert_eq!(attribute(turn, "gen_ai.conversation.id"), id);
+    assert_eq!(attribute(turn, "gen_ai.operation.name"), "invoke_agent");
+    let chats = all(&spans, "chat gpt-5");
+    let tools = all(&spans, "execute_tool glob");
+    // A question ends the turn: nothing is executed for it.
+    assert_eq!(
+        (chats.len(), tools.len()),
+        (2, 1),
+        "{:?}",
+        spans.iter().map(|span| &span.name).collect::<Vec<_>>()
+    );
+    chats.iter().chain(&tools).for_each(|span| below(turn, span));
+    for chat in &chats {
+        assert_eq!(chat.kind, SpanKind::Client as i32);
+        assert_eq!(attribute(chat, "gen_ai.provider.name"), "openai");
+        let used = ["input", "output"].map(|kind| attribute(chat, &format!("gen_ai.usage.{kind}_tokens")));
+        assert_eq!(used, ["10", "5"]);
     }
-    let has = |bytes: &[u8]| sent.windows(bytes.len()).any(|window| window == bytes);
-    for word in [
-        "invoke_agent tracer",
-        "chat inline",
-        "execute_tool glob",
-        "gen_ai.usage.output_tokens",
-        "gen_ai.conversation.id",
-        &id,
-    ] {
-        assert!(has(word.as_bytes()), "{word}");
+    assert_eq!(attribute(tools[0], "gen_ai.tool.name"), "glob");
+
+    // Out: a provider is told which span calls it. In: a request is a part of its caller's trace.
+    for (request, chat) in provider.requests().iter().zip(&chats) {
+        let expected = format!("00-{}-{}-01", hex(&chat.trace_id), hex(&chat.span_id));
+        assert_eq!(request.headers["traceparent"], expected.as_str());
     }
-    assert!(has(&TRACE), "the request is a part of its caller's trace");
-    for word in ["a prompt of the tenant", "words of the agent", "a value", "the question", KEY] {
-        assert!(!has(word.as_bytes()), "{word} left with the spans");
+    let posts = all(&spans, "POST /v3/sessions");
+    assert_eq!(posts.len(), 1);
+    assert_eq!((hex(&posts[0].trace_id), hex(&posts[0].parent_span_id)), (CALLER.0.into(), CALLER.1.into()));
+
+    let has = |word: &str| raw.windows(word.len()).any(|window| window == word.as_bytes());
+    let said =
+        ["a prompt of", "an input of", "words of the agent", "a value", "the question", "sk-key-of", KEY];
+    for word in said {
+        assert!(!has(word), "{word} left with the spans");
+    }
+    if let Ok(path) = std::env::var("SOJOURN_TRACE_TRANSCRIPT") {
+        std::fs::write(path, page(&spans, turn, posts[0])).expect("the page can be written");
     }
 }

@@ -23,6 +23,10 @@ export interface Options {
 }
 
 const PAUSE_MS = 500;
+/** Pause between two looks at a command that goes on. */
+const LOOK_MS = 1_000;
+/** Most of a file that one answer holds. */
+const PART_BYTES = 64 << 20;
 
 export class Sojourn {
   /** Every operation of openapi.yaml, by its path; typed. */
@@ -64,6 +68,59 @@ export class Sojourn {
   steer(session: string, text: string, mode: Schemas["SteerMode"] = "queue"): Promise<Schemas["Steered"]> {
     const params = { path: { session_id: session } };
     return this.take(this.api.POST("/v3/sessions/{session_id}/messages", { params, body: { text, mode } }));
+  }
+
+  /** Asks the running turn to end, and ends the queued one. */
+  cancel(session: string): Promise<Schemas["Session"]> {
+    return this.take(this.api.POST("/v3/sessions/{session_id}/cancel", { params: { path: { session_id: session } } }));
+  }
+
+  /** Closes a session for good. */
+  archive(session: string): Promise<Schemas["Session"]> {
+    return this.take(this.api.POST("/v3/sessions/{session_id}/archive", { params: { path: { session_id: session } } }));
+  }
+
+  /** Runs a command in the session's sandbox and waits for its end. */
+  async exec(session: string, command: string | string[], options: Omit<Schemas["ExecRequest"], "command"> = {}): Promise<Schemas["Exec"]> {
+    const path = { session_id: session };
+    let ran = await this.take(this.api.POST("/v3/sessions/{session_id}/exec", { params: { path }, body: { ...options, command } }));
+    while (ran.state !== "completed" && ran.state !== "failed") {
+      await wait(LOOK_MS);
+      const params = { path: { ...path, exec_id: ran.id } };
+      ran = await this.take(this.api.GET("/v3/sessions/{session_id}/exec/{exec_id}", { params }));
+    }
+    return ran;
+  }
+
+  /** What a directory of the session's sandbox holds. */
+  listFiles(session: string, path = "/workspace"): Promise<Schemas["Directory"]> {
+    const params = { path: { session_id: session }, query: { path } };
+    return this.take(this.api.GET("/v3/sessions/{session_id}/files/list", { params }));
+  }
+
+  /** All of a file of the session's sandbox. */
+  async readFile(session: string, path: string): Promise<Blob> {
+    const parts: Blob[] = [];
+    for (let read = 0; ; ) {
+      const header = { Range: `bytes=${read}-${read + PART_BYTES - 1}` };
+      const params = { path: { session_id: session }, query: { path }, header };
+      const { data, error, response } = await this.api.GET("/v3/sessions/{session_id}/files", { params, parseAs: "blob" });
+      if (!response.ok) throw SojournError.of(error, response.status);
+      const part = data as unknown as Blob;
+      parts.push(part);
+      read += part.size;
+      // An empty file has no range, and is answered whole.
+      const size = Number(response.headers.get("content-range")?.split("/")[1] ?? part.size);
+      if (part.size === 0 || read >= size) return new Blob(parts);
+    }
+  }
+
+  /** Writes a file into the session's sandbox: at most 3 MiB; directories are made. */
+  writeFile(session: string, path: string, content: BodyInit): Promise<Schemas["FileWritten"]> {
+    const params = { path: { session_id: session }, query: { path } };
+    const headers = { "Content-Type": "application/octet-stream" };
+    const bodySerializer = () => content;
+    return this.take(this.api.PUT("/v3/sessions/{session_id}/files", { params, headers, body: "", bodySerializer }));
   }
 
   /** The last turn and its result. */

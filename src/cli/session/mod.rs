@@ -1,5 +1,6 @@
 //! `sojourn session ...`: create, follow, steer and end sessions.
 
+mod create;
 mod sandbox;
 mod watch;
 mod whole;
@@ -20,20 +21,8 @@ use super::{
 pub enum Session {
     /// Create a session; with --watch, follow it until its turn is over
     Create {
-        /// Id or name of the agent; absent, the session is a sandbox with a log
-        #[arg(long)]
-        agent: Option<String>,
-        /// What the agent is to do; absent, no turn starts
-        #[arg(long)]
-        input: Option<String>,
-        #[arg(long)]
-        title: Option<String>,
-        /// One session per key
-        #[arg(long)]
-        key: Option<String>,
-        /// Id or name of the environment that its sandbox is made of
-        #[arg(long)]
-        environment: Option<String>,
+        #[command(flatten)]
+        fields: Box<create::Fields>,
         /// Follow it until its turn is over; the exit code says how it ended
         #[arg(long)]
         watch: bool,
@@ -76,6 +65,8 @@ pub enum Session {
     },
     /// Ask the running turn to end, and end the queued one
     Cancel { session: String },
+    /// Cancel what runs and wait until nothing does
+    Stop { session: String },
     /// Close a session for good
     Archive { session: String },
     #[command(flatten)]
@@ -130,21 +121,8 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
     let client = connection.client()?;
     let json = connection.json;
     match command {
-        Session::Create { agent, input, title, key, environment, watch } => {
-            let mut body = json!({});
-            let fields = [
-                ("agent", agent),
-                ("input", input),
-                ("title", title),
-                ("key", key),
-                ("environment", environment),
-            ];
-            for (name, value) in fields {
-                if let Some(value) = value {
-                    body[name] = value.into();
-                }
-            }
-            let created = client.post("/sessions", &body).await?;
+        Session::Create { fields, watch } => {
+            let created = client.post("/sessions", &fields.body()?).await?;
             let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
             if watch {
                 eprintln!("session {id}");
@@ -185,6 +163,11 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
         Session::Delete { session } => drop(client.delete(&format!("/sessions/{session}")).await?),
         Session::Usage { session } => whole::usage(&client, &session, json).await?,
         Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
+        Session::Stop { session } => {
+            client.post(&format!("/sessions/{session}/cancel"), &json!({})).await?;
+            let stopped = watch::settled(&client, &session).await?;
+            show(&stopped, json, stopped["status"].as_str().unwrap_or_default());
+        }
         Session::Archive { session } => act(&client, &session, "archive", json).await?,
         Session::Update { session, title, limits } => update(&client, &session, title, limits, json).await?,
         Session::Result { session } => result(&client, &session, json).await?,

@@ -194,15 +194,16 @@ impl Wanted {
     }
 }
 
-/// A webhook whose secret is in the answer: on standard output alone, for a pipe.
-fn told(webhook: &Value, json: bool) {
+/// A webhook or hook whose secret is in the answer: on standard output alone, for a pipe.
+pub(super) fn told(webhook: &Value, json: bool) {
     if !json {
         eprintln!("{}; its secret is shown once", webhook["id"].as_str().unwrap_or_default());
     }
     print::answer(webhook, json, webhook["secret"].as_str().unwrap_or("(the secret is yours)"));
 }
 
-fn secret() -> anyhow::Result<String> {
+/// A secret from standard input: on a command line other users would see it.
+pub(super) fn secret() -> anyhow::Result<String> {
     if stdin().is_terminal() {
         eprintln!("the secret, then Ctrl-D (it is shown as you type; a pipe hides it):");
     }

@@ -8,6 +8,7 @@
 
 mod bundle;
 mod cgroup;
+mod checks;
 mod freezer;
 mod layout;
 mod rootfs;
@@ -26,6 +27,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rustix::process::{geteuid, test_kill_process};
 use tokio::{process::Command, sync::mpsc, time::timeout};
+
+pub use checks::{Check, checks};
 
 use self::{
     bundle::Ingredients,

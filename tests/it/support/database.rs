@@ -44,11 +44,20 @@ impl Database {
     /// A database with the schema in it and no rows.
     pub async fn create() -> Self {
         let server = Server::shared().await;
+        let template = server.template.clone();
+        Self::copied(server, &template).await
+    }
+
+    /// A database without anything in it, as an operator makes one.
+    pub async fn empty() -> Self {
+        Self::copied(Server::shared().await, "template1").await
+    }
+
+    async fn copied(server: Arc<Server>, template: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // The process's number tells later tests whose leftovers these are.
         let name = format!("test_{}_{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let mut admin = server.connect("postgres").await;
-        let template = &server.template;
         create_database(&mut admin, &name, template).await;
         admin.close().await.expect("a clean end");
         Self {

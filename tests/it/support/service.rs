@@ -47,6 +47,12 @@ impl Ground {
         Self { database: Database::create().await, data_dir }
     }
 
+    /// The same with nothing in the database, not even the schema: for what is restored.
+    pub async fn empty() -> Self {
+        let data_dir = tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory");
+        Self { database: Database::empty().await, data_dir }
+    }
+
     /// A service on this ground, with more settings as on the command line.
     pub async fn serve(&self, more: &[&str]) -> Service {
         Service::start(settings(&self.urls(), self.data_dir.path(), more)).await
@@ -149,10 +155,7 @@ impl Service {
 
     /// What a scrape reads, by the name and the labels of each line.
     pub async fn metrics(&self) -> BTreeMap<String, f64> {
-        let address = self.metrics.expect("a service with --metrics-listen");
-        let scraped = self.http.get(format!("http://{address}/metrics")).send().await.expect("an answer");
-        assert_eq!(scraped.status(), StatusCode::OK);
-        let text = scraped.text().await.expect("a text");
+        let text = self.metrics_text().await;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         lines
             .map(|line| {
@@ -160,6 +163,14 @@ impl Service {
                 (name.to_owned(), value.parse().expect("a number"))
             })
             .collect()
+    }
+
+    /// The same as it is scraped.
+    pub async fn metrics_text(&self) -> String {
+        let address = self.metrics.expect("a service with --metrics-listen");
+        let scraped = self.http.get(format!("http://{address}/metrics")).send().await.expect("an answer");
+        assert_eq!(scraped.status(), StatusCode::OK);
+        scraped.text().await.expect("a text")
     }
 
     /// The owner of the first organization.

@@ -16,6 +16,10 @@ from .errors import SojournError
 PAUSE = (0.25, 5.0)
 #: The service says something on a stream every 10 s; silence beyond this is a cut.
 SILENCE = 30.0
+#: Most of a file that one answer holds, in bytes.
+PART = 64 << 20
+#: Pause between two looks at a command that goes on, in seconds.
+LOOK = 1.0
 #: How long the service may take to answer a call, in seconds: it gives up after 30.
 ANSWER = 40.0
 
@@ -28,6 +32,7 @@ class Call:
     path: str
     params: Mapping[str, Any] = field(default_factory=dict)
     json: object | None = None
+    content: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,6 +68,28 @@ def wait_of(response: httpx.Response, attempt: int) -> float | None:
         return min(float(response.headers["retry-after"]), 60.0)
     except (KeyError, ValueError):
         return pause(attempt)
+
+
+def reading(session: str, path: str, first: int) -> Call:
+    """The call that reads a file from its byte `first` on."""
+    headers = {"Range": f"bytes={first}-{first + PART - 1}"}
+    return Call("GET", at("sessions", session, "files"), {"path": path}, headers=headers)
+
+
+def part(response: httpx.Response) -> tuple[bytes, int]:
+    """A part of a file, and the size of the whole.
+
+    Raises `SojournError` for a refusal.
+    """
+    if not response.is_success:
+        taken(response)
+    # An empty file has no range, and is answered whole.
+    size = response.headers.get("content-range", "").rpartition("/")[2]
+    return response.content, int(size or len(response.content))
+
+
+def is_over(command: Any) -> bool:
+    return command["state"] in ("completed", "failed")
 
 
 def taken(response: httpx.Response) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 
-from ._call import ANSWER, SILENCE, Call, at, pause, root, taken, wait_of
+from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, taken, wait_of
 from ._stream import Frames, Tail
 from .errors import SojournError
 
@@ -34,18 +34,25 @@ class Sojourn:
     def close(self) -> None:
         self._http.close()
 
-    def call(self, method: str, path: str, *, json: object | None = None, **params: Any) -> Any:
+    def call(self, method: str, path: str, /, *, json: object | None = None, **params: Any) -> Any:
         """Any operation of openapi.yaml, by its path below `/v3`; its query by name.
 
         A call that is safe to repeat is tried again where the service is away.
         Raises `SojournError` for a refusal.
         """
-        call = Call(method, path, params, json)
+        return taken(self._answer(Call(method, path, params, json)))
+
+    def _answer(self, call: Call) -> httpx.Response:
         for attempt in range(1, self._tries + 1):
             is_last = attempt == self._tries or not call.repeatable
             try:
                 response = self._http.request(
-                    call.method, self._root + call.path, params=call.params, json=call.json, headers=call.headers
+                    call.method,
+                    self._root + call.path,
+                    params=call.params,
+                    json=call.json,
+                    content=call.content,
+                    headers=call.headers,
                 )
             except httpx.TransportError:
                 if is_last:
@@ -54,7 +61,7 @@ class Sojourn:
                 continue
             wait = wait_of(response, attempt)
             if wait is None or is_last:
-                return taken(response)
+                return response
             time.sleep(wait)
         raise AssertionError("the last try returns or raises")
 
@@ -79,6 +86,34 @@ class Sojourn:
     def result(self, session: str) -> models.ResultView:
         """The last turn and its result."""
         return cast("models.ResultView", self.call("GET", at("sessions", session, "result")))
+
+    def exec(self, session: str, command: str | list[str], **options: Any) -> models.Exec:
+        """Runs a command in the session's sandbox and waits for its end; `options` are the
+        other fields of `ExecRequest`, as `timeout_seconds`."""
+        ran = self.call("POST", at("sessions", session, "exec"), json={"command": command, **options})
+        while not is_over(ran):
+            time.sleep(LOOK)
+            ran = self.call("GET", at("sessions", session, "exec", ran["id"]))
+        return cast("models.Exec", ran)
+
+    def list_files(self, session: str, path: str = "/workspace") -> models.Directory:
+        """What a directory of the session's sandbox holds."""
+        return cast("models.Directory", self.call("GET", at("sessions", session, "files", "list"), path=path))
+
+    def read_file(self, session: str, path: str) -> bytes:
+        """All of a file of the session's sandbox."""
+        content = b""
+        while True:
+            more, size = part(self._answer(reading(session, path, len(content))))
+            content += more
+            if not more or len(content) >= size:
+                return content
+
+    def write_file(self, session: str, path: str, content: bytes) -> models.FileWritten:
+        """Writes a file into the session's sandbox: at most 3 MiB; directories are made."""
+        headers = {"Content-Type": "application/octet-stream"}
+        call = Call("PUT", at("sessions", session, "files"), {"path": path}, content=content, headers=headers)
+        return cast("models.FileWritten", taken(self._answer(call)))
 
     def pages(self, path: str, **params: Any) -> Iterator[Any]:
         """Every row of a list, page by page."""
