@@ -9,7 +9,7 @@ use super::print;
 use crate::{
     app,
     base::Origin,
-    config::{Role, Settings},
+    config::{Role, SandboxProvider, Settings},
     store::embedded,
 };
 
@@ -126,10 +126,15 @@ fn clock(apart: Duration) -> Result<String, String> {
     Ok(said)
 }
 
-/// The runtime, root, cgroups, user ids, the root file system: as a worker looks.
+/// The runtime or daemon, root, cgroups, user ids, the root file system: as a worker looks.
 fn sandboxes(settings: &Settings) -> Result<String, String> {
     match app::sandbox_problem(settings) {
-        None => Ok(format!("{} can run them", settings.sandbox_runtime)),
+        None => Ok(match settings.sandbox_provider {
+            SandboxProvider::Local => format!("{} can run them", settings.sandbox_runtime),
+            SandboxProvider::Docker => {
+                format!("the Docker daemon at {} can run them", settings.docker_socket.display())
+            }
+        }),
         Some(problem) => Err(format!("{problem}; until then turns that use tools fail")),
     }
 }
