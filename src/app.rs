@@ -4,6 +4,8 @@
 //! Streams end first (readers resume elsewhere), then requests, then the worker
 //! drains, then couriers, hints and the database.
 
+mod sandboxes;
+
 use std::{
     fs,
     io::{self, Write as _},
@@ -21,8 +23,14 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use sandboxes::problem as sandbox_problem;
+
 use crate::{
-    base::{ExposeSecret, Origin, SecretString, key, limit::NODE_SILENCE, seal::MasterKey},
+    base::{
+        ExposeSecret, Origin, SecretString, key,
+        limit::{BOXES_END_SLACK, NODE_SILENCE},
+        seal::MasterKey,
+    },
     blob::Blobs,
     config::{self, Role, Settings},
     domain::{Actor, ActorKind, TenantId, session::Source},
@@ -31,7 +39,6 @@ use crate::{
     model::{self, Providers},
     net,
     queue::Queue,
-    sandbox::{self, Sandbox},
     store::{
         Store, Urls, audit::Act, embedded::Embedded, hint::Hints, job::Claimant, key::NewKey, migrate,
         pool::PoolSizes,
@@ -356,7 +363,7 @@ impl Parts {
                 scripted: settings.scripted,
             },
         );
-        let sandbox = local_sandbox(settings);
+        let sandbox = sandboxes::provider(settings);
         if let Err(reason) = &sandbox {
             tracing::error!(reason, "no sandboxes here: turns that use tools will fail");
         }
@@ -375,6 +382,7 @@ impl Parts {
                 hibernate_after: Duration::from_millis(settings.box_hibernate_ms),
             },
             node: self.node,
+            boxes_end: Duration::from_secs(settings.box_orphan_seconds) + BOXES_END_SLACK,
             slots: settings.workers,
         })
     }
@@ -415,21 +423,6 @@ fn network(settings: &Settings) -> anyhow::Result<Network> {
     let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
         .context("SOJOURN_EGRESS_CA_FILE holds what is no certificate of an authority")?;
     Ok(Network { dialer, extra_roots: extra_roots.into() })
-}
-
-fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
-    let config = sandbox::local::Config {
-        runtime: settings.sandbox_runtime.clone(),
-        orphan_after: Some(Duration::from_secs(settings.box_orphan_seconds)),
-        ..sandbox::local::Config::new(&settings.database.data_dir)
-    };
-    let local = sandbox::local::Local::new(config).map_err(|fault| fault.to_string())?;
-    Ok(Arc::new(local))
-}
-
-/// Why there can be no sandboxes here, if so. Blocks while it looks.
-pub fn sandbox_problem(settings: &Settings) -> Option<String> {
-    local_sandbox(settings).err()
 }
 
 /// A database that is there already, neither started nor migrated.
