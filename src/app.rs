@@ -4,6 +4,8 @@
 //! Streams end first (readers resume elsewhere), then requests, then the worker
 //! drains, then couriers, hints and the database.
 
+mod sandboxes;
+
 use std::{
     fs,
     io::{self, Write as _},
@@ -20,8 +22,14 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use sandboxes::checks as sandbox_checks;
+
 use crate::{
-    base::{ExposeSecret, Origin, SecretString, limit::NODE_SILENCE, seal::MasterKey},
+    base::{
+        ExposeSecret, Origin, SecretString,
+        limit::{BOXES_END_SLACK, NODE_SILENCE},
+        seal::MasterKey,
+    },
     blob::Blobs,
     config::{self, Role, Settings},
     domain::TenantId,
@@ -30,7 +38,6 @@ use crate::{
     model::{self, Providers},
     net,
     queue::Queue,
-    sandbox::{self, Sandbox},
     store::{
         Store, Urls, embedded::Embedded, hint::Hints, job::Claimant, migrate, operator::Operator,
         pool::PoolSizes,
@@ -320,7 +327,7 @@ impl Parts {
                 scripted: settings.scripted,
             },
         );
-        let sandbox = local_sandbox(settings);
+        let sandbox = sandboxes::provider(settings);
         if let Err(reason) = &sandbox {
             tracing::error!(reason, "no sandboxes here: turns that use tools will fail");
         }
@@ -339,6 +346,7 @@ impl Parts {
                 hibernate_after: Duration::from_millis(settings.box_hibernate_ms),
             },
             node: self.node,
+            boxes_end: Duration::from_secs(settings.box_orphan_seconds) + BOXES_END_SLACK,
             slots: settings.workers,
         })
     }
@@ -379,22 +387,6 @@ fn network(settings: &Settings) -> anyhow::Result<Network> {
     let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
         .context("SOJOURN_EGRESS_CA_FILE holds what is no certificate of an authority")?;
     Ok(Network { dialer, extra_roots: extra_roots.into() })
-}
-
-fn local_config(settings: &Settings) -> sandbox::local::Config {
-    let config = sandbox::local::Config::new(&settings.database.data_dir);
-    let orphan_after = Some(Duration::from_secs(settings.box_orphan_seconds));
-    sandbox::local::Config { runtime: settings.sandbox_runtime.clone(), orphan_after, ..config }
-}
-
-fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
-    let local = sandbox::local::Local::new(local_config(settings));
-    Ok(Arc::new(local.map_err(|fault| fault.to_string())?))
-}
-
-/// What this machine has for sandboxes, thing by thing. Blocks while it looks.
-pub fn sandbox_checks(settings: &Settings) -> Vec<sandbox::local::Check> {
-    sandbox::local::checks(&local_config(settings))
 }
 
 /// A database that is there already, neither started nor migrated.

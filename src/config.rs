@@ -19,6 +19,15 @@ pub enum Role {
     All,
 }
 
+/// Who makes the containers of sandboxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SandboxProvider {
+    /// An OCI runtime on this machine.
+    Local,
+    /// A Docker daemon on this machine.
+    Docker,
+}
+
 /// Settings of `sojourn serve`.
 #[derive(Clone, Debug, Args)]
 pub struct Settings {
@@ -100,12 +109,27 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,
 
-    /// Program that runs sandboxes: an OCI runtime such as runc
+    /// Who makes the containers of sandboxes: local (an OCI runtime) or docker
+    #[arg(long, default_value = "local", env = "SOJOURN_SANDBOX_PROVIDER", value_name = "PROVIDER")]
+    pub sandbox_provider: SandboxProvider,
+
+    /// Program that runs sandboxes of the provider local: an OCI runtime such as runc, or gVisor's runsc (2024 or
+    /// newer) for code that nobody trusts
     #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
     pub sandbox_runtime: String,
 
-    /// A sandbox ends itself when no worker called it for this long, in seconds; its files stay
-    #[arg(long, default_value_t = 3_600, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
+    /// Socket of the daemon of the provider docker, which must see the files of this process
+    #[arg(long, default_value = "/var/run/docker.sock", env = "SOJOURN_DOCKER_SOCKET", value_name = "PATH")]
+    pub docker_socket: PathBuf,
+
+    /// Image of the daemon that sandboxes of the provider docker run on, with bash, git and python3
+    /// [default: the programs of this machine, read-only]
+    #[arg(long, env = "SOJOURN_SANDBOX_IMAGE", value_name = "IMAGE")]
+    pub sandbox_image: Option<String>,
+
+    /// A sandbox ends itself when its node has not called it for this long, in seconds; its files stay. What is lost
+    /// with a node goes on elsewhere after this and 30 seconds, at least a minute
+    #[arg(long, default_value_t = 30, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
     pub box_orphan_seconds: u64,
 
     /// Where blobs are, checkpoints among them: s3://BUCKET/PREFIX, with the AWS_ variables of the AWS tools

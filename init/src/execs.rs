@@ -22,7 +22,7 @@ use sojourn_init::protocol::{
 
 use crate::{
     kill,
-    runner::{GONE_LINE, SPEC_FILE},
+    runner::{DISK_FULL, GONE_LINE, KILL, SPEC_FILE},
 };
 
 /// Commands that run or left processes behind, at the same time.
@@ -127,9 +127,16 @@ impl Execs {
             Some(Exec { runner: None, .. }) => Answer::Done {},
             Some(Exec { runner: Some(runner), .. }) => {
                 // A runner that is just going has closed its end: that is the wish.
-                let _ = runner.control.write_all(b"k");
+                let _ = runner.control.write_all(KILL);
                 Answer::Running {}
             }
+        }
+    }
+
+    /// Asks every runner to end its command: the files take more than they may.
+    pub fn end_for_disk(&mut self) {
+        for runner in self.all.values_mut().filter_map(|exec| exec.runner.as_mut()) {
+            let _ = runner.control.write_all(DISK_FULL);
         }
     }
 

@@ -1,9 +1,9 @@
 //! `sojourn-init`: PID 1 of every box, and the small programs that it starts.
 //!
 //! Started by the container runtime as `serve`; starts itself again as `run` (one
-//! runner per command), as `file` (one file operation as the command's user) and as
-//! `relay` (the way to the egress proxy). Four programs in one file, so that nothing has to fork with threads or run
-//! code between fork and exec.
+//! runner per command), as `file` (one file operation as the command's user), as
+//! `relay` (the way to the egress proxy) and as `usage` (what the files take). Five programs in one file, so that
+//! nothing has to fork with threads or run code between fork and exec.
 
 mod archive;
 mod connection;
@@ -15,6 +15,7 @@ mod pump;
 mod relay;
 mod runner;
 mod server;
+mod usage;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -22,15 +23,17 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
-        ["serve"] => server::serve(None),
-        ["serve", orphan_seconds] => match orphan_seconds.parse() {
-            Ok(seconds) => server::serve(Some(Duration::from_secs(seconds))),
-            Err(_) => Err(std::io::Error::other("serve takes a number of seconds")),
+        ["serve", orphan_seconds, disk_bytes] => match (orphan_seconds.parse(), disk_bytes.parse()) {
+            (Ok(seconds), Ok(bytes)) => server::serve(some(seconds).map(Duration::from_secs), some(bytes)),
+            _ => Err(std::io::Error::other("serve takes two numbers: seconds, bytes")),
         },
         ["run", directory] => runner::run(directory.as_ref()),
         ["file", operation @ ..] => files::serve(operation),
         ["relay"] => relay::serve(),
-        _ => Err(std::io::Error::other("this program is started inside a sandbox: serve, run, file, relay")),
+        ["usage"] => usage::serve(),
+        _ => Err(std::io::Error::other(
+            "this program is started inside a sandbox: serve, run, file, relay, usage",
+        )),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,4 +42,9 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A number of which 0 means that there is none.
+fn some(number: u64) -> Option<u64> {
+    (number > 0).then_some(number)
 }

@@ -146,6 +146,7 @@ pub enum Cause {
     Exited,
     Timeout,
     Oom,
+    DiskFull,
     Killed,
 }
 

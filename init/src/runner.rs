@@ -3,7 +3,7 @@
 //! Started by `execs` as `sojourn-init run <directory>`: reads the command from
 //! there, pumps its output into files there, reports on its standard output one
 //! line of JSON when the command is over and `gone` when no descendant is left.
-//! A byte on its standard input asks it to end the command. It is the subreaper
+//! A byte on its standard input asks it to end the command and says why. It is the subreaper
 //! of everything the command starts and outlives all of it.
 
 use std::{
@@ -26,12 +26,16 @@ use rustix::{
 };
 use sojourn_init::protocol::{COMMAND_UID, Cause, ExecSpec, OOM_COUNTER, Outcome, Stream};
 
-use crate::{kill, privilege, pump::Pump};
+use crate::{kill, privilege, pump::Pump, usage};
 
 /// The command's file in its directory.
 pub const SPEC_FILE: &str = "command.json";
 /// The report's last line: no descendant is left.
 pub const GONE_LINE: &str = "gone";
+/// What the server writes to a runner: somebody wants the command to end, or its files
+/// take too much.
+pub const KILL: &[u8; 1] = b"k";
+pub const DISK_FULL: &[u8; 1] = b"d";
 /// Scans between KILL and the end of the last process are this far apart.
 const KILL_INTERVAL: Duration = Duration::from_millis(10);
 /// The command's badness for the out-of-memory killer: before init, in any case.
@@ -98,7 +102,8 @@ struct Runner {
     deadline: Option<Instant>,
     grace: Duration,
     ooms_before: u64,
-    asked: bool,
+    /// Why it is to end, once somebody asked for that.
+    asked: Option<Cause>,
     timed_out: bool,
     ending: Ending,
     reported: bool,
@@ -116,7 +121,7 @@ impl Runner {
             deadline: began.checked_add(Duration::from_millis(spec.timeout_ms)),
             grace: Duration::from_millis(spec.grace_ms),
             ooms_before: oom_kills(),
-            asked: false,
+            asked: None,
             timed_out: false,
             ending: Ending::No,
             reported: false,
@@ -182,7 +187,7 @@ impl Runner {
                 return Ok(());
             }
             if ready.asked {
-                self.asked = true;
+                self.asked = Some(asked_for());
                 self.begin_ending();
             }
             self.keep_time();
@@ -191,7 +196,7 @@ impl Runner {
 
     fn poll(&self) -> io::Result<Ready> {
         let stdin = io::stdin();
-        let asking = (!self.asked).then(|| stdin.as_fd());
+        let asking = self.asked.is_none().then(|| stdin.as_fd());
         let sources = [Some(self.ended.as_fd()), asking, self.stdout.pipe(), self.stderr.pipe()];
         // Slots of what is not polled stay filled, by a descriptor with no interest.
         let mut slots = sources.map(|source| match source {
@@ -255,12 +260,14 @@ impl Runner {
         let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(-1);
         let cause = if self.timed_out {
             Cause::Timeout
-        } else if self.asked {
-            Cause::Killed
+        } else if let Some(cause) = self.asked {
+            cause
         } else if code != 0 && oom_kills() > self.ooms_before {
             // Exit 137 alone does not tell, and a shell or a build passes another
             // code on for the child that it lost.
             Cause::Oom
+        } else if code != 0 && usage::is_full() {
+            Cause::DiskFull
         } else {
             Cause::Exited
         };
@@ -289,12 +296,26 @@ struct Ready {
     stderr: bool,
 }
 
+/// Why the server wants the command to end. One that has gone wants so, too.
+fn asked_for() -> Cause {
+    let mut word = [0];
+    match io::stdin().read(&mut word) {
+        Ok(1) if word == *DISK_FULL => Cause::DiskFull,
+        _ => Cause::Killed,
+    }
+}
+
+/// Where the counter may be: where the host put it, or where an engine that makes the
+/// cgroup itself shows it.
+const OOM_COUNTERS: [&str; 3] =
+    [OOM_COUNTER, "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
+
 /// Out-of-memory kills of the box so far: `oom_kill N` in the cgroup's counters
 /// (`memory.oom_control` of v1, `memory.events` of v2).
 fn oom_kills() -> u64 {
-    let Ok(counters) = fs::read_to_string(OOM_COUNTER) else {
-        return 0;
+    let count = |path: &&str| {
+        let counters = fs::read_to_string(path).ok()?;
+        counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     };
-    let count = counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
-    count.unwrap_or(0)
+    OOM_COUNTERS.iter().find_map(count).unwrap_or(0)
 }

@@ -28,6 +28,7 @@ use crate::{
     execs::Execs,
     files::PART_BYTES_MAX,
     kill, privilege,
+    usage::Usage,
 };
 
 /// Connections at the same time; one call each.
@@ -40,9 +41,12 @@ const PACKING_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest sleep: orphans of a dead runner make no event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Between two looks at what the files take, where the disk has no size of its own.
+const USAGE_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Serves until the box is ended from outside, or is an orphan: nobody called for
-/// `orphan_after`.
-pub fn serve(orphan_after: Option<Duration>) -> io::Result<()> {
+/// `orphan_after`. With `disk_bytes` it ends commands whose files take more than that.
+pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
     privilege::keep_what_init_needs()?;
     let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);
     let listener = UnixListener::bind(&path)?;
@@ -57,11 +61,18 @@ pub fn serve(orphan_after: Option<Duration>) -> io::Result<()> {
         execs: Execs::default(),
         helpers: BTreeSet::new(),
         packing: None,
+        disk_bytes,
+        usage: None,
+        looked: Instant::now(),
+        is_over: false,
+        was_written: false,
         epoch: i64::MIN,
         last_call: Instant::now(),
     };
     loop {
-        server.turn(orphan_after.unwrap_or(SWEEP_INTERVAL).min(SWEEP_INTERVAL))?;
+        let sweep = if disk_bytes.is_some() { USAGE_INTERVAL } else { SWEEP_INTERVAL };
+        server.turn(orphan_after.unwrap_or(sweep).min(sweep))?;
+        server.look_at_disk();
         if orphan_after.is_some_and(|after| server.last_call.elapsed() >= after) {
             return Ok(());
         }
@@ -87,6 +98,15 @@ struct Server {
     helpers: BTreeSet<u32>,
     /// The helper that makes an archive while everything else stands still.
     packing: Option<u32>,
+    disk_bytes: Option<u64>,
+    /// The helper that adds up what the files take; also one of the helpers.
+    usage: Option<Usage>,
+    /// When it was started last.
+    looked: Instant,
+    /// The files took more than they may.
+    is_over: bool,
+    /// Something wrote files since they were last added up.
+    was_written: bool,
     epoch: i64,
     last_call: Instant,
 }
@@ -168,6 +188,31 @@ impl Server {
             if self.packing.take_if(|packing| *packing == pid).is_some() {
                 kill::continue_descendants(std::process::id());
             }
+            if let Some(bytes) = self.usage.take_if(|usage| usage.pid == pid).and_then(Usage::bytes) {
+                self.is_over = self.disk_bytes.is_some_and(|most| bytes > most);
+                if self.is_over {
+                    self.execs.end_for_disk();
+                }
+            }
+        }
+    }
+
+    /// Adds up what the files take, now and then while something may write them. While
+    /// they are too much that goes on, until something has made room.
+    fn look_at_disk(&mut self) {
+        let may_grow = self.was_written || self.is_over || self.execs.running() > 0;
+        if self.disk_bytes.is_none() || self.usage.is_some() || !may_grow {
+            return;
+        }
+        if self.packing.is_some() || self.looked.elapsed() < USAGE_INTERVAL {
+            return;
+        }
+        self.looked = Instant::now();
+        // Without a process to spare it is tried again.
+        if let Ok(usage) = Usage::start() {
+            self.helpers.insert(usage.pid);
+            self.usage = Some(usage);
+            self.was_written = false;
         }
     }
 
@@ -257,7 +302,11 @@ impl Server {
                 return self.help(token, &["read", &path, &offset.to_string(), &bytes_max.to_string()]);
             }
             Call::WriteFile { epoch, path } => match self.fence(epoch) {
-                Ok(()) => return self.help(token, &["write", &path, &payload_bytes.to_string()]),
+                Ok(()) if self.is_over => Answer::fault(FaultKind::Refused, "the sandbox's disk is full"),
+                Ok(()) => {
+                    self.was_written = true;
+                    return self.help(token, &["write", &path, &payload_bytes.to_string()]);
+                }
                 Err(stale) => stale,
             },
             Call::Pack { epoch } => match self.fence(epoch) {
@@ -266,7 +315,10 @@ impl Server {
                 Err(stale) => stale,
             },
             Call::Unpack { epoch } => match self.fence(epoch) {
-                Ok(()) => return self.help(token, &["unpack"]),
+                Ok(()) => {
+                    self.was_written = true;
+                    return self.help(token, &["unpack"]);
+                }
                 Err(stale) => stale,
             },
             Call::ReadTree { path } => return self.help(token, &["read-tree", &path]),

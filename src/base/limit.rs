@@ -303,6 +303,10 @@ pub const RUNTIME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 pub const RUNTIME_LOG_BYTES_MAX: u64 = 16 << 10;
 /// How long the last processes of a box may take to vanish after KILL.
 pub const SANDBOX_END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one command on the file system of a disk may take: a check of a torn one reads all its tables.
+pub const VOLUME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+/// Formatted disks that are kept for copying, one per size; each takes up to 3 MB.
+pub const DISK_TEMPLATES_MAX: usize = 16;
 /// How long removing a session's disk may take; it is tried again by the reaper.
 pub const DISK_REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// `/tmp` of a box at most, in bytes: it counts as memory, of which it may take half.
@@ -442,6 +446,13 @@ pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);
 pub const NODE_BEAT: Duration = Duration::from_secs(10);
 /// A node that has been silent for this long has lost its boxes.
 pub const NODE_SILENCE: Duration = Duration::from_secs(60);
+/// How long beyond its own time a box may go on after its node's last sign of life: the
+/// next beat, the lease of the last turn that speaks to it, and its own slow look.
+pub const BOXES_END_SLACK: Duration = Duration::from_secs(30);
+/// Boxes of a node that are told at the same time that it lives.
+pub const BOX_TOUCHES: usize = 16;
+/// How long a box may take to hear it: one that is busy hears the next one.
+pub const BOX_TOUCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Beats between two looks for what nobody owns.
 pub const REAP_EVERY_BEATS: u32 = 6;
 /// Archived sessions that one round of housekeeping deletes.

@@ -55,7 +55,7 @@ pub enum Environment {
 #[derive(Debug, Args)]
 pub struct Fields {
     /// JSON file with the whole `config`; - for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "memory", "pids", "variables", "allow", "post_start"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "memory", "pids", "disk", "variables", "allow", "post_start"])]
     config: Option<PathBuf>,
     /// Processors, 0.1 to 16
     #[arg(long)]
@@ -66,6 +66,9 @@ pub struct Fields {
     /// Processes and threads at most
     #[arg(long)]
     pids: Option<u32>,
+    /// Files of a session, as in 512Mi or 20Gi
+    #[arg(long)]
+    disk: Option<String>,
     /// A variable of every command
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     variables: Vec<(String, String)>,
@@ -142,6 +145,7 @@ impl Fields {
             || self.cpus.is_some()
             || self.memory.is_some()
             || self.pids.is_some()
+            || self.disk.is_some()
             || !self.variables.is_empty()
             || !self.allow.is_empty()
             || self.post_start.is_some()
@@ -162,6 +166,9 @@ impl Fields {
         }
         if let Some(pids) = self.pids {
             config["pids"] = pids.into();
+        }
+        if let Some(disk) = &self.disk {
+            config["disk"] = disk.as_str().into();
         }
         if !self.variables.is_empty() {
             config["env"] = json!(self.variables.iter().cloned().collect::<BTreeMap<_, _>>());

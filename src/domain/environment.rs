@@ -27,6 +27,9 @@ pub struct Environment {
     /// Processes and threads: 16 to 4096, 512 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
+    /// Files of the session, as in `512Mi` or `20Gi`: `64Mi` to `256Gi`, `10Gi` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
     /// How long one box lives before another with the same files takes its place: 30 to
     /// 2592000 seconds, for ever when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,12 +135,14 @@ pub struct Size {
     pub cpu_millis: u32,
     pub memory_bytes: u64,
     pub pids: u32,
+    pub disk_bytes: u64,
 }
 
 /// Smallest and largest box.
 const CPUS: (f64, f64) = (0.1, 16.0);
 const MEMORY: (u64, u64) = (64 << 20, 64 << 30);
 const PIDS: (u32, u32) = (16, 4_096);
+const DISK: (u64, u64) = (64 << 20, 256 << 30);
 /// Shortest and longest life of a box: half a minute holds one command, 30 days are
 /// more than any is known to need.
 const TIMEOUT_SECONDS: (u64, u64) = (30, 2_592_000);
@@ -163,10 +168,14 @@ impl Environment {
         if self.cpus.is_some_and(|cpus| !(CPUS.0..=CPUS.1).contains(&cpus)) {
             return problem("cpus", "must be 0.1 to 16");
         }
-        if let Some(memory) = &self.memory
-            && !bytes_of(memory).is_some_and(|bytes| (MEMORY.0..=MEMORY.1).contains(&bytes))
-        {
+        let is_size = |text: &String, (least, most): (u64, u64)| {
+            bytes_of(text).is_some_and(|bytes| (least..=most).contains(&bytes))
+        };
+        if self.memory.as_ref().is_some_and(|memory| !is_size(memory, MEMORY)) {
             return problem("memory", "must be 64Mi to 64Gi, in Mi or Gi");
+        }
+        if self.disk.as_ref().is_some_and(|disk| !is_size(disk, DISK)) {
+            return problem("disk", "must be 64Mi to 256Gi, in Mi or Gi");
         }
         if self.pids.is_some_and(|pids| !(PIDS.0..=PIDS.1).contains(&pids)) {
             return problem("pids", "must be 16 to 4096");
@@ -202,11 +211,12 @@ impl Environment {
 
     /// The size with its defaults. A checked environment has no other.
     pub fn size(&self) -> Size {
-        let memory = self.memory.as_deref().and_then(bytes_of);
+        let bytes = |text: &Option<String>| text.as_deref().and_then(bytes_of);
         Size {
             cpu_millis: (self.cpus.unwrap_or(2.0) * 1_000.0) as u32,
-            memory_bytes: memory.unwrap_or(2 << 30),
+            memory_bytes: bytes(&self.memory).unwrap_or(2 << 30),
             pids: self.pids.unwrap_or(512),
+            disk_bytes: bytes(&self.disk).unwrap_or(10 << 30),
         }
     }
 
@@ -294,10 +304,14 @@ mod tests {
     #[test]
     fn an_absent_size_is_the_default_one() {
         let size = Environment::default().size();
-        assert_eq!(size, Size { cpu_millis: 2_000, memory_bytes: 2 << 30, pids: 512 });
-        let small = environment(serde_json::json!({ "cpus": 0.5, "memory": "512Mi", "pids": 64 }));
+        assert_eq!(size, Size { cpu_millis: 2_000, memory_bytes: 2 << 30, pids: 512, disk_bytes: 10 << 30 });
+        let small =
+            environment(serde_json::json!({ "cpus": 0.5, "memory": "512Mi", "pids": 64, "disk": "64Mi" }));
         assert_eq!(small.problem(), None);
-        assert_eq!(small.size(), Size { cpu_millis: 500, memory_bytes: 512 << 20, pids: 64 });
+        assert_eq!(
+            small.size(),
+            Size { cpu_millis: 500, memory_bytes: 512 << 20, pids: 64, disk_bytes: 64 << 20 }
+        );
     }
 
     #[test]
@@ -310,6 +324,9 @@ mod tests {
             (serde_json::json!({ "memory": "+2Gi" }), "memory"),
             (serde_json::json!({ "memory": "99999999999999999999Gi" }), "memory"),
             (serde_json::json!({ "pids": 1 }), "pids"),
+            (serde_json::json!({ "disk": "1Gi " }), "disk"),
+            (serde_json::json!({ "disk": "63Mi" }), "disk"),
+            (serde_json::json!({ "disk": "257Gi" }), "disk"),
             (serde_json::json!({ "timeout_seconds": 29 }), "timeout_seconds"),
             (
                 serde_json::json!({ "rotation": { "pre_rotate_buffer_seconds": 1 } }),

@@ -191,7 +191,7 @@ pub enum Body {
         summary: String,
         /// Bytes that it wrote in all.
         bytes: u64,
-        /// `exited`, `timeout`, `oom` or `killed`.
+        /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
         cause: String,
         duration_ms: u64,
         /// What the sandbox's processors and memory cost meanwhile; adds to the cost.

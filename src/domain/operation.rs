@@ -40,7 +40,7 @@ pub enum Answer {
     /// The command is over.
     Exec {
         exit_code: i32,
-        /// `exited`, `timeout`, `oom` or `killed`.
+        /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
         cause: String,
         /// What was kept of the outputs: their beginnings.
         stdout: String,

@@ -21,9 +21,9 @@ pub(super) fn count(events: &[Packed]) {
             Body::StepCompleted(step) => {
                 let provider = provider(&step.provider);
                 histogram!("sojourn_model_seconds", "provider" => provider).record(seconds(step.duration_ms));
-                count_tokens(provider, &step.usage);
+                count_step(provider, &step.usage, step.cost_micros);
             }
-            Body::StepAborted(step) => count_tokens(provider(&step.provider), &step.usage),
+            Body::StepAborted(step) => count_step(provider(&step.provider), &step.usage, step.cost_micros),
             Body::ErrorModel(failure) => {
                 counter!("sojourn_model_faults_total", "code" => failure.code.clone()).increment(1);
             }
@@ -53,7 +53,7 @@ pub(super) fn count(events: &[Packed]) {
     }
 }
 
-fn count_tokens(provider: &'static str, usage: &Usage) {
+fn count_step(provider: &'static str, usage: &Usage, cost_micros: Option<u64>) {
     let kinds = [
         ("input", usage.input_tokens),
         ("output", usage.output_tokens),
@@ -63,7 +63,7 @@ fn count_tokens(provider: &'static str, usage: &Usage) {
     for (kind, tokens) in kinds {
         counter!("sojourn_model_tokens_total", "provider" => provider, "kind" => kind).increment(tokens);
     }
-    match step.cost_micros {
+    match cost_micros {
         Some(micros) => cost("model", micros),
         None => counter!("sojourn_steps_unpriced_total").increment(1),
     }

@@ -49,6 +49,11 @@ impl Init {
         }
     }
 
+    /// Calls, and asks for nothing.
+    pub async fn touch(&self) -> Result<(), Fault> {
+        self.call(&Call::Status {}, &[], limit::BOX_TOUCH_TIMEOUT).await.map(drop)
+    }
+
     /// Commands that are not over; raises the epoch as well.
     pub async fn running(&self, epoch: i64) -> Result<u64, Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
@@ -265,6 +270,7 @@ fn exit(outcome: &Outcome) -> Exit {
             protocol::Cause::Exited => Cause::Exited,
             protocol::Cause::Timeout => Cause::Timeout,
             protocol::Cause::Oom => Cause::Oom,
+            protocol::Cause::DiskFull => Cause::DiskFull,
             protocol::Cause::Killed => Cause::Killed,
         },
         stdout_bytes: outcome.stdout_bytes,

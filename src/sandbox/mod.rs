@@ -56,6 +56,9 @@ pub trait Sandbox: Send + Sync {
     /// Lets a frozen box go on. Nothing happens to one that runs.
     async fn thaw(&self, grip: Grip) -> Result<(), Fault>;
 
+    /// Tells the box that its node lives: one that nobody calls ends itself.
+    async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault>;
+
     /// What the box takes at the moment.
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault>;
 
@@ -202,11 +205,13 @@ pub struct BoxLimits {
     pub memory_bytes: u64,
     /// Processes and threads.
     pub pids: u32,
+    /// The session's files, in bytes.
+    pub disk_bytes: u64,
 }
 
 impl Default for BoxLimits {
     fn default() -> Self {
-        Self { cpu_millis: 2_000, memory_bytes: 2 << 30, pids: 512 }
+        Self { cpu_millis: 2_000, memory_bytes: 2 << 30, pids: 512, disk_bytes: 10 << 30 }
     }
 }
 
@@ -264,6 +269,8 @@ pub enum Cause {
     Timeout,
     /// The box ran out of memory (from the cgroup's counters).
     Oom,
+    /// It failed, and the session's disk had no room left.
+    DiskFull,
     /// It was killed on request.
     Killed,
 }
@@ -275,6 +282,7 @@ impl Cause {
             Self::Exited => "exited",
             Self::Timeout => "timeout",
             Self::Oom => "oom",
+            Self::DiskFull => "disk_full",
             Self::Killed => "killed",
         }
     }

@@ -360,7 +360,7 @@ impl Store {
         })
     }
 
-    /// Every box that should exist on a node. The reaper's list; read rarely.
+    /// Every box that should exist on a node (index `sandbox_of_node`).
     pub async fn sandboxes_of_node(&self, node: Uuid) -> Result<Vec<LiveSandbox>> {
         let rows: Vec<Row> = sqlx::query_as(columns!("where node_id = $1 and state <> 'ended'"))
             .bind(node)

@@ -104,6 +104,7 @@ fn note(exit: &Exit) -> Option<String> {
         Cause::Exited => Some(format!("exit code {}", exit.code)),
         Cause::Timeout => Some(format!("ended after {} s: its time was over", exit.duration.as_secs())),
         Cause::Oom => Some("ended: the sandbox ran out of memory".to_owned()),
+        Cause::DiskFull => Some(format!("exit code {}: the sandbox's disk is full", exit.code)),
         Cause::Killed => Some("ended on request".to_owned()),
     }
 }

@@ -98,7 +98,7 @@ pub struct ExecSummary {
     pub summary: String,
     /// Bytes that it wrote in all.
     pub bytes: u64,
-    /// `exited`, `timeout`, `oom` or `killed`.
+    /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
     pub cause: &'static str,
     pub duration: Duration,
 }

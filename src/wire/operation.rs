@@ -53,7 +53,7 @@ pub struct ExecView {
     /// Null until it is over; 128 + signal when a signal ended it.
     #[schema(required)]
     pub exit_code: Option<i32>,
-    /// `exited`, `timeout`, `oom` or `killed`.
+    /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
     #[schema(required)]
     pub cause: Option<String>,
     /// The first 256 KiB that it wrote; what is not text is replaced.

@@ -47,6 +47,7 @@ fn ended(exit: &Exit) -> String {
         Cause::Exited => format!("ended with {}", exit.code),
         Cause::Timeout => format!("did not end within {} s", HOOK_TIMEOUT.as_secs()),
         Cause::Oom => "ran out of memory".to_owned(),
+        Cause::DiskFull => "filled the disk".to_owned(),
         Cause::Killed => "was killed".to_owned(),
     }
 }

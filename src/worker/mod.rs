@@ -23,7 +23,7 @@ mod surroundings;
 mod sweep;
 mod traced;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub use outlet::Network;
 
@@ -67,6 +67,8 @@ pub struct Worker {
     pub rest: Rest,
     /// The machine whose boxes this worker reaches.
     pub node: Uuid,
+    /// How long its boxes may run on when it is silent.
+    pub boxes_end: Duration,
     /// Turns that run at the same time.
     pub slots: usize,
 }

@@ -2,16 +2,17 @@
 
 use std::collections::HashSet;
 
+use futures::StreamExt;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    base::limit::{HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS},
+    base::limit::{BOX_TOUCHES, HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS},
     domain::{SessionId, TenantId},
     queue::Lease,
     sandbox::{Fault, Sandbox, checkpoint},
-    store,
+    store::{self, sandbox::Liveness},
 };
 
 impl Worker {
@@ -21,14 +22,34 @@ impl Worker {
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
         while stop.run_until_cancelled(beats.tick()).await.is_some() {
-            if let Err(error) = self.store.beat(self.node).await {
-                tracing::warn!(%error, "the node could not say that it is alive");
+            match self.store.beat(self.node, self.boxes_end).await {
+                // Only then: boxes of a node that the others take for lost must end.
+                Ok(()) => self.touch_boxes().await,
+                Err(error) => tracing::warn!(%error, "the node could not say that it is alive"),
             }
             if count.is_multiple_of(REAP_EVERY_BEATS) {
                 self.tidy_up().await;
             }
             count = count.wrapping_add(1);
         }
+    }
+
+    /// Tells every box of the node that somebody looks after it.
+    async fn touch_boxes(&self) {
+        let Ok(sandbox) = &self.sandbox else { return };
+        let boxes = match self.store.sandboxes_of_node(self.node).await {
+            Ok(boxes) => boxes,
+            Err(error) => return tracing::warn!(%error, "the node's sandboxes could not be listed"),
+        };
+        // One that stands still hears nothing, and does nothing that could matter.
+        let live = boxes.iter().filter(|live| live.state == Liveness::Live).map(|live| live.sandbox);
+        futures::stream::iter(live)
+            .for_each_concurrent(BOX_TOUCHES, async |id| {
+                if let Err(fault) = sandbox.touch(id).await {
+                    tracing::debug!(sandbox.id = %id, %fault, "a sandbox does not answer");
+                }
+            })
+            .await;
     }
 
     async fn tidy_up(&self) {

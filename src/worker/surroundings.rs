@@ -63,7 +63,12 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
         snapshot.secrets.iter().map(|secret| (secret.name.clone(), secret.placeholder.clone()));
     let env = snapshot.config.env.iter().map(|(name, value)| (name.clone(), value.clone()));
     Wish {
-        limits: BoxLimits { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes, pids: size.pids },
+        limits: BoxLimits {
+            cpu_millis: size.cpu_millis,
+            memory_bytes: size.memory_bytes,
+            pids: size.pids,
+            disk_bytes: size.disk_bytes,
+        },
         env: env.chain(placeholders).collect(),
         post_start: snapshot.config.hooks.post_start.clone(),
         life: snapshot.config.life(),

@@ -7,6 +7,7 @@
 
 mod anchor;
 mod bare;
+mod boxes;
 mod cpu;
 mod goals;
 mod ground;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a machine that can run tasks");
     let ran = match &plan.command {
         Some(Command::Bare { url }) => runtime.block_on(bare::serve(url)),
+        Some(Command::Boxes(plan)) => runtime.block_on(boxes::run(plan)),
         None => runtime.block_on(run(plan)),
     };
     match ran {

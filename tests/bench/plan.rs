@@ -40,6 +40,8 @@ pub enum Command {
         #[arg(long)]
         url: String,
     },
+    /// Measure boxes by themselves: first commands beside the raw runtime, frozen ones, sleeping ones
+    Boxes(crate::boxes::Boxes),
 }
 
 /// A line of the table of goals.

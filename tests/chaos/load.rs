@@ -249,8 +249,8 @@ fn script(name: &str, dice: &Dice) -> Value {
 /// What the commands of a session left on its disk.
 pub fn trace(data_dir: &Path, session: SessionId) -> Vec<String> {
     let tenants = std::fs::read_dir(data_dir.join("boxes")).into_iter().flatten().flatten();
-    let mut files =
-        tenants.map(|tenant| tenant.path().join(session.uuid().to_string()).join("workspace").join(TRACE));
+    let mut files = tenants
+        .map(|tenant| tenant.path().join(session.uuid().to_string()).join("files/workspace").join(TRACE));
     let text = files.find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }

@@ -19,16 +19,17 @@ use crate::{
 };
 
 /// The real program as a process of its own, which can be killed.
-struct Program {
+pub struct Program {
     child: Child,
-    base: String,
+    pub base: String,
 }
 
 impl Program {
-    fn start(ground: &Ground) -> Self {
+    pub fn start(ground: &Ground, more: &[&str]) -> Self {
         let urls = ground.urls();
         let mut child = Command::new(env!("CARGO_BIN_EXE_sojourn"))
-            .args(["serve", "--role=api", "--listen=127.0.0.1:0", "--allow-private-webhooks=on"])
+            .args(["serve", "--listen=127.0.0.1:0", "--allow-private-webhooks=on"])
+            .args(more)
             .args([format!("--data-dir={}", ground.data_dir.path().display())])
             .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])
             .args([format!("--system-database-url={}", urls.system), format!("--bootstrap-api-key={KEY}")])
@@ -49,7 +50,7 @@ impl Program {
         Self { child, base }
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
@@ -130,7 +131,7 @@ async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies
     // No more faults than tries: nobody is tried ten times before it answers.
     let faulty = Receiver::start(faults(messages)).await;
     let healthy = Receiver::start([]).await;
-    let mut program = Program::start(&ground);
+    let mut program = Program::start(&ground, &["--role=api"]);
     sojourn::net::install_tls();
     let http = reqwest::Client::new();
     let post = async |base: &str, path: &str, body: Value| -> Value {
@@ -149,7 +150,7 @@ async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies
         send_all(&program, &session, messages / kills).await;
         left(&mut superuser).await;
         program.kill();
-        program = Program::start(&ground);
+        program = Program::start(&ground, &["--role=api"]);
     }
     let drained = async {
         let mut looks = tokio::time::interval(Duration::from_millis(200));

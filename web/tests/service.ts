@@ -1,6 +1,6 @@
 // A service of the tests' own: its process, its database, and a receiver of webhooks.
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
-import { mkdtempSync, chmodSync, readFileSync, openSync, rmSync, writeFileSync } from "node:fs";
+import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
+import { mkdtempSync, chmodSync, readFileSync, openSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import { createServer as createSocket, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -92,7 +92,7 @@ export class Service {
 
   async end(): Promise<void> {
     await this.down();
-    rmSync(this.scratch, { recursive: true, force: true });
+    execFileSync("../scripts/remove-data", [this.scratch]);
   }
 
   async call(method: string, path: string, body?: Json): Promise<Json> {

@@ -18,9 +18,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags, chmodat,
-        fchmod, fsetxattr, ftruncate, futimens, linkat, mkdirat, mknodat, openat, openat2, renameat,
-        symlinkat, unlinkat, utimensat,
+        AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags, chmodat, fchmod, fsetxattr,
+        ftruncate, futimens, linkat, mkdirat, mknodat, openat, renameat, symlinkat, unlinkat, utimensat,
     },
     io::Errno,
 };
@@ -219,18 +218,22 @@ impl Unpacker {
             }
             Ground::Tree(root) => (root, path),
         };
-        if rest.as_os_str().is_empty() {
-            return root.try_clone();
+        let mut directory = root.try_clone()?;
+        // Step by step: not every kernel that boxes run on can be told to follow no link
+        // anywhere (gVisor knows no openat2).
+        for part in rest.components() {
+            let Component::Normal(name) = part else {
+                return Err(refused("an entry is outside of the session's files"));
+            };
+            directory = match openat(&directory, name, directory_flags(), Mode::empty()) {
+                Err(Errno::NOENT) if self.is_tree() => {
+                    mkdirat(&directory, name, Mode::from_raw_mode(0o755))?;
+                    openat(&directory, name, directory_flags(), Mode::empty())?
+                }
+                opened => opened?,
+            };
         }
-        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        match openat2(root, rest, directory_flags(), Mode::empty(), inside) {
-            Err(Errno::NOENT) if self.is_tree() => {
-                let parent = self.open(rest.parent().unwrap_or(Path::new("")))?;
-                mkdirat(&parent, rest.file_name().unwrap_or_default(), Mode::from_raw_mode(0o755))?;
-                Ok(openat2(root, rest, directory_flags(), Mode::empty(), inside)?)
-            }
-            opened => Ok(opened?),
-        }
+        Ok(directory)
     }
 
     /// The deepest first: a directory may be closed to its owner.

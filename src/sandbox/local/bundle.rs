@@ -26,11 +26,16 @@ use sojourn_init::protocol::{
 };
 
 use super::{
-    layout::{Disk, IdRange},
+    disk::Disk,
+    layout::IdRange,
     rootfs::{self, HOME, USER},
-    seccomp,
+    seccomp::{self, Absent},
 };
-use crate::{base::limit, sandbox::BoxLimits};
+use crate::{
+    base::limit,
+    domain::{SessionId, TenantId},
+    sandbox::BoxLimits,
+};
 
 /// What a configuration is made of.
 pub struct Ingredients<'a> {
@@ -38,13 +43,25 @@ pub struct Ingredients<'a> {
     pub disk: &'a Disk,
     pub control_dir: &'a Path,
     pub egress_dir: &'a Path,
-    pub oom_counter: &'a Path,
-    pub cgroups_path: &'a Path,
-    pub limits_swap: bool,
+    pub tenant: TenantId,
+    pub session: SessionId,
+    /// The host's ids of its users; without a user namespace when they are the host's own.
     pub ids: IdRange,
+    pub is_gvisor: bool,
     pub limits: BoxLimits,
     pub env: &'a [(String, String)],
     pub orphan_seconds: Option<u64>,
+    /// The size of the files, where init has to look after it.
+    pub disk_bytes: Option<u64>,
+}
+
+/// The cgroup of a box, where it is made here.
+pub struct Cgroup<'a> {
+    pub path: &'a Path,
+    /// The file that counts what was killed for memory.
+    pub oom_counter: &'a Path,
+    /// Whether swap is accounted and can be limited.
+    pub limits_swap: bool,
 }
 
 /// The version whose fields are used; every runtime in use accepts it.
@@ -74,15 +91,16 @@ const MASKED: [&str; 14] = [
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// The whole configuration.
-pub fn spec(of: &Ingredients<'_>) -> Result<Spec, OciSpecError> {
+/// The whole configuration. Without a cgroup its maker chooses one, and shows it to the
+/// box where init finds it.
+pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
     SpecBuilder::default()
         .version(OCI_VERSION)
         .root(RootBuilder::default().path(of.rootfs).readonly(true).build()?)
         .hostname("sandbox")
         .process(process(of)?)
-        .mounts(mounts(of)?)
-        .linux(linux(of)?)
+        .mounts(mounts(of, cgroup)?)
+        .linux(linux(of, cgroup)?)
         .build()
 }
 
@@ -101,8 +119,9 @@ fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
         .inheritable(HashSet::new())
         .ambient(HashSet::new())
         .build()?;
-    let mut args = vec![PROGRAM.to_owned(), "serve".to_owned()];
-    args.extend(of.orphan_seconds.map(|seconds| seconds.to_string()));
+    let or_never = |number: Option<u64>| number.unwrap_or(0).to_string();
+    let args =
+        vec![PROGRAM.to_owned(), "serve".to_owned(), or_never(of.orphan_seconds), or_never(of.disk_bytes)];
     ProcessBuilder::default()
         .terminal(false)
         .user(UserBuilder::default().uid(0u32).gid(0u32).umask(0o022u32).build()?)
@@ -166,7 +185,7 @@ fn rlimits(limits: BoxLimits) -> Result<Vec<PosixRlimit>, OciSpecError> {
     ])
 }
 
-fn mounts(of: &Ingredients<'_>) -> Result<Vec<Mount>, OciSpecError> {
+fn mounts(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mount>, OciSpecError> {
     // Its files stay when the processes that wrote them are killed for memory, so
     // they must leave room for others.
     let tmp_size = format!("size={}", limit::SANDBOX_TMP_BYTES.min(of.limits.memory_bytes / 2));
@@ -196,7 +215,9 @@ fn mounts(of: &Ingredients<'_>) -> Result<Vec<Mount>, OciSpecError> {
     mounts.push(bind(CONTROL_DIR, of.control_dir, &["bind", "rw", "noexec"])?);
     mounts.push(bind(EGRESS_DIR, of.egress_dir, &["bind", "ro", "noexec"])?);
     mounts.push(bind(OUTPUT_DIR, &of.disk.output, &["bind", "rw", "noexec"])?);
-    mounts.push(bind(OOM_COUNTER, of.oom_counter, &["bind", "ro", "noexec"])?);
+    if let Some(cgroup) = cgroup {
+        mounts.push(bind(OOM_COUNTER, cgroup.oom_counter, &["bind", "ro", "noexec"])?);
+    }
     Ok(mounts)
 }
 
@@ -218,9 +239,8 @@ fn bind(destination: &str, source: &Path, options: &[&str]) -> Result<Mount, Oci
     mount(destination, "bind", source, &options)
 }
 
-fn linux(of: &Ingredients<'_>) -> Result<Linux, OciSpecError> {
-    let namespaces = [
-        LinuxNamespaceType::User,
+fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, OciSpecError> {
+    let mut namespaces = vec![
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Mount,
         LinuxNamespaceType::Ipc,
@@ -229,32 +249,35 @@ fn linux(of: &Ingredients<'_>) -> Result<Linux, OciSpecError> {
         LinuxNamespaceType::Network,
         LinuxNamespaceType::Cgroup,
     ];
+    let mut ids = Vec::new();
+    if of.ids.first > 0 {
+        namespaces.push(LinuxNamespaceType::User);
+        let mapping = LinuxIdMappingBuilder::default().container_id(0u32).host_id(of.ids.first);
+        ids.push(mapping.size(IdRange::IDS).build()?);
+    }
     let namespaces: Result<Vec<_>, _> =
         namespaces.into_iter().map(|typ| LinuxNamespaceBuilder::default().typ(typ).build()).collect();
-    let ids = LinuxIdMappingBuilder::default()
-        .container_id(0u32)
-        .host_id(of.ids.first)
-        .size(IdRange::IDS)
-        .build()?;
     let owned = |paths: &[&str]| paths.iter().map(|&path| path.to_owned()).collect::<Vec<String>>();
-    LinuxBuilder::default()
+    let linux = LinuxBuilder::default()
         .namespaces(namespaces?)
-        .uid_mappings(vec![ids])
-        .gid_mappings(vec![ids])
-        .cgroups_path(of.cgroups_path)
-        .resources(resources(of)?)
-        .seccomp(seccomp::profile()?)
+        .uid_mappings(ids.clone())
+        .gid_mappings(ids)
+        .resources(resources(of, cgroup.is_some_and(|cgroup| cgroup.limits_swap))?)
+        .seccomp(seccomp::profile(if of.is_gvisor { Absent::Tracer } else { Absent::Error })?)
         .rootfs_propagation("private")
         .masked_paths(owned(&MASKED))
-        .readonly_paths(owned(&READ_ONLY))
-        .build()
+        .readonly_paths(owned(&READ_ONLY));
+    match cgroup {
+        Some(cgroup) => linux.cgroups_path(cgroup.path).build(),
+        None => linux.build(),
+    }
 }
 
-fn resources(of: &Ingredients<'_>) -> Result<LinuxResources, OciSpecError> {
+fn resources(of: &Ingredients<'_>, limits_swap: bool) -> Result<LinuxResources, OciSpecError> {
     let memory_bytes = i64::try_from(of.limits.memory_bytes).unwrap_or(i64::MAX);
     let memory = LinuxMemoryBuilder::default().limit(memory_bytes);
     // Swap counts into the same limit: a box never swaps.
-    let memory = if of.limits_swap { memory.swap(memory_bytes) } else { memory };
+    let memory = if limits_swap { memory.swap(memory_bytes) } else { memory };
     let quota_us = u64::from(of.limits.cpu_millis) * CPU_PERIOD_US / 1_000;
     let processes = i64::from(of.limits.pids.saturating_add(limit::SANDBOX_PIDS_RESERVED));
     // The runtime adds the harmless devices that it makes.

@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use rustix::process::geteuid;
 
-use super::{Config, Layout, Local, cgroup::Cgroups, maps_every_range, runtime::Runtime};
+use super::{Config, Layout, Local, cgroup::Cgroups, oci::maps_every_range, runtime::Runtime};
 
 /// Programs of a box, below the `/usr` that it sees.
 const PROGRAMS: [&str; 3] = ["bash", "git", "python3"];
@@ -21,6 +21,13 @@ pub struct Check {
 /// Looks at each, and at the end whether boxes can be made; that lays what all of them
 /// share, as a worker's start does.
 pub fn checks(config: &Config) -> Vec<Check> {
+    if let Some(docker) = &config.docker {
+        let said = format!("the Docker daemon at {} makes them", docker.socket.display());
+        return vec![
+            Check { what: "root files", found: programs(Path::new("/usr/bin")) },
+            Check { what: "sandboxes", found: all(config).map(|_| said) },
+        ];
+    }
     let layout = Layout::new(config.data_dir.clone(), config.run_dir.clone());
     let runtime = Runtime::find(&config.runtime, layout.runtime_state())
         .map(|_| format!("{} can be run", config.runtime))

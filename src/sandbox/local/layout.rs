@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use sojourn_init::protocol::COMMAND_UID;
 use uuid::Uuid;
 
+use super::disk::Disk;
 use crate::{
     base::text,
     domain::{SandboxId, SessionId, TenantId},
@@ -38,17 +39,9 @@ pub struct IdRange {
     pub first: u32,
 }
 
-/// What a session's disk holds.
-#[derive(Clone, Debug)]
-pub struct Disk {
-    pub root: PathBuf,
-    pub workspace: PathBuf,
-    pub home: PathBuf,
-    /// Kept output of the box's commands; ends with the box.
-    pub output: PathBuf,
-}
-
 impl IdRange {
+    /// No range: the users of a box have the ids of the host's.
+    pub const HOST: Self = Self { first: 0 };
     /// Ids of one range: root, the command's user, room between.
     pub const IDS: u32 = 4_096;
     /// The first id of the first range.
@@ -85,7 +78,7 @@ impl Layout {
     /// Makes the directories that every box needs. The way to a box's root file
     /// system must be open to its users; what it leads through shows nothing.
     pub fn prepare(&self) -> io::Result<()> {
-        make_dir(&self.data_dir.join("boxes"), 0o700)?;
+        make_dir(&self.disks(), 0o700)?;
         make_dir(&self.run_dir, 0o711)?;
         for above in self.run_dir.ancestors() {
             if fs::metadata(above)?.permissions().mode() & 0o001 == 0 {
@@ -99,6 +92,11 @@ impl Layout {
 
     pub fn run_dir(&self) -> &Path {
         &self.run_dir
+    }
+
+    /// The sessions' disks, and what they are made from.
+    pub fn disks(&self) -> PathBuf {
+        self.data_dir.join("boxes")
     }
 
     /// What the runtime knows about its containers.
@@ -126,13 +124,18 @@ impl Layout {
     }
 
     pub fn disk(&self, tenant: TenantId, session: SessionId) -> Disk {
-        let root =
-            self.data_dir.join("boxes").join(tenant.uuid().to_string()).join(session.uuid().to_string());
-        Disk { workspace: root.join("workspace"), home: root.join("home"), output: root.join("output"), root }
+        let root = self.disks().join(tenant.uuid().to_string()).join(session.uuid().to_string());
+        Disk::at(root)
     }
 
     /// Makes the box's directory with its owner in it, both at once.
-    pub fn claim(&self, sandbox: SandboxId, tenant: TenantId, session: SessionId) -> io::Result<()> {
+    pub fn claim(
+        &self,
+        sandbox: SandboxId,
+        tenant: TenantId,
+        session: SessionId,
+        ids: IdRange,
+    ) -> io::Result<()> {
         let unnamed = self.boxes().join(format!(".{sandbox}"));
         remove_dir(&unnamed)?;
         make_dir(&unnamed, 0o700)?;
@@ -141,7 +144,7 @@ impl Layout {
         make_dir(&self.egress(sandbox), 0o755)?;
         let control = self.control(sandbox);
         make_dir(&control, 0o700)?;
-        chown(&control, Some(IdRange::of(session).first), Some(IdRange::of(session).first))
+        chown(&control, Some(ids.first), Some(ids.first))
     }
 
     /// Whose box it is, if there is one.
@@ -163,8 +166,8 @@ impl Layout {
             }
         }
         let with_box: std::collections::BTreeSet<_> = found.iter().map(|box_| box_.session).collect();
-        for tenant in uuids(&self.data_dir.join("boxes"))? {
-            for session in uuids(&self.data_dir.join("boxes").join(tenant.to_string()))? {
+        for tenant in uuids(&self.disks())? {
+            for session in uuids(&self.disks().join(tenant.to_string()))? {
                 let (tenant, session) = (TenantId::from_uuid(tenant), SessionId::from_uuid(session));
                 if !with_box.contains(&session) {
                     found.push(Found { tenant, session, sandbox: None });
@@ -172,79 +175,6 @@ impl Layout {
             }
         }
         Ok(found)
-    }
-}
-
-impl Disk {
-    /// Makes the directory that all of it is in.
-    pub fn make_root(&self) -> io::Result<()> {
-        make_dir(&self.root, 0o700)
-    }
-
-    /// What a box can write, and what is known about it.
-    pub fn parts(&self) -> [PathBuf; 5] {
-        let Self { root, workspace, home, output } = self;
-        [workspace.clone(), home.clone(), output.clone(), root.join("box"), self.incomplete()]
-    }
-
-    /// Makes what is missing, owned by the session's ids. What exists keeps its
-    /// owner and content; only directories that no box can replace are touched.
-    pub fn prepare(&self, ids: IdRange) -> io::Result<()> {
-        for (path, owner) in
-            [(&self.workspace, ids.command()), (&self.home, ids.command()), (&self.output, ids.first)]
-        {
-            make_dir(path, 0o700)?;
-            chown(path, Some(owner), Some(owner))?;
-        }
-        fs::set_permissions(&self.workspace, fs::Permissions::from_mode(0o755))
-    }
-
-    /// The lock of whoever makes a box on this disk.
-    pub fn lock(&self) -> PathBuf {
-        self.root.join("lock")
-    }
-
-    /// The box that was last made on this disk.
-    pub fn latest_box(&self) -> Option<SandboxId> {
-        fs::read_to_string(self.root.join("box")).ok()?.parse().ok()
-    }
-
-    /// Whether one of these boxes was the last to change the files, all of which are
-    /// there.
-    pub fn is_left_by(&self, boxes: &[SandboxId]) -> bool {
-        self.workspace.is_dir()
-            && self.home.is_dir()
-            && !self.is_incomplete()
-            && self.latest_box().is_some_and(|latest| boxes.contains(&latest))
-    }
-
-    /// Whether the files are those of a checkpoint that was not restored to its end.
-    pub fn is_incomplete(&self) -> bool {
-        self.incomplete().exists()
-    }
-
-    /// Notes that the files are not to be used, before the first of them exists.
-    pub fn begin_restore(&self) -> io::Result<()> {
-        fs::write(self.incomplete(), "")
-    }
-
-    /// Notes that all files are there.
-    pub fn end_restore(&self) -> io::Result<()> {
-        match fs::remove_file(self.incomplete()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        }
-    }
-
-    fn incomplete(&self) -> PathBuf {
-        self.root.join("incomplete")
-    }
-
-    /// Notes the box that is about to be made, before anything of it exists.
-    pub fn note_box(&self, sandbox: SandboxId) -> io::Result<()> {
-        let beside = self.root.join("box.new");
-        fs::write(&beside, sandbox.to_string())?;
-        fs::rename(beside, self.root.join("box"))
     }
 }
 
@@ -258,7 +188,7 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
 
 /// Makes a directory with these rights whatever the umask; its parents with the
 /// usual ones, because they may be shared with others.
-fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -327,7 +257,7 @@ mod tests {
         layout.disk(tenant, session).make_root().unwrap();
         layout.disk(tenant, session).prepare(IdRange::of(session)).unwrap();
         assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: None }]);
-        layout.claim(sandbox, tenant, session).unwrap();
+        layout.claim(sandbox, tenant, session, IdRange::of(session)).unwrap();
         assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: Some(sandbox) }]);
         assert_eq!(layout.owner(sandbox), Some((tenant, session)));
     }

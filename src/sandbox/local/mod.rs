@@ -1,7 +1,7 @@
-//! Boxes on this machine: OCI containers run by `runc`.
+//! Boxes on this machine: containers made by an OCI runtime or by Docker.
 //!
-//! Made by the composition root, called through [`Sandbox`]; calls the runtime's
-//! command line and, for everything inside a box, its init. All state is in the
+//! Made by the composition root, called through [`Sandbox`]; calls an
+//! engine for the containers and, for everything inside a box, its init. All state is in the
 //! file system and in the kernel, so any process of the service on this machine,
 //! now or after a restart, finds and ends the same boxes. What a box can write is
 //! never opened here: its files come through init, its disk is removed unread.
@@ -9,33 +9,42 @@
 mod bundle;
 mod cgroup;
 mod checks;
+mod disk;
+pub mod docker;
+mod engine;
 mod freezer;
 mod layout;
+mod oci;
 mod rootfs;
 mod runtime;
 mod seccomp;
+mod volume;
 
 use std::{
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rustix::process::{geteuid, test_kill_process};
 use tokio::{process::Command, sync::mpsc, time::timeout};
 
 pub use checks::{Check, checks};
 
 use self::{
     bundle::Ingredients,
-    cgroup::Cgroups,
+    disk::Disk,
+    docker::Docker,
+    engine::Engine,
     freezer::Gate,
-    layout::{Disk, IdRange, Layout, remove_dir},
-    runtime::{Runtime, last_words},
+    layout::{Layout, remove_dir},
+    oci::Oci,
+    runtime::Runtime,
+    volume::Volumes,
 };
 use super::{
     Capabilities, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange, Reach, Sandbox, Spec,
@@ -55,8 +64,21 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// The runtime: a name to look up, or an absolute path.
     pub runtime: String,
+    /// A Docker daemon makes the containers instead.
+    pub docker: Option<docker::Config>,
     /// A box ends itself when nobody called it for this long; never when `None`.
     pub orphan_after: Option<Duration>,
+    /// How the size of a disk is kept.
+    pub disks: Disks,
+}
+
+/// How the size of a session's disk is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disks {
+    /// By a file system of its own, where this machine can mount one; else as below.
+    Volumes,
+    /// By looking at a directory every two seconds while something writes to it.
+    Directories,
 }
 
 impl Config {
@@ -67,7 +89,9 @@ impl Config {
             run_dir: Layout::default_run_dir(&data_dir),
             data_dir,
             runtime: "runc".to_owned(),
+            docker: None,
             orphan_after: None,
+            disks: Disks::Volumes,
         }
     }
 }
@@ -76,9 +100,10 @@ impl Config {
 #[derive(Clone, Debug)]
 pub struct Local {
     layout: Layout,
-    runtime: Runtime,
-    cgroups: Cgroups,
+    engine: Arc<dyn Engine>,
     rootfs: PathBuf,
+    /// Without them the size of a disk is looked at now and then, from inside.
+    volumes: Option<Volumes>,
     orphan_after: Option<Duration>,
 }
 
@@ -90,20 +115,29 @@ impl Local {
     /// cgroups, user ids, a writable directory.
     pub fn new(config: Config) -> Result<Self, Fault> {
         let layout = Layout::new(config.data_dir, config.run_dir);
-        let runtime = Runtime::find(&config.runtime, layout.runtime_state())?;
-        if !geteuid().is_root() {
-            return Err(Fault::Unavailable("the local sandbox needs root to make containers".to_owned()));
-        }
-        let uid_map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        if !maps_every_range(&uid_map) {
-            let text = "the user ids 1879048192 to 2147287039 do not exist in this user namespace";
-            return Err(Fault::Unavailable(text.to_owned()));
-        }
-        let cgroups = Cgroups::find()?.detect_swap();
-        layout.prepare().map_err(|error| unavailable("its directories cannot be made", &error))?;
-        let rootfs = rootfs::build(layout.run_dir())
-            .map_err(|error| unavailable("its root file system cannot be made", &error))?;
-        Ok(Self { layout, runtime, cgroups, rootfs, orphan_after: config.orphan_after })
+        let prepare = || -> Result<PathBuf, Fault> {
+            layout.prepare().map_err(|error| unavailable("its directories cannot be made", &error))?;
+            rootfs::build(layout.run_dir())
+                .map_err(|error| unavailable("its root file system cannot be made", &error))
+        };
+        let (engine, rootfs): (Arc<dyn Engine>, _) = match config.docker {
+            Some(docker) => {
+                let rootfs = prepare()?;
+                (Arc::new(Docker::open(docker, rootfs.clone(), layout.run_dir())?), rootfs)
+            }
+            None => {
+                let runtime = Runtime::find(&config.runtime, layout.runtime_state())?;
+                (Arc::new(Oci::new(runtime)?), prepare()?)
+            }
+        };
+        let volumes = match config.disks {
+            Disks::Directories => None,
+            Disks::Volumes => Volumes::find(layout.run_dir())
+                .inspect_err(|reason| tracing::warn!(reason, "sizes of disks are kept by looking at them"))
+                .ok(),
+        };
+        let orphan_after = config.orphan_after;
+        Ok(Self { layout, engine, rootfs, volumes, orphan_after })
     }
 
     fn init(&self, sandbox: SandboxId) -> Init {
@@ -112,54 +146,47 @@ impl Local {
 
     /// The bundle, the container, its first answer. Leaves its remains to the caller.
     async fn assemble(&self, spec: &Spec, epoch: i64) -> Result<(), Fault> {
-        let bundle = self.lay_out(spec)?;
-        let pid = self.runtime.run(spec.sandbox, &bundle).await?;
+        let disk = self.layout.disk(spec.tenant, spec.session);
+        self.lay_out(spec, &disk).map_err(|error| unavailable("its files cannot be made", &error))?;
+        let box_dir = self.layout.sandbox(spec.sandbox);
+        let ingredients = Ingredients {
+            rootfs: &self.rootfs,
+            disk: &disk,
+            control_dir: &self.layout.control(spec.sandbox),
+            egress_dir: &self.layout.egress(spec.sandbox),
+            tenant: spec.tenant,
+            session: spec.session,
+            ids: self.engine.ids(spec.session),
+            is_gvisor: self.engine.is_gvisor(),
+            limits: spec.limits,
+            env: &spec.env,
+            orphan_seconds: self.orphan_after.map(|after| after.as_secs().max(1)),
+            disk_bytes: (!disk.has_image()).then_some(spec.limits.disk_bytes),
+        };
+        self.engine.run(spec.sandbox, &ingredients, &box_dir).await?;
         let init = self.init(spec.sandbox);
         let (mut pause, longest) = limit::SANDBOX_START_POLL;
         loop {
             match init.hello(epoch).await {
-                Err(Fault::Gone) if test_kill_process(pid).is_ok() => {
+                Err(Fault::Gone) => {
+                    if let Some(words) = self.engine.ended(spec.sandbox, &box_dir).await {
+                        return Err(Fault::Unavailable(format!("it ended at once: {words}")));
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(longest);
-                }
-                Err(Fault::Gone) => {
-                    return Err(Fault::Unavailable(format!("it ended at once: {}", last_words(&bundle))));
                 }
                 answered => return answered,
             }
         }
     }
 
-    /// Everything on disk that the runtime needs. Returns the bundle's directory.
-    fn lay_out(&self, spec: &Spec) -> Result<PathBuf, Fault> {
-        let ids = IdRange::of(spec.session);
-        let disk = self.layout.disk(spec.tenant, spec.session);
-        let on_disk = || -> io::Result<PathBuf> {
-            disk.note_box(spec.sandbox)?;
-            remove_dir(&disk.output)?;
-            disk.prepare(ids)?;
-            self.layout.claim(spec.sandbox, spec.tenant, spec.session)?;
-            self.cgroups.make(spec.sandbox)
-        };
-        let oom_counter = on_disk().map_err(|error| unavailable("its files cannot be made", &error))?;
-        let bundle = self.layout.sandbox(spec.sandbox);
-        let configuration = bundle::spec(&Ingredients {
-            rootfs: &self.rootfs,
-            disk: &disk,
-            control_dir: &self.layout.control(spec.sandbox),
-            egress_dir: &self.layout.egress(spec.sandbox),
-            oom_counter: &oom_counter,
-            cgroups_path: &Cgroups::path(spec.sandbox),
-            limits_swap: self.cgroups.limits_swap,
-            ids,
-            limits: spec.limits,
-            env: &spec.env,
-            orphan_seconds: self.orphan_after.map(|after| after.as_secs().max(1)),
-        });
-        configuration
-            .and_then(|configuration| configuration.save(bundle.join("config.json")))
-            .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
-        Ok(bundle)
+    /// Everything on disk that the box needs.
+    fn lay_out(&self, spec: &Spec, disk: &Disk) -> io::Result<()> {
+        let ids = self.engine.ids(spec.session);
+        disk.note_box(spec.sandbox)?;
+        remove_dir(&disk.output)?;
+        disk.prepare(ids)?;
+        self.layout.claim(spec.sandbox, spec.tenant, spec.session, ids)
     }
 
     /// Ends the box that was last made on a session's disk, if it is another one:
@@ -179,10 +206,18 @@ impl Local {
     async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
         let mut writers = spec.previous.clone();
         writers.push(spec.sandbox);
-        if disk.is_left_by(&writers) {
+        let is_open = match &self.volumes {
+            Some(volumes) if disk.has_image() => volumes.open(disk).await?,
+            Some(_) | None => !disk.has_image(),
+        };
+        if is_open && disk.is_left_by(&writers, self.engine.ids(spec.session)) {
             return Ok(Files::Kept);
         }
+        volume::close(disk).await?;
         remove_disk(&disk.parts()).await?;
+        if let Some(volumes) = &self.volumes {
+            volumes.make(disk, spec.limits.disk_bytes).await?;
+        }
         if spec.restores {
             disk.begin_restore().map_err(|error| unavailable("its restore cannot be noted", &error))?;
         }
@@ -191,14 +226,6 @@ impl Local {
 
     fn disk_of(&self, sandbox: SandboxId) -> Option<Disk> {
         self.layout.owner(sandbox).map(|(tenant, session)| self.layout.disk(tenant, session))
-    }
-
-    /// Lets a frozen box go on; one that cannot be frozen is not.
-    async fn let_go(&self, sandbox: SandboxId) -> Result<(), Fault> {
-        match self.cgroups.freezer(sandbox) {
-            Some(freezer) if freezer.is_frozen() => freezer.set(false).await,
-            Some(_) | None => Ok(()),
-        }
     }
 }
 
@@ -247,7 +274,8 @@ impl Sandbox for Local {
         // The call waits at the door before the box goes on: init must not find that
         // it was alone for too long.
         let init = self.init(grip.sandbox);
-        let (greeted, let_go) = tokio::join!(init.hello(grip.epoch), self.let_go(grip.sandbox));
+        let let_go = self.engine.freeze(grip.sandbox, false);
+        let (greeted, let_go) = tokio::join!(init.hello(grip.epoch), let_go);
         let_go.and(greeted)
     }
 
@@ -257,20 +285,21 @@ impl Sandbox for Local {
 
     async fn freeze(&self, grip: Grip) -> Result<(), Fault> {
         let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
-        match self.cgroups.freezer(grip.sandbox) {
-            Some(freezer) => freezer.set(true).await,
-            None => Err(Fault::Refused("there is no cgroup here that can be frozen".to_owned())),
-        }
+        self.engine.freeze(grip.sandbox, true).await
     }
 
     async fn thaw(&self, grip: Grip) -> Result<(), Fault> {
         let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
-        self.let_go(grip.sandbox).await
+        self.engine.freeze(grip.sandbox, false).await
+    }
+
+    async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault> {
+        self.init(sandbox).touch().await
     }
 
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault> {
         match self.layout.sandbox(sandbox).exists() {
-            true => Ok(self.cgroups.stats(sandbox)),
+            true => self.engine.stats(sandbox).await,
             false => Err(Fault::Gone),
         }
     }
@@ -336,26 +365,13 @@ impl Sandbox for Local {
         self.attach(grip).await?;
         let Some((_, session)) = self.layout.owner(grip.sandbox) else { return Err(Fault::Gone) };
         let (private, shown) = (self.layout.sandbox(grip.sandbox), self.layout.egress(grip.sandbox));
-        Door::open(private, shown, IdRange::of(session).first)
+        Door::open(private, shown, self.engine.ids(session).first)
             .map_err(|error| unavailable("its way out cannot be opened", &error))
     }
 
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault> {
         let box_dir = self.layout.sandbox(sandbox);
-        if !box_dir.exists() {
-            return Ok(());
-        }
-        // Dead first: to end a live one itself the runtime takes 100 ms steps. And
-        // whatever it says, the cgroup is the last word on the processes.
-        self.cgroups.kill(sandbox);
-        let deleted = self.runtime.delete(sandbox, &box_dir).await;
-        self.cgroups.remove(sandbox).await?;
-        if self.runtime.knows(sandbox) {
-            deleted?;
-            self.runtime
-                .forget(sandbox)
-                .map_err(|error| unavailable("its state cannot be removed", &error))?;
-        }
+        self.engine.remove(sandbox, &box_dir).await?;
         let output = self.disk_of(sandbox).map(|disk| disk.output);
         let removed = off_the_reactor(move || {
             // The box's own directory goes last: while it is there, the box is listed.
@@ -374,6 +390,7 @@ impl Sandbox for Local {
         if disk.latest_box().is_some_and(|latest| self.layout.sandbox(latest).exists()) {
             return Err(Fault::Refused("a sandbox is alive on this disk: destroy it first".to_owned()));
         }
+        volume::close(&disk).await?;
         remove_disk(std::slice::from_ref(&disk.root)).await?;
         // The tenant's directory goes with the last session; another may be there.
         let _ = disk.root.parent().map(fs::remove_dir);
@@ -383,7 +400,13 @@ impl Sandbox for Local {
     async fn list(&self) -> Result<Vec<Found>, Fault> {
         let layout = self.layout.clone();
         let listed = off_the_reactor(move || layout.list()).await;
-        listed.map_err(|error| unavailable("its directories cannot be read", &error))
+        let mut listed = listed.map_err(|error| unavailable("its directories cannot be read", &error))?;
+        for found in self.engine.list().await? {
+            if !listed.iter().any(|known| known.sandbox == found.sandbox) {
+                listed.push(found);
+            }
+        }
+        Ok(listed)
     }
 }
 
@@ -437,20 +460,6 @@ fn refuse_bad_names(env: &[(String, String)]) -> Result<(), Fault> {
         Some((name, _)) => Err(Fault::Refused(format!("not a name or value of a variable: {name:?}"))),
         None => Ok(()),
     }
-}
-
-/// Whether a `uid_map` (first inside, first outside, count) has the boxes' ids.
-fn maps_every_range(uid_map: &str) -> bool {
-    uid_map.lines().any(|line| {
-        let mut fields = line.split_ascii_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));
-        let (first, _, count) = (fields.next(), fields.next(), fields.next());
-        match (first, count) {
-            (Some(first), Some(count)) => {
-                first <= u64::from(IdRange::FIRST) && u64::from(IdRange::END) <= first + count
-            }
-            _ => false,
-        }
-    })
 }
 
 fn unavailable(what: &str, error: &io::Error) -> Fault {

@@ -1,6 +1,7 @@
 //! The command line of the OCI runtime.
 //!
-//! Called by `local`; starts `runc` or a program that takes the same arguments.
+//! Called by `local`; starts `runc`, gVisor's `runsc`, or a program that takes the
+//! arguments of the first.
 //! Every call has a time, its own process group and no environment but a PATH; its
 //! output goes into files, because the box inherits them and a pipe would stay
 //! open as long as the box lives.
@@ -24,32 +25,52 @@ use crate::{
 };
 
 /// Where programs of the system are, whatever the service's own PATH says.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What gVisor is asked for: its own kernel by signals alone (no KVM), sockets shared
+/// with the host (init's and the proxy's), loopback and nothing else, the root file
+/// system read-only as it is, and the box's system call filter inside it too.
+const GVISOR: [&str; 5] =
+    ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none", "--oci-seccomp"];
+/// The oldest release of gVisor that boxes run on. Debian 12's own, of 2022, knows no
+/// `--host-uds` and loses containers.
+const GVISOR_OLDEST: u32 = 20_240_101;
 
 /// An OCI runtime and where it keeps its state.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     program: PathBuf,
     state_dir: PathBuf,
+    /// Boxes have a kernel of their own, of which the host sees one process.
+    pub is_gvisor: bool,
 }
 
 impl Runtime {
     /// # Errors
-    /// `Unavailable` when there is no such program.
+    /// `Unavailable` when there is no such program, or one that is too old.
     pub fn find(program: &str, state_dir: PathBuf) -> Result<Self, Fault> {
-        let own_path = std::env::var("PATH").unwrap_or_default();
-        let directories = own_path.split(':').chain(PATH.split(':')).filter(|path| path.starts_with('/'));
-        // Joining an absolute program gives the program itself.
-        let mut candidates = directories.map(|directory| Path::new(directory).join(program));
-        match candidates.find(|path| path.is_file()) {
-            Some(program) => Ok(Self { program, state_dir }),
-            None => Err(Fault::Unavailable(format!("{program} was not found; run scripts/setup"))),
+        let Some(path) = find_program(program) else {
+            return Err(Fault::Unavailable(format!("{program} was not found; run scripts/setup")));
+        };
+        let asked = std::process::Command::new(&path).arg("--version").stdin(Stdio::null()).output();
+        let version =
+            asked.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
+        let Some(version) = version.strip_prefix("runsc version ") else {
+            return Ok(Self { program: path, state_dir, is_gvisor: false });
+        };
+        let version = version.lines().next().unwrap_or_default();
+        match release_day(version) {
+            Some(day) if day < GVISOR_OLDEST => Err(Fault::Unavailable(format!(
+                "{program} is gVisor {version}, which is too old: it takes one of 2024 or newer, \
+                such as Debian's backports have; run scripts/setup --test"
+            ))),
+            Some(_) | None => Ok(Self { program: path, state_dir, is_gvisor: true }),
         }
     }
 
-    /// Makes a container of the bundle and starts it. Returns the host's pid of
-    /// its first process.
-    pub async fn run(&self, sandbox: SandboxId, bundle: &Path) -> Result<Pid, Fault> {
+    /// Makes a container of the bundle and starts it. The host's pid of its first
+    /// process is in the bundle's file `pid`.
+    pub async fn run(&self, sandbox: SandboxId, bundle: &Path) -> Result<(), Fault> {
         let pid_file = bundle.join("pid");
         let id = sandbox.to_string();
         let arguments: [&std::ffi::OsStr; 7] = [
@@ -62,10 +83,9 @@ impl Runtime {
             id.as_ref(),
         ];
         let status = self.command(bundle, &arguments, limit::RUNTIME_COMMAND_TIMEOUT).await?;
-        let pid = fs::read_to_string(&pid_file).ok().and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
-        match pid {
-            Some(pid) if status.success() => Ok(pid),
-            _ => Err(Fault::Unavailable(format!("the runtime did not start it: {}", last_words(bundle)))),
+        match status.success() && pid_file.exists() {
+            true => Ok(()),
+            false => Err(Fault::Unavailable(format!("the runtime did not start it: {}", last_words(bundle)))),
         }
     }
 
@@ -82,16 +102,25 @@ impl Runtime {
 
     /// Whether the runtime has state of a container.
     pub fn knows(&self, sandbox: SandboxId) -> bool {
-        self.state(sandbox).exists()
+        self.state(sandbox).next().is_some()
     }
 
     /// Removes state that a delete left behind. Only when no process is left.
     pub fn forget(&self, sandbox: SandboxId) -> io::Result<()> {
-        remove_dir(&self.state(sandbox))
+        for path in self.state(sandbox) {
+            if path.is_dir() { remove_dir(&path)? } else { fs::remove_file(&path)? }
+        }
+        Ok(())
     }
 
-    fn state(&self, sandbox: SandboxId) -> PathBuf {
-        self.state_dir.join(sandbox.to_string())
+    /// A directory of the container's id, or gVisor's files whose names begin with it:
+    /// all ids are of one length.
+    fn state(&self, sandbox: SandboxId) -> impl Iterator<Item = PathBuf> {
+        let id = sandbox.to_string();
+        let entries = fs::read_dir(&self.state_dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(move |path| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(id.as_bytes()))
+        })
     }
 
     async fn command(
@@ -108,6 +137,7 @@ impl Runtime {
             .arg("--log")
             .arg(logs.join("runtime.log"))
             .args(["--log-format", "json"])
+            .args(if self.is_gvisor { GVISOR.as_slice() } else { &[] })
             .args(arguments)
             .env_clear()
             .env("PATH", PATH)
@@ -128,6 +158,20 @@ impl Runtime {
             }
         }
     }
+}
+
+/// The day in `release-20240729.0` or `0.0~20240729.0`.
+fn release_day(version: &str) -> Option<u32> {
+    version.split(|letter: char| !letter.is_ascii_digit()).find(|part| part.len() == 8)?.parse().ok()
+}
+
+/// A program by its name or absolute path.
+pub fn find_program(program: &str) -> Option<PathBuf> {
+    let own_path = std::env::var("PATH").unwrap_or_default();
+    let directories = own_path.split(':').chain(PATH.split(':')).filter(|path| path.starts_with('/'));
+    // Joining an absolute program gives the program itself.
+    let mut candidates = directories.map(|directory| Path::new(directory).join(program));
+    candidates.find(|path| path.is_file())
 }
 
 /// What the runtime or init said last, for the one who reads the fault.
@@ -165,6 +209,27 @@ mod tests {
             fault.to_string(),
             "the sandbox is not available: no-such-runtime was not found; run scripts/setup"
         );
+    }
+
+    #[test]
+    fn an_ancient_gvisor_is_refused_in_one_clear_line() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let find = |version: &str| {
+            let program = directory.path().join("runsc");
+            fs::write(&program, format!("#!/bin/sh\necho 'runsc version {version}'\necho 'spec: 1.0.2'\n"))
+                .unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            Runtime::find(program.to_str().unwrap(), PathBuf::new())
+        };
+        let fault = find("0.0~20221219.0").unwrap_err().to_string();
+        assert!(
+            fault.contains("gVisor 0.0~20221219.0") && fault.ends_with("scripts/setup --test"),
+            "{fault}"
+        );
+        for version in ["0.0~20240729.0", "release-20250101.0", "VERSION_MISSING"] {
+            assert!(find(version).unwrap().is_gvisor, "{version}");
+        }
     }
 
     #[test]

@@ -25,9 +25,22 @@ const AF_VSOCK: u64 = 40;
 /// UNAME26 forms. Others switch protections off (READ_IMPLIES_EXEC, no ASLR).
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
+/// The type of a node that mknod makes, and those that are no device.
+const NODE_TYPE: u64 = 0o170000;
+const NO_DEVICES: [u64; 4] = [0, 0o010000, 0o100000, 0o140000];
+
+/// What answers that a call does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// Its number of error.
+    Error,
+    /// A tracer that is not there: gVisor knows one number of error for all calls.
+    Tracer,
+}
+
 /// The profile of every process in a box. Only calls of the native architecture
 /// pass: other tables (32 bit) are a second kernel surface that nothing needs.
-pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
+pub fn profile(absent: Absent) -> Result<LinuxSeccomp, OciSpecError> {
     let mut syscalls = vec![
         allow(&ALLOWED, Vec::new())?,
         allow(
@@ -36,13 +49,16 @@ pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
         )?,
         // Its flags lie in memory where a filter cannot look; the C libraries fall
         // back to clone when it does not exist.
-        LinuxSyscallBuilder::default()
-            .names(vec!["clone3".to_owned()])
-            .action(LinuxSeccompAction::ScmpActErrno)
-            .errno_ret(ENOSYS)
-            .build()?,
+        does_not_exist("clone3", absent)?,
         allow(&["socket"], vec![argument(0, AF_VSOCK, None, LinuxSeccompOperator::ScmpCmpNe)?])?,
     ];
+    // A device needs a right that no command has; gVisor's own file systems forget that.
+    for (name, index) in [("mknod", 1), ("mknodat", 2)] {
+        for kind in NO_DEVICES {
+            let is_kind = argument(index, NODE_TYPE, Some(kind), LinuxSeccompOperator::ScmpCmpMaskedEq)?;
+            syscalls.push(allow(&[name], vec![is_kind])?);
+        }
+    }
     for value in PERSONALITIES {
         let is_value = argument(0, value, None, LinuxSeccompOperator::ScmpCmpEq)?;
         syscalls.push(allow(&["personality"], vec![is_value])?);
@@ -52,6 +68,14 @@ pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
         .default_errno_ret(EPERM)
         .syscalls(syscalls)
         .build()
+}
+
+fn does_not_exist(name: &str, absent: Absent) -> Result<LinuxSyscall, OciSpecError> {
+    let syscall = LinuxSyscallBuilder::default().names(vec![name.to_owned()]);
+    match absent {
+        Absent::Error => syscall.action(LinuxSeccompAction::ScmpActErrno).errno_ret(ENOSYS).build(),
+        Absent::Tracer => syscall.action(LinuxSeccompAction::ScmpActTrace).build(),
+    }
 }
 
 fn allow(names: &[&str], args: Vec<LinuxSeccompArg>) -> Result<LinuxSyscall, OciSpecError> {
@@ -75,7 +99,7 @@ fn argument(
 
 /// Calls that every program may make, whatever the arguments.
 #[rustfmt::skip]
-const ALLOWED: [&str; 308] = [
+const ALLOWED: [&str; 306] = [
     "accept", "accept4", "access", "adjtimex", "alarm", "arch_prctl", "bind", "brk", "cachestat", "capget",
     "capset", "chdir", "chmod", "chown", "clock_adjtime", "clock_getres", "clock_gettime",
     "clock_nanosleep", "close", "close_range", "connect", "copy_file_range", "creat", "dup", "dup2", "dup3",
@@ -93,7 +117,7 @@ const ALLOWED: [&str; 308] = [
     "landlock_add_rule", "landlock_create_ruleset", "landlock_restrict_self", "lchown", "lgetxattr", "link",
     "linkat", "listen", "listxattr", "listxattrat", "llistxattr", "lremovexattr", "lseek", "lsetxattr",
     "lstat", "madvise", "map_shadow_stack", "mbind", "membarrier", "memfd_create", "memfd_secret",
-    "mincore", "mkdir", "mkdirat", "mknod", "mknodat", "mlock", "mlock2", "mlockall", "mmap", "modify_ldt",
+    "mincore", "mkdir", "mkdirat", "mlock", "mlock2", "mlockall", "mmap", "modify_ldt",
     "mprotect", "mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive", "mq_timedsend", "mq_unlink",
     "mremap", "mseal", "msgctl", "msgget", "msgrcv", "msgsnd", "msync", "munlock", "munlockall", "munmap",
     "name_to_handle_at", "nanosleep", "newfstatat", "open", "openat", "openat2", "pause", "pidfd_getfd",
@@ -149,6 +173,8 @@ mod tests {
             "open_by_handle_at",
             "clone",
             "clone3",
+            "mknod",
+            "mknodat",
             "socket",
             "personality",
             "reboot",

@@ -113,7 +113,7 @@ impl Store {
     }
 }
 
-/// $1 worker, $2 node, $3 lease and $4 silence of a node in ms, $5 jobs, $6 the
+/// $1 worker, $2 node, $3 lease and $4 least silence of a lost node in ms, $5 jobs, $6 the
 /// tenant served last, $7 tenants of one visit, $8 concurrency by default, $9 whether
 /// leases that ran out are taken over.
 const CLAIM: &str = "
@@ -153,7 +153,8 @@ with recursive visited as (
                or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
           and (j.node_id is null or j.node_id = $2 or j.kind <> 'rest' and not exists (
               select from node n
-              where n.node_id = j.node_id and n.seen_at > now() - $4 * interval '1 millisecond'
+              where n.node_id = j.node_id
+                and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.boxes_end)
           ))
           and not exists (
               select from job o

@@ -55,7 +55,7 @@ async fn what_no_box_can_be_is_refused_by_name() {
     for config in [
         json!({ "cpus": 64 }),
         json!({ "memory": "2 GB" }),
-        json!({ "disk": "1Gi" }),
+        json!({ "disk": "1G" }),
         json!({ "env": { "A=B": "" } }),
         json!({ "network": { "allow": [{ "host": "169.254.169.254" }] } }),
         json!({ "network": { "allow": [{ "host": "*" }] } }),

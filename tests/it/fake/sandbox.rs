@@ -195,6 +195,10 @@ impl Sandbox for FakeBox {
         Err(never())
     }
 
+    async fn touch(&self, _: SandboxId) -> Result<(), Fault> {
+        Ok(())
+    }
+
     async fn stats(&self, _: SandboxId) -> Result<Stats, Fault> {
         Err(never())
     }

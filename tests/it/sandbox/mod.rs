@@ -1,20 +1,32 @@
 //! The conformance suite of sandboxes: what every provider promises.
 //!
 //! Each check is written against `&dyn Sandbox` and gets a fresh box; a provider
-//! is added by a line of `conformance!`. These tests need what the provider needs
+//! is added by a line of `conformance!`, or by a test that calls `conforms`. These tests need what the provider needs
 //! (for `local`: root and runc) and fail with one line when it is missing.
 
 mod commands;
 mod confinement;
+mod disk;
+mod docker;
 mod egress;
 mod escape;
 mod files;
+mod gvisor;
 mod lifecycle;
 mod local;
 mod rest;
 mod trees;
 
-use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+pub use escape::tried;
+
+use std::{
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use futures::FutureExt;
 use sojourn::{
@@ -27,6 +39,10 @@ use sojourn::{
 pub trait Provider: Send + Sync {
     /// A value of the same provider, as another worker would have it.
     fn open(&self) -> Arc<dyn Sandbox>;
+    /// Whether the box has a kernel of its own, which says other things of itself.
+    fn is_gvisor(&self) -> bool {
+        false
+    }
     /// Fails when anything of the box is left at the provider.
     fn assert_nothing_left(&self, sandbox: SandboxId);
 }
@@ -148,84 +164,134 @@ impl World<'_> {
         self.sandbox.erase(self.spec.tenant, self.spec.session).await.expect("a disk can be erased");
         self.sandbox.erase(self.spec.tenant, self.spec.session).await.expect("a disk can be erased twice");
         self.provider.assert_nothing_left(self.spec.sandbox);
+        let session = self.spec.session.uuid().to_string();
+        assert_eq!(disk::mounts_of(&session), 0, "a mount is left");
+        disk::loops_are_gone(&session);
         let left = self.sandbox.list().await.unwrap();
         assert!(!left.iter().any(|found| found.session == self.spec.session), "something is still listed");
     }
 }
 
-/// Runs every check of the suite against a provider.
-macro_rules! conformance {
-    ($provider:ident, $open:expr) => {
-        mod $provider {
-            conformance!(@checks $open;
-                commands: a_command_reports_its_output_and_its_exit_code,
-                commands: a_command_that_does_not_exist_says_so,
-                commands: the_same_id_twice_runs_once,
-                commands: output_can_be_read_while_the_command_runs,
-                commands: commands_run_side_by_side,
-                commands: a_kill_ends_a_tree_that_fled_and_ignores_term,
-                commands: a_command_ends_at_its_time_with_all_that_it_started,
-                commands: a_background_process_outlives_its_command_until_it_is_killed,
-                commands: output_beyond_the_cap_is_counted_not_kept,
-                commands: the_oldest_output_makes_room,
-                commands: an_unknown_command_is_not_found,
-                commands: a_warm_command_is_quick,
-                files: what_a_tool_writes_a_command_sees_and_the_other_way_round,
-                files: a_file_is_replaced_with_its_mode_and_through_its_link,
-                files: a_link_never_leads_out_of_the_box,
-                files: what_is_no_file_is_refused,
-                files: a_large_file_travels_in_parts,
-                confinement: a_command_is_an_unprivileged_user_for_good,
-                confinement: nothing_of_the_host_is_visible,
-                confinement: the_environment_is_the_boxes_own,
-                confinement: there_is_no_network_but_loopback,
-                confinement: mounts_and_new_namespaces_are_refused,
-                confinement: only_the_sessions_places_are_writable,
-                confinement: init_is_out_of_reach_of_commands,
-                escape: the_escape_checklist_holds,
-                escape: an_exit_code_cannot_be_forged,
-                escape: what_is_used_up_ends_the_command_and_not_the_box,
-                egress: a_box_reaches_what_its_door_leads_to,
-                lifecycle: a_stale_epoch_changes_nothing,
-                lifecycle: a_box_that_was_taken_over_while_it_started_lives_on,
-                lifecycle: a_box_that_is_not_there_is_gone,
-                lifecycle: the_disk_outlives_the_box,
-                lifecycle: creating_twice_is_creating_once,
-                lifecycle: two_workers_at_once_make_one_box,
-                lifecycle: a_second_box_of_a_session_displaces_the_first,
-                lifecycle: a_command_outlives_the_worker_that_started_it,
-                lifecycle: the_box_is_listed_with_its_owner,
-                lifecycle: a_disk_that_another_box_left_is_not_used,
-                rest: a_frozen_box_stands_still_and_goes_on,
-                rest: a_frozen_box_can_be_ended,
-                rest: a_late_worker_freezes_nothing,
-                rest: a_command_counts_as_long_as_it_runs,
-                rest: files_come_back_as_they_were,
-                rest: a_large_file_with_holes_takes_no_room,
-                rest: everything_stands_still_while_files_are_saved,
-                rest: a_box_that_was_not_restored_to_its_end_is_not_used,
-                rest: an_archive_never_leads_out_of_the_files,
-                rest: a_checkpoint_that_is_gone_or_changed_is_not_restored,
-                trees: a_directory_travels_in_one_piece_and_back,
-                trees: a_hostile_archive_stays_in_its_directory,
-                trees: a_bomb_of_an_archive_ends_itself,
-                trees: a_directory_is_read_while_others_work_in_it,
-            );
+/// Hands every check of the suite to another macro, after what that one is given first.
+macro_rules! checks {
+    ($with:ident $($first:tt)*) => {
+        $with! { $($first)*;
+        commands: a_command_reports_its_output_and_its_exit_code,
+        commands: a_command_that_does_not_exist_says_so,
+        commands: the_same_id_twice_runs_once,
+        commands: output_can_be_read_while_the_command_runs,
+        commands: commands_run_side_by_side,
+        commands: a_kill_ends_a_tree_that_fled_and_ignores_term,
+        commands: a_command_ends_at_its_time_with_all_that_it_started,
+        commands: a_background_process_outlives_its_command_until_it_is_killed,
+        commands: output_beyond_the_cap_is_counted_not_kept,
+        commands: the_oldest_output_makes_room,
+        commands: an_unknown_command_is_not_found,
+        commands: a_warm_command_is_quick,
+        files: what_a_tool_writes_a_command_sees_and_the_other_way_round,
+        files: a_file_is_replaced_with_its_mode_and_through_its_link,
+        files: a_link_never_leads_out_of_the_box,
+        files: what_is_no_file_is_refused,
+        files: a_large_file_travels_in_parts,
+        confinement: a_command_is_an_unprivileged_user_for_good,
+        confinement: nothing_of_the_host_is_visible,
+        confinement: the_environment_is_the_boxes_own,
+        confinement: there_is_no_network_but_loopback,
+        confinement: mounts_and_new_namespaces_are_refused,
+        confinement: only_the_sessions_places_are_writable,
+        confinement: init_is_out_of_reach_of_commands,
+        escape: the_escape_checklist_holds,
+        escape: an_exit_code_cannot_be_forged,
+        escape: what_is_used_up_ends_the_command_and_not_the_box,
+        escape: a_full_disk_ends_the_command_and_not_the_box,
+            escape: a_race_of_links_leads_nowhere,
+        egress: a_box_reaches_what_its_door_leads_to,
+        lifecycle: a_stale_epoch_changes_nothing,
+        lifecycle: a_box_that_was_taken_over_while_it_started_lives_on,
+        lifecycle: a_box_that_is_not_there_is_gone,
+        lifecycle: the_disk_outlives_the_box,
+        lifecycle: creating_twice_is_creating_once,
+        lifecycle: two_workers_at_once_make_one_box,
+        lifecycle: a_second_box_of_a_session_displaces_the_first,
+        lifecycle: a_command_outlives_the_worker_that_started_it,
+        lifecycle: the_box_is_listed_with_its_owner,
+        lifecycle: a_disk_that_another_box_left_is_not_used,
+        trees: a_directory_travels_in_one_piece_and_back,
+        trees: a_hostile_archive_stays_in_its_directory,
+        trees: a_bomb_of_an_archive_ends_itself,
+        trees: a_directory_is_read_while_others_work_in_it,
+        rest: a_frozen_box_stands_still_and_goes_on,
+        rest: a_frozen_box_can_be_ended,
+        rest: a_late_worker_freezes_nothing,
+        rest: a_command_counts_as_long_as_it_runs,
+        rest: files_come_back_as_they_were,
+        rest: a_large_file_with_holes_takes_no_room,
+        rest: everything_stands_still_while_files_are_saved,
+        rest: a_box_that_was_not_restored_to_its_end_is_not_used,
+        rest: an_archive_never_leads_out_of_the_files,
+            rest: an_archive_larger_than_the_disk_is_refused,
+        rest: a_checkpoint_that_is_gone_or_changed_is_not_restored,
         }
     };
-    (@checks $open:expr; $($module:ident: $name:ident,)*) => {$(
-        #[test]
-        fn $name() {
-            let provider = $open;
-            super::run(&provider, super::limits(), |world| Box::pin(super::$module::$name(world)));
-        }
-    )*};
 }
-conformance!(local_provider, super::local::LocalProvider::new());
+
+/// A test per check, against a provider.
+macro_rules! conformance {
+    ($provider:ident, $open:expr; $($module:ident: $name:ident,)*) => {
+        mod $provider {
+            $(
+                #[test]
+                fn $name() {
+                    let provider = $open;
+                    super::run(&provider, super::limits(), |world| Box::pin(super::$module::$name(world)));
+                }
+            )*
+        }
+    };
+}
+checks!(conformance local_provider, super::local::LocalProvider::new());
+
+/// The same checks as a table, for a provider that takes long to set up or to start boxes.
+macro_rules! table {
+    (; $($module:ident: $name:ident,)*) => {
+        pub const TABLE: &[(&str, CheckFn)] =
+            &[$((stringify!($name), |world| Box::pin($module::$name(world))),)*];
+    };
+}
+type CheckFn = for<'a> fn(&'a World<'a>) -> Check<'a>;
+checks!(table);
+
+/// Runs the checks of the table, or only those named, some at a time; tells each one's
+/// outcome and time, and fails when one did. `SOJOURN_TEST_FULL` runs all.
+pub fn conforms<P: Provider>(open: &(impl Fn() -> P + Sync), short: &[&str]) {
+    const LANES: usize = 3;
+    let full = std::env::var_os("SOJOURN_TEST_FULL").is_some();
+    let chosen: Vec<_> = TABLE.iter().filter(|(name, _)| full || short.contains(name)).collect();
+    assert!(full || chosen.len() == short.len(), "a check of the short form has another name");
+    let lane = |first: usize| {
+        let mut failed = Vec::new();
+        for (name, check) in chosen.iter().skip(first).step_by(LANES) {
+            let began = Instant::now();
+            let checked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                run(&open(), limits(), |world| check(world));
+            }));
+            let outcome = if checked.is_ok() { "holds" } else { "FAILED" };
+            println!("{outcome:<7} {:>5} ms  {name}", began.elapsed().as_millis());
+            failed.extend(checked.is_err().then_some(*name));
+        }
+        failed
+    };
+    let failed: Vec<&str> = thread::scope(|scope| {
+        let lane = &lane;
+        let lanes: Vec<_> = (0..LANES).map(|first| scope.spawn(move || lane(first))).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
+    });
+    assert_eq!(failed, Vec::<&str>::new());
+}
 
 /// Bounds of a box in these tests: small, so that reaching them is quick.
 fn limits() -> BoxLimits {
-    BoxLimits { cpu_millis: 2_000, memory_bytes: 256 << 20, pids: 64 }
+    BoxLimits { cpu_millis: 2_000, memory_bytes: 256 << 20, pids: 64, disk_bytes: 64 << 20 }
 }
 
 /// Tests that need other bounds, or the provider's own view.

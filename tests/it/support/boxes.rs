@@ -34,7 +34,8 @@ impl Drop for Ground {
     }
 }
 
-async fn sweep(config: Config) {
+/// Ends the boxes of a data directory and removes their disks.
+pub async fn sweep(config: Config) {
     let run_dir = config.run_dir.clone();
     // Where no boxes can be made, there are none.
     let Ok(local) = Local::new(config) else { return };

@@ -1,6 +1,6 @@
 //! What the tests stand on.
 
-mod boxes;
+pub mod boxes;
 pub mod contract;
 pub mod database;
 pub mod pages;

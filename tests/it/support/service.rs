@@ -193,6 +193,12 @@ impl Service {
 }
 
 impl Caller {
+    /// A caller of a service that runs elsewhere, at `http://host:port/v3`.
+    pub fn new(base: &str, key: &str) -> Self {
+        sojourn::net::install_tls();
+        Self { base: base.to_owned(), key: key.to_owned(), http: reqwest::Client::new() }
+    }
+
     /// Any request with this caller's key.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.key)

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Where tasks and threads are begun, and who joins them.
-const SPAWNS: [(&str, &str); 15] = [
+const SPAWNS: [(&str, &str); 16] = [
     ("src/app.rs", "a JoinSet that the shutdown drains"),
     ("src/telemetry.rs", "a thread within a scope that joins it"),
     ("src/cli/webhook/listen.rs", "a JoinSet that is shut down before the command ends"),
@@ -19,6 +19,7 @@ const SPAWNS: [(&str, &str); 15] = [
     ("src/egress/proxy.rs", "a tracker that ends with the proxy"),
     ("src/net/resolve.rs", "a lookup that is awaited at once, behind a semaphore"),
     ("src/sandbox/local/mod.rs", "work on files that is awaited at once"),
+    ("src/sandbox/local/docker/mod.rs", "a thread that asks the daemon and is joined at once"),
     ("src/sandbox/checkpoint.rs", "work on an archive that ends with its channel, or is awaited at once"),
     ("init/src/server.rs", "connections of a box, which end with it"),
     ("init/src/runner.rs", "the reaper of one command, which ends with its process"),

@@ -7,7 +7,9 @@ mod environment;
 mod faults;
 mod fold;
 mod handover;
+mod leaks;
 mod limits;
+mod nodes;
 mod rest;
 mod rotation;
 mod steering;
@@ -128,7 +130,7 @@ fn found_workspace(ground: &Ground) -> Option<PathBuf> {
         assert_eq!(entries.next(), None, "only one session has a disk");
         Some(first)
     };
-    Some(only(&only(&ground.boxes().data_dir.join("boxes"))?)?.join("workspace"))
+    Some(only(&only(&ground.boxes().data_dir.join("boxes"))?)?.join("files/workspace"))
 }
 
 /// Where the workspace of the only session lies on the host.

@@ -1,0 +1,130 @@
+//! One session's disk: its files, and what is known about them.
+//!
+//! Called by `local`. The files are what a box can write; nothing of them is opened
+//! here. They lie in a file system of their own where one can be had (`volume`), else
+//! in a directory. Everything else belongs to the service alone.
+
+use std::{
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::PathBuf,
+};
+
+use super::layout::{IdRange, make_dir};
+use crate::domain::SandboxId;
+
+/// Where a session's disk is, made or not.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    pub root: PathBuf,
+    /// The file system of the files, where it is one of their own.
+    pub image: PathBuf,
+    /// Where that is mounted, or the directory that takes its place.
+    pub files: PathBuf,
+    pub workspace: PathBuf,
+    pub home: PathBuf,
+    /// Kept output of the box's commands; bounded by its init, ends with the box.
+    pub output: PathBuf,
+}
+
+impl Disk {
+    pub fn at(root: PathBuf) -> Self {
+        let files = root.join("files");
+        Self {
+            image: root.join("image"),
+            workspace: files.join("workspace"),
+            home: files.join("home"),
+            files,
+            output: root.join("output"),
+            root,
+        }
+    }
+
+    /// Makes the directory that all of it is in.
+    pub fn make_root(&self) -> io::Result<()> {
+        make_dir(&self.root, 0o700)
+    }
+
+    /// What a box can write, and what is known about it.
+    pub fn parts(&self) -> [PathBuf; 5] {
+        let Self { root, image, files, output, .. } = self;
+        [image.clone(), files.clone(), output.clone(), root.join("box"), self.incomplete()]
+    }
+
+    /// Makes what is missing, owned by the session's ids. What exists keeps its
+    /// owner and content; only directories that no box can replace are touched.
+    pub fn prepare(&self, ids: IdRange) -> io::Result<()> {
+        make_dir(&self.files, 0o700)?;
+        for (path, owner) in
+            [(&self.workspace, ids.command()), (&self.home, ids.command()), (&self.output, ids.first)]
+        {
+            make_dir(path, 0o700)?;
+            chown(path, Some(owner), Some(owner))?;
+        }
+        fs::set_permissions(&self.workspace, fs::Permissions::from_mode(0o755))
+    }
+
+    /// Whether the files have a file system of their own, mounted or not.
+    pub fn has_image(&self) -> bool {
+        self.image.exists()
+    }
+
+    /// Whether that is mounted.
+    pub fn is_mounted(&self) -> bool {
+        match (fs::symlink_metadata(&self.files), fs::symlink_metadata(&self.root)) {
+            (Ok(files), Ok(root)) => files.dev() != root.dev(),
+            (Ok(_) | Err(_), _) => false,
+        }
+    }
+
+    /// The lock of whoever makes a box on this disk.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    /// The box that was last made on this disk.
+    pub fn latest_box(&self) -> Option<SandboxId> {
+        fs::read_to_string(self.root.join("box")).ok()?.parse().ok()
+    }
+
+    /// Whether one of these boxes was the last to change the files, all of which are
+    /// there and belong to these ids.
+    pub fn is_left_by(&self, boxes: &[SandboxId], ids: IdRange) -> bool {
+        let is_own = |path: &PathBuf| {
+            fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == ids.command())
+        };
+        is_own(&self.workspace)
+            && is_own(&self.home)
+            && !self.is_incomplete()
+            && self.latest_box().is_some_and(|latest| boxes.contains(&latest))
+    }
+
+    /// Whether the files are those of a checkpoint that was not restored to its end.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete().exists()
+    }
+
+    /// Notes that the files are not to be used, before the first of them exists.
+    pub fn begin_restore(&self) -> io::Result<()> {
+        fs::write(self.incomplete(), "")
+    }
+
+    /// Notes that all files are there.
+    pub fn end_restore(&self) -> io::Result<()> {
+        match fs::remove_file(self.incomplete()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn incomplete(&self) -> PathBuf {
+        self.root.join("incomplete")
+    }
+
+    /// Notes the box that is about to be made, before anything of it exists.
+    pub fn note_box(&self, sandbox: SandboxId) -> io::Result<()> {
+        let beside = self.root.join("box.new");
+        fs::write(&beside, sandbox.to_string())?;
+        fs::rename(beside, self.root.join("box"))
+    }
+}

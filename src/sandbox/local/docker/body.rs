@@ -1,0 +1,155 @@
+//! The configuration of a box in the words of the Docker API.
+//!
+//! Called by `docker`. It translates the OCI configuration, so that what a box may
+//! do stands in one place (`bundle`), and leaves out what the daemon makes itself: the
+//! file systems of devices and processes, namespaces, the cgroup.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
+    ResourcesUlimits,
+};
+use oci_spec::runtime::{PosixRlimitType, Spec};
+use sojourn_init::protocol::PROGRAM;
+
+/// What the daemon adds to the configuration.
+pub struct Settings<'a> {
+    pub image: &'a str,
+    /// Where an image with programs of its own gets what is Sojourn's.
+    pub skeleton: Option<&'a Path>,
+    /// Whether the limit of processes per user counts this box alone.
+    pub counts_processes: bool,
+}
+
+/// Tables that a box has from the skeleton whatever its image.
+const TABLES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/gitconfig"];
+/// What the daemon keeps of init's own words.
+const LOG_SIZE: &str = "64k";
+
+/// # Errors
+/// What of the configuration cannot be said.
+pub fn of<const LABELS: usize>(
+    spec: &Spec,
+    settings: &Settings<'_>,
+    labels: [(&str, String); LABELS],
+) -> Result<ContainerCreateBody, String> {
+    let process = spec.process().as_ref().ok_or("it has no process")?;
+    let args = process.args().as_ref().ok_or("it has no arguments")?;
+    let (program, args) = args.split_first().ok_or("it has no program")?;
+    Ok(ContainerCreateBody {
+        hostname: spec.hostname().clone(),
+        user: Some("0:0".to_owned()),
+        env: process.env().clone(),
+        entrypoint: Some(vec![program.clone()]),
+        cmd: Some(args.to_vec()),
+        working_dir: Some("/".to_owned()),
+        image: Some(settings.image.to_owned()),
+        labels: Some(labels.map(|(name, value)| (name.to_owned(), value)).into()),
+        host_config: Some(host_config(spec, settings)?),
+        ..ContainerCreateBody::default()
+    })
+}
+
+fn host_config(spec: &Spec, settings: &Settings<'_>) -> Result<HostConfig, String> {
+    let linux = spec.linux().as_ref().ok_or("it is not for Linux")?;
+    let resources = linux.resources().as_ref().ok_or("it has no limits")?;
+    let memory = resources.memory().as_ref().and_then(|memory| memory.limit());
+    let cpu = resources.cpu().as_ref();
+    let process = spec.process().as_ref().ok_or("it has no process")?;
+    let rights = process.capabilities().as_ref().and_then(|rights| rights.bounding().as_ref());
+    let seccomp = serde_json::to_string(linux.seccomp()).map_err(|error| error.to_string())?;
+    let masked = linux.masked_paths().iter().flatten().cloned().chain(hardware());
+    let log = HashMap::from([("max-size".to_owned(), LOG_SIZE.to_owned())]);
+    Ok(HostConfig {
+        memory,
+        memory_swap: memory,
+        cpu_period: cpu.and_then(|cpu| cpu.period()).map(|period| period as i64),
+        cpu_quota: cpu.and_then(|cpu| cpu.quota()),
+        pids_limit: resources.pids().as_ref().map(|pids| pids.limit()),
+        ulimits: Some(ulimits(spec, settings)),
+        network_mode: Some("none".to_owned()),
+        ipc_mode: Some("private".to_owned()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        readonly_rootfs: Some(true),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: rights.map(|rights| rights.iter().map(ToString::to_string).collect()),
+        security_opt: Some(vec!["no-new-privileges:true".to_owned(), format!("seccomp={seccomp}")]),
+        mounts: Some(binds(spec, settings)),
+        tmpfs: tmpfs(spec),
+        masked_paths: Some(masked.collect()),
+        readonly_paths: linux.readonly_paths().clone(),
+        log_config: Some(HostConfigLogConfig { typ: Some("json-file".to_owned()), config: Some(log) }),
+        ..HostConfig::default()
+    })
+}
+
+/// What the daemon shows, read-only, of the machine's hardware and kernel: all of `/sys`
+/// but the box's own cgroup.
+fn hardware() -> Vec<String> {
+    let inside = |directory: &str| fs::read_dir(directory).into_iter().flatten().flatten();
+    let entries = inside("/sys").chain(inside("/sys/fs")).map(|entry| entry.path());
+    let shown = ["/sys/fs", "/sys/fs/cgroup"].map(Path::new);
+    let hidden = entries.filter(|path| !shown.contains(&path.as_path()));
+    hidden.map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
+fn ulimits(spec: &Spec, settings: &Settings<'_>) -> Vec<ResourcesUlimits> {
+    let rlimits = spec.process().as_ref().and_then(|process| process.rlimits().as_ref());
+    let name = |typ: PosixRlimitType| match typ {
+        PosixRlimitType::RlimitNproc => settings.counts_processes.then_some("nproc"),
+        PosixRlimitType::RlimitNofile => Some("nofile"),
+        PosixRlimitType::RlimitCore => Some("core"),
+        _ => None,
+    };
+    let ulimit = |rlimit: &oci_spec::runtime::PosixRlimit| {
+        Some(ResourcesUlimits {
+            name: Some(name(rlimit.typ())?.to_owned()),
+            soft: i64::try_from(rlimit.soft()).ok(),
+            hard: i64::try_from(rlimit.hard()).ok(),
+        })
+    };
+    rlimits.into_iter().flatten().filter_map(ulimit).collect()
+}
+
+/// The directories that the host shares; with an image of its own not the host's
+/// programs, but init and the users' tables.
+fn binds(spec: &Spec, settings: &Settings<'_>) -> Vec<Mount> {
+    let bind = |source: &Path, target: &Path, read_only: bool| Mount {
+        typ: Some(MountType::BIND),
+        source: Some(source.to_string_lossy().into_owned()),
+        target: Some(target.to_string_lossy().into_owned()),
+        read_only: Some(read_only),
+        ..Mount::default()
+    };
+    let is_read_only =
+        |mount: &oci_spec::runtime::Mount| mount.options().iter().flatten().any(|option| option == "ro");
+    let shared = spec.mounts().iter().flatten().filter(|mount| mount.typ().as_deref() == Some("bind"));
+    let mut binds: Vec<Mount> = shared
+        .filter_map(|mount| Some((mount, mount.source().as_ref()?)))
+        // A directory that is mounted onto itself is the host's own.
+        .filter(|(mount, source)| settings.skeleton.is_none() || *source != mount.destination())
+        .map(|(mount, source)| bind(source, mount.destination(), is_read_only(mount)))
+        .collect();
+    if let Some(skeleton) = settings.skeleton {
+        for place in TABLES.into_iter().chain([PROGRAM]) {
+            let source = skeleton.join(place.trim_start_matches('/'));
+            binds.push(bind(&source, Path::new(place), true));
+        }
+    }
+    binds
+}
+
+fn tmpfs(spec: &Spec) -> Option<HashMap<String, String>> {
+    let own = |mount: &&oci_spec::runtime::Mount| {
+        mount.typ().as_deref() == Some("tmpfs") && mount.destination() != Path::new("/dev")
+    };
+    let options = |mount: &oci_spec::runtime::Mount| {
+        let options = mount.options().iter().flatten().map(String::as_str);
+        // A daemon adds noexec where nothing is said.
+        let exec = (!mount.options().iter().flatten().any(|option| option == "noexec")).then_some("exec");
+        let options: Vec<&str> = options.chain(exec).collect();
+        (mount.destination().to_string_lossy().into_owned(), options.join(","))
+    };
+    Some(spec.mounts().as_ref()?.iter().filter(own).map(options).collect())
+}

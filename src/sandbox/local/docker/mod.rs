@@ -1,0 +1,313 @@
+//! Containers made by a Docker daemon on this machine.
+//!
+//! Called by `local` as an engine. A container has its sandbox's id for a name, and its
+//! owner in labels. What it may do is the same as with an OCI runtime: the same
+//! configuration, in the daemon's words (`body`). Files, init's socket and the way out are
+//! shared as directories, so the daemon must see the file system of the service.
+
+mod body;
+mod image;
+
+use std::{
+    fmt,
+    future::Future,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use bollard::{
+    API_DEFAULT_VERSION,
+    errors::Error,
+    query_parameters::{
+        CreateContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions, StatsOptions,
+    },
+};
+use futures::StreamExt;
+use tokio::{runtime, time::timeout};
+
+use super::{
+    bundle::{self, Ingredients},
+    engine::Engine,
+    layout::IdRange,
+};
+use crate::{
+    base::{
+        limit::{INIT_MESSAGE_BYTES_MAX, RUNTIME_COMMAND_TIMEOUT, SANDBOX_END_TIMEOUT, SANDBOX_START_POLL},
+        text,
+    },
+    domain::{SandboxId, SessionId},
+    sandbox::{Fault, Found, Stats},
+};
+
+/// Labels of a container: who made it, whose it is.
+const MAKER: &str = "sojourn.run_dir";
+const TENANT: &str = "sojourn.tenant";
+const SESSION: &str = "sojourn.session";
+/// How long the daemon may take to take a root file system in.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How the daemon is used.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its socket.
+    pub socket: PathBuf,
+    /// What boxes run on: an image that the daemon has, or the `/usr` of this machine.
+    pub image: Option<String>,
+}
+
+/// A daemon that answered.
+pub struct Docker {
+    client: bollard::Docker,
+    image: String,
+    /// Whether the image has programs of its own.
+    has_usr: bool,
+    /// The host's ids of the containers' users.
+    ids: IdRange,
+    run_dir: String,
+}
+
+impl fmt::Debug for Docker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Docker").field("image", &self.image).finish_non_exhaustive()
+    }
+}
+
+impl Docker {
+    /// Asks the daemon what it is, and gives it the root file system of this machine where
+    /// no image is named. Blocks while it does.
+    ///
+    /// # Errors
+    /// `Unavailable` with one line that says what is missing.
+    pub fn open(config: Config, rootfs: PathBuf, run_dir: &Path) -> Result<Self, Fault> {
+        let run_dir = run_dir.to_string_lossy().into_owned();
+        // The caller may be a task of a runtime, which cannot be waited for.
+        let opening = thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| Fault::Unavailable(error.to_string()))?;
+            runtime.block_on(Self::connect(config, &rootfs, run_dir))
+        });
+        opening
+            .join()
+            .unwrap_or_else(|_| Err(Fault::Unavailable("asking the Docker daemon broke".to_owned())))
+    }
+
+    async fn connect(config: Config, rootfs: &Path, run_dir: String) -> Result<Self, Fault> {
+        let socket = config.socket.to_string_lossy();
+        let absent = |error: Error| {
+            Fault::Unavailable(format!(
+                "no Docker daemon answers at {socket} (SOJOURN_DOCKER_SOCKET): {error}"
+            ))
+        };
+        let seconds = IMPORT_TIMEOUT.as_secs();
+        let client =
+            bollard::Docker::connect_with_unix(&socket, seconds, API_DEFAULT_VERSION).map_err(absent)?;
+        let client = within(RUNTIME_COMMAND_TIMEOUT, client.negotiate_version()).await?.map_err(absent)?;
+        let info = within(RUNTIME_COMMAND_TIMEOUT, client.info()).await?.map_err(absent)?;
+        let ids = remapped(info.docker_root_dir.as_deref(), info.security_options.as_deref());
+        if ids.is_none() {
+            tracing::warn!(
+                "the Docker daemon runs containers without user namespaces (userns-remap): the root of a \
+                 sandbox is the root of this machine"
+            );
+        }
+        let (image, has_usr) = match config.image {
+            Some(image) => {
+                let known = within(RUNTIME_COMMAND_TIMEOUT, client.inspect_image(&image)).await?;
+                known.map_err(|error| {
+                    Fault::Unavailable(format!(
+                        "the Docker daemon has no image {image} (SOJOURN_SANDBOX_IMAGE): {error}"
+                    ))
+                })?;
+                (image, true)
+            }
+            None => (within(IMPORT_TIMEOUT, image::import(&client, rootfs)).await??, false),
+        };
+        Ok(Self { client, image, has_usr, ids: ids.unwrap_or(IdRange::HOST), run_dir })
+    }
+
+    /// Whether the container stands still; `None` when there is none.
+    async fn is_paused(&self, name: &str) -> Result<Option<bool>, Fault> {
+        match self.ask(self.client.inspect_container(name, None)).await {
+            Ok(Ok(container)) => Ok(Some(container.state.and_then(|state| state.paused).unwrap_or(false))),
+            Ok(Err(404)) => Ok(None),
+            Ok(Err(code)) => Err(said(&format!("status {code}"))),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// An answer, or the status that refused it.
+    async fn ask<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<Result<T, u16>, Fault> {
+        match within(RUNTIME_COMMAND_TIMEOUT, call).await? {
+            Ok(answer) => Ok(Ok(answer)),
+            Err(Error::DockerResponseServerError { status_code: code @ (304 | 404 | 409), .. }) => {
+                Ok(Err(code))
+            }
+            Err(error) => Err(said(&error.to_string())),
+        }
+    }
+
+    async fn last_words(&self, name: &str) -> String {
+        let options =
+            LogsOptions { stdout: true, stderr: true, tail: "1".to_owned(), ..LogsOptions::default() };
+        let mut logs = Box::pin(self.client.logs(name, Some(options)));
+        match timeout(RUNTIME_COMMAND_TIMEOUT, logs.next()).await {
+            Ok(Some(Ok(line))) => text::truncate(line.to_string().trim(), INIT_MESSAGE_BYTES_MAX).to_owned(),
+            Ok(Some(Err(_)) | None) | Err(_) => "it left no message".to_owned(),
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Docker {
+    /// All containers of a daemon have the same users: what keeps them apart is that no
+    /// box sees another's files or processes.
+    fn ids(&self, _: SessionId) -> IdRange {
+        self.ids
+    }
+
+    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, _: &Path) -> Result<(), Fault> {
+        let name = sandbox.to_string();
+        let spec = bundle::spec(of, None).map_err(|error| said(&error.to_string()))?;
+        let labels = [
+            (MAKER, self.run_dir.clone()),
+            (TENANT, of.tenant.to_string()),
+            (SESSION, of.session.to_string()),
+        ];
+        let settings = body::Settings {
+            image: &self.image,
+            skeleton: self.has_usr.then_some(of.rootfs),
+            // Counted per user of the host: without a namespace all boxes would share it.
+            counts_processes: self.ids.first > 0,
+        };
+        let body = body::of(&spec, &settings, labels).map_err(|error| said(&error))?;
+        let options =
+            CreateContainerOptions { name: Some(name.clone()), ..CreateContainerOptions::default() };
+        let created =
+            within(RUNTIME_COMMAND_TIMEOUT, self.client.create_container(Some(options), body)).await?;
+        created.map_err(|error| said(&error.to_string()))?;
+        let started = within(RUNTIME_COMMAND_TIMEOUT, self.client.start_container(&name, None)).await?;
+        started.map_err(|error| said(&error.to_string()))
+    }
+
+    async fn ended(&self, sandbox: SandboxId, _: &Path) -> Option<String> {
+        let name = sandbox.to_string();
+        match self.ask(self.client.inspect_container(&name, None)).await {
+            Ok(Ok(container)) if container.state.as_ref().and_then(|state| state.running) != Some(true) => {
+                Some(self.last_words(&name).await)
+            }
+            Ok(Err(404)) => Some("its container is gone".to_owned()),
+            // An answer that does not come is told by the time that a start may take.
+            Ok(Ok(_) | Err(_)) | Err(_) => None,
+        }
+    }
+
+    async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {
+        let name = sandbox.to_string();
+        match self.is_paused(&name).await? {
+            None if freeze => return Err(Fault::Gone),
+            None => return Ok(()),
+            Some(paused) if paused == freeze => return Ok(()),
+            Some(_) => {}
+        }
+        let asked = match freeze {
+            true => self.ask(self.client.pause_container(&name)).await?,
+            false => self.ask(self.client.unpause_container(&name)).await?,
+        };
+        match asked {
+            Ok(()) => Ok(()),
+            Err(404) if freeze => Err(Fault::Gone),
+            // It has ended meanwhile; whoever asks its init next is told.
+            Err(_) if !freeze => Ok(()),
+            Err(code) => Err(said(&format!("it cannot be paused: status {code}"))),
+        }
+    }
+
+    async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault> {
+        let name = sandbox.to_string();
+        let options = StatsOptions { stream: false, one_shot: true };
+        let mut answers = Box::pin(self.client.stats(&name, Some(options)));
+        let answer = within(RUNTIME_COMMAND_TIMEOUT, answers.next()).await?;
+        let Some(Ok(stats)) = answer else { return Err(Fault::Gone) };
+        let cpu = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage).and_then(|usage| usage.total_usage);
+        Ok(Stats {
+            memory_bytes: stats.memory_stats.and_then(|memory| memory.usage).unwrap_or(0),
+            processes: stats.pids_stats.and_then(|pids| pids.current).unwrap_or(0),
+            cpu: Duration::from_nanos(cpu.unwrap_or(0)),
+            is_frozen: self.is_paused(&name).await?.unwrap_or(false),
+        })
+    }
+
+    async fn remove(&self, sandbox: SandboxId, _: &Path) -> Result<(), Fault> {
+        let name = sandbox.to_string();
+        let until = Instant::now() + SANDBOX_END_TIMEOUT;
+        loop {
+            let options = RemoveContainerOptions { force: true, v: true, link: false };
+            match self.ask(self.client.remove_container(&name, Some(options))).await? {
+                Err(404) => return Ok(()),
+                // Asked again: what is removed is not found, what somebody else removes
+                // is waited for.
+                Ok(()) | Err(_) if Instant::now() < until => tokio::time::sleep(SANDBOX_START_POLL.0).await,
+                Ok(()) | Err(_) => return Err(said("it does not end")),
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, Fault> {
+        let filters = [("label".to_owned(), vec![format!("{MAKER}={}", self.run_dir)])].into();
+        let options =
+            ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
+        let listed = within(RUNTIME_COMMAND_TIMEOUT, self.client.list_containers(Some(options))).await?;
+        let listed = listed.map_err(|error| said(&error.to_string()))?;
+        let found = |container: bollard::models::ContainerSummary| {
+            let labels = container.labels?;
+            let names = container.names?;
+            Some(Found {
+                tenant: labels.get(TENANT)?.parse().ok()?,
+                session: labels.get(SESSION)?.parse().ok()?,
+                sandbox: Some(names.first()?.trim_start_matches('/').parse().ok()?),
+            })
+        };
+        Ok(listed.into_iter().filter_map(found).collect())
+    }
+}
+
+/// The ids of a daemon that maps its users: its directory is named after the first two.
+fn remapped(root_dir: Option<&str>, security: Option<&[String]>) -> Option<IdRange> {
+    security?.iter().find(|option| option.starts_with("name=userns"))?;
+    let (uid, _) = root_dir?.rsplit('/').next()?.split_once('.')?;
+    Some(IdRange { first: uid.parse().ok()? })
+}
+
+async fn within<T>(patience: Duration, call: impl Future<Output = T>) -> Result<T, Fault> {
+    let late = |_| said(&format!("it did not answer for {patience:?}"));
+    timeout(patience, call).await.map_err(late)
+}
+
+fn said(words: &str) -> Fault {
+    Fault::Unavailable(format!("docker: {}", text::truncate(words, INIT_MESSAGE_BYTES_MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_id_of_a_daemon_that_maps_its_users_is_in_its_directory() {
+        let security = vec!["name=seccomp,profile=default".to_owned(), "name=userns".to_owned()];
+        let ids = remapped(Some("/var/lib/docker/165536.165536"), Some(&security));
+        assert_eq!(ids, Some(IdRange { first: 165_536 }));
+        assert_eq!(remapped(Some("/var/lib/docker"), Some(&security[..1])), None);
+    }
+
+    #[test]
+    fn a_daemon_that_is_not_there_is_one_clear_line() {
+        let config = Config { socket: "/nowhere/docker.sock".into(), image: None };
+        let fault = Docker::open(config, PathBuf::new(), Path::new("/run")).unwrap_err().to_string();
+        assert!(
+            fault.contains("no Docker daemon answers at /nowhere/docker.sock (SOJOURN_DOCKER_SOCKET)"),
+            "{fault}"
+        );
+    }
+}

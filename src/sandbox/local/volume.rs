@@ -1,0 +1,272 @@
+//! File systems of a limited size for the files of sessions.
+//!
+//! Called by `local`. Each is an ext4 in a sparse file, mounted through a loop device.
+//! Formatting one takes longer than a box may take to start, so a template is formatted
+//! once per size and copied. Every step can be repeated after a crash: an image has its
+//! name when it is whole, one that is mounted is not mounted again, and the kernel gives
+//! the loop device back with the mount. A box writes files, never the image, so what the
+//! kernel reads there is what it wrote itself.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::{
+    fs::{SeekFrom as Seeking, seek},
+    mount::{UnmountFlags, unmount},
+};
+use tokio::{process::Command, time::timeout};
+
+use super::{disk::Disk, layout::make_dir, off_the_reactor, runtime, unavailable};
+use crate::{
+    base::limit::{DISK_TEMPLATES_MAX, VOLUME_COMMAND_TIMEOUT},
+    sandbox::Fault,
+};
+
+/// In the name of a template: another number is another format.
+const FORMAT: &str = "ext4-1";
+/// No room for root alone, tables written when they are needed, a small journal, no
+/// room to grow: what a template takes, each box copies.
+const MKFS: [&str; 10] = [
+    "-q",
+    "-F",
+    "-m",
+    "0",
+    "-E",
+    "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
+    "-J",
+    "size=4",
+    "-O",
+    "^resize_inode",
+];
+/// Nothing is written but what the box writes, and what it removes is given back.
+const OPTIONS: &str = "loop,nosuid,nodev,noinit_itable,discard";
+/// Of e2fsck: nothing was wrong, or nothing is any more.
+const MENDED: [i32; 4] = [0, 1, 2, 3];
+const COPY_BYTES: usize = 64 << 10;
+
+/// What makes such file systems.
+#[derive(Clone, Debug)]
+pub struct Volumes {
+    templates: PathBuf,
+    mkfs: PathBuf,
+    fsck: PathBuf,
+    mount: PathBuf,
+}
+
+impl Volumes {
+    /// Looks whether they can be had here.
+    ///
+    /// # Errors
+    /// What is missing, for the log.
+    pub fn find(run_dir: &Path) -> Result<Self, String> {
+        let program = |name: &str| runtime::find_program(name).ok_or_else(|| format!("{name} was not found"));
+        if !Path::new("/dev/loop-control").exists() {
+            return Err("there are no loop devices".to_owned());
+        }
+        Ok(Self {
+            templates: run_dir.join("templates"),
+            mkfs: program("mkfs.ext4")?,
+            fsck: program("e2fsck")?,
+            mount: program("mount")?,
+        })
+    }
+
+    /// Makes an empty file system of this size and mounts it.
+    pub async fn make(&self, disk: &Disk, bytes: u64) -> Result<(), Fault> {
+        let template = self.template(bytes).await?;
+        let image = disk.image.clone();
+        let copied = off_the_reactor(move || {
+            let beside = image.with_extension("new");
+            copy(&template, &beside)?;
+            fs::rename(beside, image)
+        });
+        copied.await.map_err(|error| unavailable("its file system cannot be made", &error))?;
+        self.mount(disk).await
+    }
+
+    /// Mounts the one that is there. Returns whether its files can be used.
+    pub async fn open(&self, disk: &Disk) -> Result<bool, Fault> {
+        if disk.is_mounted() {
+            return Ok(true);
+        }
+        let Err(fault) = self.mount(disk).await else { return Ok(true) };
+        // A machine that lost its power may have left it torn.
+        let status = run(Command::new(&self.fsck).arg("-p").arg(&disk.image)).await?;
+        if status.is_some_and(|code| MENDED.contains(&code)) {
+            return self.mount(disk).await.map(|()| true);
+        }
+        tracing::error!(disk = %disk.root.display(), %fault, "the files of a session are damaged and given up");
+        Ok(false)
+    }
+
+    async fn mount(&self, disk: &Disk) -> Result<(), Fault> {
+        make_dir(&disk.files, 0o700).map_err(|error| unavailable("its files cannot be made", &error))?;
+        let mut mount = Command::new(&self.mount);
+        mount.args(["-t", "ext4", "-o", OPTIONS]).arg(&disk.image).arg(&disk.files);
+        match run(&mut mount).await? {
+            Some(0) => Ok(()),
+            code => Err(Fault::Unavailable(format!(
+                "its file system cannot be mounted: mount ended with {code:?}"
+            ))),
+        }
+    }
+
+    /// The formatted image of this size, made if it is not there.
+    async fn template(&self, bytes: u64) -> Result<PathBuf, Fault> {
+        let path = self.templates.join(format!("{FORMAT}-{bytes}"));
+        if path.exists() {
+            return Ok(path);
+        }
+        let lay = || -> io::Result<PathBuf> {
+            make_dir(&self.templates, 0o700)?;
+            make_room(&self.templates)?;
+            let beside = beside(&path);
+            File::create(&beside)?.set_len(bytes)?;
+            Ok(beside)
+        };
+        let failed = |error: io::Error| unavailable("a file system cannot be formatted", &error);
+        let beside = lay().map_err(failed)?;
+        let formatted = run(Command::new(&self.mkfs).args(MKFS).arg(&beside)).await;
+        match formatted {
+            Ok(Some(0)) => fs::rename(&beside, &path).map_err(failed).map(|()| path),
+            Ok(code) => {
+                let _ = fs::remove_file(&beside);
+                Err(Fault::Unavailable(format!(
+                    "a file system cannot be formatted: mkfs.ext4 ended with {code:?}"
+                )))
+            }
+            Err(fault) => {
+                let _ = fs::remove_file(&beside);
+                Err(fault)
+            }
+        }
+    }
+}
+
+/// Unmounts a session's files, if they are mounted.
+pub async fn close(disk: &Disk) -> Result<(), Fault> {
+    let disk = disk.clone();
+    let closed = off_the_reactor(move || {
+        // More than one mount may lie there after a crash at the wrong moment.
+        while disk.is_mounted() {
+            unmount(&disk.files, UnmountFlags::NOFOLLOW)?;
+        }
+        Ok(())
+    });
+    closed.await.map_err(|error| unavailable("the session's files cannot be unmounted", &error))
+}
+
+/// A name that nobody else writes to, here or in another process of the service.
+fn beside(path: &Path) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    path.with_extension(format!("new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Removes the oldest templates: each size that a tenant asks for leaves one.
+fn make_room(templates: &Path) -> io::Result<()> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(templates)? {
+        let entry = entry?;
+        found.push((entry.metadata()?.modified()?, entry.path()));
+    }
+    found.sort();
+    let surplus = (found.len() + 1).saturating_sub(DISK_TEMPLATES_MAX);
+    for (_, path) in &found[..surplus] {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Copies what a sparse file holds, and its holes as holes.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let (mut from, mut to) = (File::open(from)?, File::create(to)?);
+    let bytes = from.metadata()?.len();
+    to.set_len(bytes)?;
+    let mut chunk = vec![0; COPY_BYTES];
+    let mut at = 0;
+    loop {
+        let begin = match seek(&from, Seeking::Data(at)) {
+            Ok(begin) => begin,
+            // Nothing but a hole is left.
+            Err(rustix::io::Errno::NXIO) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let end = seek(&from, Seeking::Hole(begin))?;
+        from.seek(SeekFrom::Start(begin))?;
+        to.seek(SeekFrom::Start(begin))?;
+        let mut left = (&from).take(end - begin);
+        loop {
+            match left.read(&mut chunk)? {
+                0 => break,
+                length => to.write_all(&chunk[..length])?,
+            }
+        }
+        at = end;
+    }
+}
+
+/// The exit code; `None` when a signal ended it.
+async fn run(command: &mut Command) -> Result<Option<i32>, Fault> {
+    let failed = |error: io::Error| unavailable("a program for file systems did not start", &error);
+    let child = command
+        .env_clear()
+        .env("PATH", runtime::PATH)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    match timeout(VOLUME_COMMAND_TIMEOUT, child.map_err(failed)?.wait()).await {
+        Ok(status) => Ok(status.map_err(failed)?.code()),
+        Err(_) => Err(Fault::Unavailable(format!(
+            "a program for file systems did not end in {VOLUME_COMMAND_TIMEOUT:?}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::fs::MetadataExt,
+        time::{Duration, SystemTime},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_same_bytes_and_holes() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+        let mut file = File::create(&from).unwrap();
+        file.set_len(8 << 20).unwrap();
+        for at in [0u64, 1 << 20, (5 << 20) + 12_345] {
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.write_all(&vec![at as u8 | 1; 70_000]).unwrap();
+        }
+        copy(&from, &to).unwrap();
+        assert_eq!(fs::read(&from).unwrap(), fs::read(&to).unwrap());
+        let blocks = |path: &Path| fs::metadata(path).unwrap().blocks();
+        assert!(blocks(&to) * 512 < 1 << 20, "{} blocks", blocks(&to));
+    }
+
+    #[test]
+    fn only_so_many_templates_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        for at in 0..DISK_TEMPLATES_MAX + 3 {
+            fs::write(directory.path().join(format!("{at:03}")), "").unwrap();
+            let file = File::open(directory.path().join(format!("{at:03}"))).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at as u64)).unwrap();
+        }
+        make_room(directory.path()).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), DISK_TEMPLATES_MAX - 1);
+        assert!(!directory.path().join("003").exists() && directory.path().join("018").exists());
+    }
+}

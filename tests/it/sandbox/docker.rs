@@ -1,0 +1,194 @@
+//! The Docker provider: the same suite against a daemon that the test starts itself.
+//!
+//! The daemon listens on a private socket, keeps its images and containers below a
+//! directory of its own, makes no bridge and touches no table of packets.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use sojourn::{
+    blob::Blobs,
+    domain::SandboxId,
+    sandbox::{
+        Files, Grip, Sandbox, Spec, checkpoint,
+        local::{Config, Local, docker},
+    },
+};
+
+use super::{Provider, conforms, local::LocalProvider, run};
+
+/// A daemon, stopped with all that it made when it is dropped.
+struct Daemon {
+    child: Child,
+    place: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let place = tempfile::Builder::new().prefix("sjd").tempdir_in("/tmp").unwrap();
+        let path = |name: &str| place.path().join(name);
+        fs::write(path("daemon.json"), "{}").unwrap();
+        let log = fs::File::create(path("log")).unwrap();
+        // It ends with the test, however that ends.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "dockerd", "--storage-driver", "overlay2", "--bridge=none"]);
+        command.args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]);
+        command.arg("--host").arg(format!("unix://{}", path("socket").display()));
+        for (option, name) in [
+            ("--config-file", "daemon.json"),
+            ("--data-root", "data"),
+            ("--exec-root", "exec"),
+            ("--pidfile", "pid"),
+        ] {
+            command.arg(option).arg(path(name));
+        }
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
+        let child = child.expect("this test needs Docker's daemon: run scripts/setup --test");
+        let daemon = Self { child, place };
+        let until = Instant::now() + Duration::from_secs(60);
+        while std::os::unix::net::UnixStream::connect(daemon.socket()).is_err() {
+            let log = fs::read_to_string(daemon.place.path().join("log")).unwrap();
+            assert!(Instant::now() < until, "the daemon did not start: {log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        daemon
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.place.path().join("socket")
+    }
+
+    fn docker(&self, arguments: &[&str]) -> String {
+        let host = format!("unix://{}", self.socket().display());
+        let done = Command::new("docker").args(["--host", &host]).args(arguments).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Boxes of one daemon, below directories of their own.
+struct DockerProvider {
+    daemon: Arc<Daemon>,
+    data: tempfile::TempDir,
+    run: tempfile::TempDir,
+    image: Option<String>,
+}
+
+impl DockerProvider {
+    fn new(daemon: &Arc<Daemon>) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let open_to_all = fs::Permissions::from_mode(0o711);
+        let run = tempfile::Builder::new().permissions(open_to_all).tempdir().unwrap();
+        Self { daemon: Arc::clone(daemon), data, run, image: None }
+    }
+
+    fn config(&self) -> Config {
+        let docker = docker::Config { socket: self.daemon.socket(), image: self.image.clone() };
+        Config {
+            run_dir: self.run.path().join("run"),
+            docker: Some(docker),
+            ..Config::new(&self.data.path().join("data"))
+        }
+    }
+}
+
+impl Provider for DockerProvider {
+    fn open(&self) -> Arc<dyn Sandbox> {
+        Arc::new(Local::new(self.config()).expect("the daemon is there"))
+    }
+
+    fn assert_nothing_left(&self, sandbox: SandboxId) {
+        let id = sandbox.to_string();
+        assert!(!self.run.path().join("run/boxes").join(&id).exists(), "the box's directory is left");
+        let known = self.daemon.docker(&["ps", "--all", "--quiet", "--filter", &format!("name={id}")]);
+        assert_eq!(known, "", "a container is left");
+    }
+}
+
+#[test]
+fn the_docker_provider_conforms() {
+    let forwards = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+    let before = forwards();
+    let daemon = Arc::new(Daemon::start());
+    conforms(&|| DockerProvider::new(&daemon), &SHORT);
+    assert_eq!(daemon.docker(&["ps", "--all", "--quiet"]), "", "a container is left");
+    assert_eq!(forwards(), before, "the daemon changed the machine's network");
+}
+
+/// What `make test` checks of it; `make test-full` checks all.
+const SHORT: [&str; 14] = [
+    "a_command_reports_its_output_and_its_exit_code",
+    "the_same_id_twice_runs_once",
+    "a_kill_ends_a_tree_that_fled_and_ignores_term",
+    "a_link_never_leads_out_of_the_box",
+    "a_command_is_an_unprivileged_user_for_good",
+    "nothing_of_the_host_is_visible",
+    "there_is_no_network_but_loopback",
+    "mounts_and_new_namespaces_are_refused",
+    "the_escape_checklist_holds",
+    "a_box_reaches_what_its_door_leads_to",
+    "a_second_box_of_a_session_displaces_the_first",
+    "a_command_outlives_the_worker_that_started_it",
+    "a_frozen_box_can_be_ended",
+    "files_come_back_as_they_were",
+];
+
+#[test]
+fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
+    let daemon = Arc::new(Daemon::start());
+    let (local, docker) = (LocalProvider::new(), DockerProvider::new(&daemon));
+    let blobs = tempfile::tempdir().unwrap();
+    run(&local, super::limits(), |world| {
+        Box::pin(async move {
+            let blobs = Blobs::local(blobs.path()).unwrap();
+            world
+                .says("echo from-runc > file; mkdir d; ln -s ../file d/l; echo kept > ~/kept; chmod 750 d")
+                .await;
+            let saved = checkpoint::save(&*world.sandbox, world.grip, &blobs, "s", None).await.unwrap();
+            let other = docker.open();
+            let spec = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
+            assert_eq!(other.create(&spec, 2).await.unwrap(), Files::Fresh);
+            let grip = Grip { sandbox: spec.sandbox, epoch: 2 };
+            checkpoint::load(&*other, grip, &blobs, "s", &saved.digest).await.unwrap();
+            other.attach(grip).await.unwrap();
+            let script = "cat file d/l ~/kept; stat -c %a d; test -O file && echo and-back > back";
+            other.start(grip, &world.shell("look", script)).await.unwrap();
+            assert_eq!(other.wait(grip, "look").await.unwrap().code, 0);
+            let range = sojourn::sandbox::OutputRange {
+                stream: sojourn::sandbox::OutputStream::Stdout,
+                offset: 0,
+                bytes_max: 100,
+            };
+            let said = String::from_utf8(other.output(grip, "look", range).await.unwrap()).unwrap();
+            assert_eq!(said, "from-runc\nfrom-runc\nkept\n750\n");
+            // The same files are the same checkpoint, whoever saved them.
+            other.start(grip, &world.shell("undo", "rm back; touch -r d .")).await.unwrap();
+            other.wait(grip, "undo").await.unwrap();
+            let again = checkpoint::save(&*other, grip, &blobs, "s", None).await.unwrap();
+            other.destroy(spec.sandbox).await.unwrap();
+            other.erase(spec.tenant, spec.session).await.unwrap();
+            docker.assert_nothing_left(spec.sandbox);
+            let third = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
+            assert_eq!(world.sandbox.create(&third, 3).await.unwrap(), Files::Fresh);
+            let grip = Grip { sandbox: third.sandbox, epoch: 3 };
+            checkpoint::load(&*world.sandbox, grip, &blobs, "s", &again.digest).await.unwrap();
+            let part = world.sandbox.read_file(grip, "d/l", 0, 100).await.unwrap();
+            assert_eq!(part.content, b"from-runc\n");
+        })
+    });
+}

@@ -1,0 +1,36 @@
+//! The local provider with gVisor's `runsc`: a kernel of its own around every box.
+
+use sojourn::sandbox::Cause;
+
+use super::{conforms, limits, local::LocalProvider, run};
+
+/// What `make test` checks of it; `make test-full` checks all.
+const SHORT: [&str; 10] = [
+    "a_kill_ends_a_tree_that_fled_and_ignores_term",
+    "a_link_never_leads_out_of_the_box",
+    "nothing_of_the_host_is_visible",
+    "mounts_and_new_namespaces_are_refused",
+    "the_escape_checklist_holds",
+    "a_full_disk_ends_the_command_and_not_the_box",
+    "a_box_reaches_what_its_door_leads_to",
+    "a_second_box_of_a_session_displaces_the_first",
+    "a_frozen_box_can_be_ended",
+    "files_come_back_as_they_were",
+];
+
+#[test]
+fn the_local_provider_conforms_with_gvisor() {
+    conforms(&LocalProvider::gvisor, &SHORT);
+}
+
+#[test]
+fn a_box_of_gvisor_has_a_kernel_of_its_own() {
+    run(&LocalProvider::gvisor(), limits(), |world| {
+        Box::pin(async {
+            let ran = world.ran(&world.shell("dmesg", "dmesg 2>/dev/null; cat /proc/version")).await;
+            assert_eq!(ran.exit.cause, Cause::Exited);
+            let of_host = std::fs::read_to_string("/proc/version").unwrap();
+            assert!(!ran.stdout.contains(of_host.trim()), "{}", ran.stdout);
+        })
+    });
+}
