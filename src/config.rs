@@ -100,6 +100,11 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,
 
+    /// Directories below which repositories may be cloned into sandboxes (file:///...), apart by commas: every
+    /// tenant may read them. The same for every process
+    #[arg(long, env = "SOJOURN_LOCAL_SOURCES", value_name = "DIRECTORIES", value_delimiter = ',')]
+    pub local_sources: Vec<PathBuf>,
+
     /// Program that runs sandboxes: an OCI runtime such as runc
     #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
     pub sandbox_runtime: String,

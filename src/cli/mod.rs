@@ -19,6 +19,7 @@ mod schedule;
 mod serve;
 mod session;
 mod settings;
+mod source;
 mod webhook;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection, query},
-    print,
+    print, source,
 };
 
 /// What can be done with sessions.
@@ -34,6 +34,9 @@ pub enum Session {
         /// Id or name of the environment that its sandbox is made of
         #[arg(long)]
         environment: Option<String>,
+        /// A repository to clone into its sandbox; may be named more than once
+        #[arg(long = "source", value_name = "URL[#REF]", value_parser = source::parse)]
+        sources: Vec<Value>,
         /// Follow it until its turn is over; the exit code says how it ended
         #[arg(long)]
         watch: bool,
@@ -130,8 +133,8 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
     let client = connection.client()?;
     let json = connection.json;
     match command {
-        Session::Create { agent, input, title, key, environment, watch } => {
-            let mut body = json!({});
+        Session::Create { agent, input, title, key, environment, sources, watch } => {
+            let mut body = if sources.is_empty() { json!({}) } else { json!({ "sources": sources }) };
             let fields = [
                 ("agent", agent),
                 ("input", input),

@@ -10,6 +10,7 @@ mod handover;
 mod limits;
 mod rest;
 mod rotation;
+mod source;
 mod steering;
 mod task;
 mod tools;
