@@ -4,6 +4,7 @@
 //! Streams end first (readers resume elsewhere), then requests, then the worker
 //! drains, then couriers, hints and the database.
 
+mod reach;
 mod sandboxes;
 
 use std::{
@@ -17,13 +18,13 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use sandboxes::checks as sandbox_checks;
 
+use self::reach::{local_sources, network, tenant_client};
 use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
@@ -48,7 +49,7 @@ use crate::{
     trigger::Timekeeper,
     web,
     webhook::Courier,
-    worker::{Network, Rest, Worker},
+    worker::{Rest, Worker},
 };
 
 /// The record of a process: the database, migrated and checked.
@@ -216,7 +217,7 @@ async fn serve_record(
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         back.spawn(parts.timekeeper(settings).run(late.clone()));
-        let app = parts.http(settings, streams.clone());
+        let app = parts.http(settings, streams.clone())?;
         front.spawn(served(http::serve(
             listener,
             app.router(web::router(&http::description())),
@@ -293,8 +294,8 @@ impl Parts {
         Timekeeper { store: self.store.clone(), journal: self.journal.clone(), scripted: settings.scripted }
     }
 
-    fn http(&self, settings: &Settings, streams: Streams) -> http::App {
-        http::App::new(http::Parts {
+    fn http(&self, settings: &Settings, streams: Streams) -> anyhow::Result<http::App> {
+        Ok(http::App::new(http::Parts {
             store: self.store.clone(),
             journal: self.journal.clone(),
             blobs: self.blobs.clone(),
@@ -304,7 +305,8 @@ impl Parts {
             scripted: settings.scripted,
             requests_per_second: settings.requests_per_second,
             operator_key: settings.operator_key.clone(),
-        })
+            local_sources: local_sources(settings)?,
+        }))
     }
 
     fn worker(&self, settings: &Settings) -> anyhow::Result<Worker> {
@@ -339,6 +341,7 @@ impl Parts {
             providers: Arc::new(providers),
             sandbox,
             network: network(settings)?,
+            local_sources: local_sources(settings)?,
             catalogue: Catalogue::builtin(),
             blobs: self.blobs.clone(),
             rest: Rest {
@@ -369,24 +372,6 @@ fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
 
 async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("{setting}: {address} cannot be listened on"))
-}
-
-fn tenant_client(allow_private: bool) -> net::Client {
-    net::Client::new(net::Policy { allow_private }, Arc::new(net::SystemResolver::default()))
-}
-
-/// How sandboxes reach the world.
-fn network(settings: &Settings) -> anyhow::Result<Network> {
-    let extra_roots = match &settings.egress_ca_file {
-        None => Vec::new(),
-        Some(file) => CertificateDer::pem_file_iter(file)
-            .and_then(|certificates| certificates.collect::<Result<_, _>>())
-            .with_context(|| format!("SOJOURN_EGRESS_CA_FILE: {} cannot be read", file.display()))?,
-    };
-    let policy = net::Policy { allow_private: settings.allow_private_egress };
-    let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
-        .context("SOJOURN_EGRESS_CA_FILE holds what is no certificate of an authority")?;
-    Ok(Network { dialer, extra_roots: extra_roots.into() })
 }
 
 /// A database that is there already, neither started nor migrated.

@@ -109,6 +109,11 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,
 
+    /// Directories below which repositories may be cloned into sandboxes (file:///...), apart by commas: every
+    /// tenant may read them. The same for every process
+    #[arg(long, env = "SOJOURN_LOCAL_SOURCES", value_name = "DIRECTORIES", value_delimiter = ',')]
+    pub local_sources: Vec<PathBuf>,
+
     /// Who makes the containers of sandboxes: local (an OCI runtime) or docker
     #[arg(long, default_value = "local", env = "SOJOURN_SANDBOX_PROVIDER", value_name = "PROVIDER")]
     pub sandbox_provider: SandboxProvider,

@@ -23,6 +23,14 @@ pub fn objects<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) 
     Vec::<Map<_, _>>::deserialize(deserializer)?.into_iter().map(of_map).collect()
 }
 
+/// Structs from an array of objects, none from null.
+pub fn objects_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    let items = Option::<Vec<Map<_, _>>>::deserialize(deserializer)?;
+    items.map(|items| items.into_iter().map(of_map).collect()).transpose()
+}
+
 fn of_map<T: DeserializeOwned, E: Error>(map: Map<String, Value>) -> Result<T, E> {
     T::deserialize(Value::Object(map)).map_err(E::custom)
 }

@@ -4,11 +4,13 @@
 //! and what has no bound is what takes a service down.
 
 mod operation;
+mod source;
 mod trigger;
 
 use std::time::Duration;
 
 pub use operation::*;
+pub use source::*;
 pub use trigger::*;
 
 // ---- requests ----

@@ -1,4 +1,4 @@
-//! `sojourn credential ...`: keys of model providers.
+//! `sojourn credential ...`: keys of model providers and of repositories.
 //!
 //! A key is read from standard input: on a command line other users would see it.
 
@@ -17,12 +17,12 @@ pub enum Credential {
     List,
     /// Store a key, which is read from standard input
     Create {
-        /// anthropic, openai, or any name together with --base-url
+        /// anthropic, openai, git for repositories, or any name together with --base-url
         #[arg(long, default_value = "anthropic")]
         provider: String,
         #[arg(long)]
         name: Option<String>,
-        /// Another endpoint that speaks the provider's protocol
+        /// Another endpoint that speaks the provider's protocol; of git, whose repositories the key opens
         #[arg(long, value_name = "URL")]
         base_url: Option<String>,
         /// Use it for agents without a credential of their own

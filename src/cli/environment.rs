@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection},
-    print,
+    print, source,
 };
 
 /// What can be done with environments.
@@ -55,7 +55,8 @@ pub enum Environment {
 #[derive(Debug, Args)]
 pub struct Fields {
     /// JSON file with the whole `config`; - for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "memory", "pids", "disk", "variables", "allow", "post_start"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "memory", "pids", "disk", "variables", "allow",
+        "post_start", "post_clone", "sources"])]
     config: Option<PathBuf>,
     /// Processors, 0.1 to 16
     #[arg(long)]
@@ -78,6 +79,12 @@ pub struct Fields {
     /// File with a bash script that runs once in each new sandbox
     #[arg(long, value_name = "FILE")]
     post_start: Option<PathBuf>,
+    /// File with a bash script that runs once after the repositories were cloned
+    #[arg(long, value_name = "FILE")]
+    post_clone: Option<PathBuf>,
+    /// A repository to clone into each sandbox; in --config a source also names its place and its credential
+    #[arg(long = "source", value_name = "URL[#REF]", value_parser = source::parse)]
+    sources: Vec<Value>,
 }
 
 /// Does it.
@@ -149,6 +156,8 @@ impl Fields {
             || !self.variables.is_empty()
             || !self.allow.is_empty()
             || self.post_start.is_some()
+            || self.post_clone.is_some()
+            || !self.sources.is_empty()
     }
 
     /// `before` with what is named in its place.
@@ -177,8 +186,13 @@ impl Fields {
             let rules: Vec<_> = self.allow.iter().map(|host| json!({ "host": host })).collect();
             config["network"] = json!({ "allow": rules });
         }
-        if let Some(file) = &self.post_start {
-            config["hooks"] = json!({ "post_start": text_of(file)? });
+        for (name, file) in [("post_start", &self.post_start), ("post_clone", &self.post_clone)] {
+            if let Some(file) = file {
+                config["hooks"][name] = text_of(file)?.into();
+            }
+        }
+        if !self.sources.is_empty() {
+            config["sources"] = json!(self.sources);
         }
         Ok(config)
     }

@@ -20,6 +20,7 @@ mod schedule;
 mod serve;
 mod session;
 mod settings;
+mod source;
 mod webhook;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::{
     EnvironmentId,
     network::{EgressRule, HostPattern, NetworkPolicy},
+    source::{self, Repository},
 };
 
 /// A box: its size, its variables, what it may reach. Absent fields have defaults.
@@ -42,6 +43,10 @@ pub struct Environment {
     /// Nothing when absent.
     #[serde(skip_serializing_if = "is_default")]
     pub network: NetworkPolicy,
+    /// Repositories that are cloned into the workspace before the first command: at most 16
+    /// with those of the agent and the session, which are in front of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Repository>,
     #[serde(skip_serializing_if = "is_default")]
     pub hooks: Hooks,
 }
@@ -65,6 +70,10 @@ pub struct Hooks {
     /// so does the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_start: Option<String>,
+    /// The same, once after the session's sources were cloned; not again in a box that has
+    /// its files from another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub post_clone: Option<String>,
 }
 
 /// An environment by id or name, or one for this session alone.
@@ -203,8 +212,14 @@ impl Environment {
         }
         let is_script =
             |script: &String| (1..=HOOK_BYTES_MAX).contains(&script.len()) && !script.contains('\0');
-        if self.hooks.post_start.as_ref().is_some_and(|script| !is_script(script)) {
-            return problem("hooks.post_start", "is a script of 1 to 32768 bytes without U+0000");
+        let Hooks { post_start, post_clone } = &self.hooks;
+        for (field, script) in [("hooks.post_start", post_start), ("hooks.post_clone", post_clone)] {
+            if script.as_ref().is_some_and(|script| !is_script(script)) {
+                return problem(field, "is a script of 1 to 32768 bytes without U+0000");
+            }
+        }
+        if let Some(problem) = source::problem(&self.sources) {
+            return Some(problem);
         }
         self.network.problem().map(|(field, words)| (format!("network.{field}"), words))
     }

@@ -34,6 +34,8 @@ pub struct Happening {
     pub action: String,
     /// `owner/name`.
     pub repository: String,
+    /// Where it can be cloned.
+    pub clone_url: String,
     /// Of the issue or pull request.
     pub number: Option<u64>,
     pub title: String,
@@ -108,6 +110,7 @@ impl Happening {
         Some(Self {
             event,
             action: required(payload, "/action")?,
+            clone_url: clone_url(payload)?,
             repository: required(payload, "/repository/full_name")?,
             number: subject.get("number").and_then(Value::as_u64),
             title: field(subject, "/title"),
@@ -123,6 +126,19 @@ impl Happening {
         })
     }
 
+    /// What of the repository it is about: the commits of a pull request, which GitHub keeps
+    /// in the repository that it is asked of, also for forks.
+    pub fn reference(&self) -> Option<String> {
+        self.pull_request.as_ref().and(self.number).map(pull_ref)
+    }
+
+    /// The newest commit of the pull request, where it is told.
+    pub fn head_sha(&self) -> Option<String> {
+        let sha = &self.pull_request.as_ref()?.head.as_ref()?.sha;
+        let is_whole = [40, 64].contains(&sha.len()) && sha.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_whole.then(|| sha.to_ascii_lowercase())
+    }
+
     /// What routes a session: its `metadata.github`, and `github` of its input.
     pub fn facts(&self) -> Value {
         let mut facts = Map::new();
@@ -136,8 +152,8 @@ impl Happening {
             put("number", json!(number));
         }
         if let Some(pull_request) = &self.pull_request {
-            if let Some(number) = self.number {
-                put("ref", json!(pull_ref(number)));
+            if let Some(reference) = self.reference() {
+                put("ref", json!(reference));
             }
             if let Some(Head { branch, sha, repository }) = &pull_request.head {
                 put("head_branch", json!(branch));
@@ -177,6 +193,12 @@ impl Happening {
 /// The name under which GitHub keeps the commits of a pull request, fork or not.
 fn pull_ref(number: u64) -> String {
     format!("refs/pull/{number}/head")
+}
+
+/// An Enterprise server says where it is; github.com is where the others are.
+fn clone_url(payload: &Value) -> Option<String> {
+    let told = required(payload, "/repository/clone_url");
+    told.or_else(|| Some(format!("https://github.com/{}", required(payload, "/repository/full_name")?)))
 }
 
 fn required(value: &Value, pointer: &str) -> Option<String> {

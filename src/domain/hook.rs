@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
+    CredentialId,
     github::{Event, Happening},
     session::Source,
+    source::Repository,
 };
 
 /// Who sends to a hook, and how it proves itself.
@@ -32,6 +34,44 @@ pub struct Filter {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub react: Vec<React>,
     pub authors: Authors,
+    /// How the repository is cloned for the session; not at all without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Checkout>,
+}
+
+/// How the repository that an event is about is cloned.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = HookSource)]
+pub struct Checkout {
+    /// As of any source; the repository's own when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// Where none is named, the organization's default one for this repository, or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub credential: Option<CredentialId>,
+}
+
+impl Checkout {
+    /// The source of a session that a happening starts: a pull request at its head, else
+    /// the repository as it is.
+    pub fn source(&self, happening: &Happening) -> Repository {
+        Repository {
+            url: Some(happening.clone_url.clone()),
+            repo: None,
+            reference: happening.reference(),
+            sha: happening.head_sha(),
+            name: self.name.clone(),
+            path: self.path.clone(),
+            depth: self.depth,
+            credential: self.credential,
+        }
+    }
 }
 
 /// An event of GitHub, with the actions that count.
@@ -172,6 +212,7 @@ mod tests {
             mention: Some("bot".to_owned()),
             react: vec![React { event: Event::Issues, actions: vec!["opened".to_owned()] }],
             authors: Authors::Members,
+            source: None,
         };
         assert_eq!(filter.problem(), None);
         let judge = |event, action, words| filter.judge(&happening(event, action, words));

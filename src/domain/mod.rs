@@ -24,6 +24,7 @@ pub mod price;
 pub mod revisit;
 pub mod schedule;
 pub mod session;
+pub mod source;
 pub mod spend;
 pub mod tool;
 pub mod transcript;

@@ -89,6 +89,10 @@ pub enum Failure {
     SandboxUnavailable,
     /// The environment's hook failed.
     LifecycleHookFailed,
+    /// A repository of the session may not be read with what there is for it.
+    MissingRepoAccess,
+    /// A repository of the session cannot be cloned as it is named.
+    SourceFailed,
     /// The environment whose secrets the session pinned is gone.
     EnvironmentDeleted,
     /// The box was lost while it was under way: it may have been done.

@@ -9,6 +9,7 @@ use super::{
     environment::EnvironmentSnapshot,
     event::{Actor, Event},
     ids::*,
+    source::PinnedSource,
     turn::{LastTurn, Turn},
     usage::Usage,
 };
@@ -117,6 +118,9 @@ pub struct Created {
     /// What its box is; none for one of the default size that reaches nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentSnapshot>,
+    /// Repositories that are cloned into its box.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<PinnedSource>,
     pub title: Option<String>,
     pub key: Option<String>,
     pub client_id: Option<String>,

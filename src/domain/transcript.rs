@@ -182,6 +182,8 @@ fn adopt(
         for own in ["key", "client_id", "environment"] {
             body.insert(own.to_owned(), Value::Null);
         }
+        // Neither were its sources checked here, and their credentials are another's.
+        body.remove("sources");
         body.insert("source".to_owned(), json!("import"));
     }
 }

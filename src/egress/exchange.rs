@@ -5,6 +5,8 @@
 //! the path in its normal form, the host of the connection, the address that was
 //! vetted.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -24,6 +26,7 @@ use url::Url;
 
 use super::{
     decision::{Decision, Manner, Reason, Verdict},
+    grant::Grant,
     headers,
     ledger::Lost,
     proxy::Proxy,
@@ -72,6 +75,8 @@ struct Judged {
     /// What its answer must not say; `None` for a host without a secret.
     scrub: Option<Scrub>,
     secrets: Vec<String>,
+    /// The clone that it is of.
+    grant: Option<Arc<Grant>>,
 }
 
 impl Target {
@@ -104,11 +109,20 @@ impl Proxy {
             Ok(judged) => judged,
             Err(reason) => return Err(self.refuse(decided(Verdict::Denied(reason)), reason).await),
         };
-        let Judged { request, way, scrub, secrets } = judged;
+        let Judged { request, way, scrub, secrets, grant } = judged;
         self.ledger.note(decided(Verdict::Allowed { manner: target.manner(), secrets })).await?;
-        let answer = self.send(target, &way, request).await?;
-        match cleaned(answer, scrub) {
-            Ok(answer) => Ok(answer),
+        let answer = self.send(target, &way, request).await;
+        if let Some(grant) = &grant {
+            match &answer {
+                Ok(answer) => grant.answered(answer.status()),
+                Err(refusal) => grant.broke_off(refusal),
+            }
+        }
+        match cleaned(answer?, scrub) {
+            Ok(answer) => Ok(match grant {
+                Some(grant) => answer.map(|body| grant.counted(body)),
+                None => answer,
+            }),
             Err(reason) => Err(self.refuse(decided(Verdict::Denied(reason)), reason).await),
         }
     }
@@ -123,13 +137,24 @@ impl Proxy {
         let Target { host, port, tls } = target;
         headers::check(&parts.headers, host, *port)?;
         let url = normal_form(target, &parts)?;
-        self.policy.request(host, *port, parts.method.as_str(), url.path())?;
-        let way = self.dialer.vet(host, *port).await.map_err(|_| Reason::Address)?;
+        let grant = self.granted(target, &parts, &url);
+        if grant.is_none() {
+            self.policy.request(host, *port, parts.method.as_str(), url.path())?;
+        }
+        let vetted = self.dialer.vet(host, *port).await;
+        if let (Err(error), Some(grant)) = (&vetted, &grant) {
+            grant.broke_off(error);
+        }
+        let way = vetted.map_err(|_| Reason::Address)?;
         headers::strip(&mut parts.headers);
         let mut query = url.query().map(str::to_owned);
         let mut scrub = None;
         let mut secrets = Vec::new();
-        if self.secrets.is_bound(host) {
+        if let Some(grant) = &grant {
+            let named: Option<String>;
+            (named, scrub) = grant.inject(&mut parts.headers);
+            secrets = named.into_iter().collect();
+        } else if self.secrets.is_bound(host) {
             // A secret could be read on its way.
             if !tls {
                 return Err(Reason::NotTls);
@@ -146,7 +171,7 @@ impl Proxy {
         };
         parts.uri = asked.parse().map_err(|_| Reason::Path)?;
         parts.headers.insert(HOST, target.authority().parse().map_err(|_| Reason::HostHeader)?);
-        Ok(Judged { request: Request::from_parts(parts, body), way, scrub, secrets })
+        Ok(Judged { request: Request::from_parts(parts, body), way, scrub, secrets, grant })
     }
 
     async fn send(

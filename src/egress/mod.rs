@@ -10,6 +10,7 @@ mod authority;
 mod decision;
 mod exchange;
 mod fetch;
+mod grant;
 mod headers;
 mod ledger;
 mod policy;
@@ -22,6 +23,7 @@ pub use self::{
     authority::Authority,
     decision::{Decision, Manner, Reason, Verdict},
     fetch::{FetchFault, Fetched},
+    grant::{Grant, Granted, PROOF_HEADER, Seen},
     ledger::{Log, Lost},
     policy::Policy,
     proxy::{Parts, Proxy},

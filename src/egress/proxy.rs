@@ -7,7 +7,7 @@
 use std::{
     convert::Infallible,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use http_body_util::BodyExt;
@@ -35,6 +35,7 @@ use super::{
     authority::Authority,
     decision::{Decision, Manner, Reason, Verdict},
     exchange::{Body, Refusal, Target, whole},
+    grant::Grant,
     ledger::{Ledger, Log},
     policy::Policy,
     secret::Secrets,
@@ -61,6 +62,8 @@ pub struct Parts {
 pub struct Proxy {
     pub(super) policy: Policy,
     pub(super) secrets: Secrets,
+    /// The clone that goes on.
+    pub(super) grant: RwLock<Option<Arc<Grant>>>,
     pub(super) dialer: Dialer,
     pub(super) ledger: Ledger,
     tasks: TaskTracker,
@@ -80,7 +83,8 @@ impl Proxy {
     pub fn new(parts: Parts, stop: CancellationToken) -> Arc<Self> {
         let Parts { policy, secrets, dialer, log } = parts;
         let tasks = TaskTracker::new();
-        Arc::new(Self { policy, secrets, dialer, ledger: Ledger::new(log), tasks, stop })
+        let (grant, ledger) = (RwLock::default(), Ledger::new(log));
+        Arc::new(Self { policy, secrets, grant, dialer, ledger, tasks, stop })
     }
 
     /// Serves a box's door until the proxy is stopped; returns when no connection is
@@ -206,7 +210,11 @@ impl Proxy {
                 return Err(self.denied(&text, 0, &Method::CONNECT, reason).await);
             }
         };
-        let manner = match self.policy.connect(&host, port, self.secrets.is_bound(&host)) {
+        let judged = match self.is_granted(&host, port) {
+            true => Ok(Manner::Inspected),
+            false => self.policy.connect(&host, port, self.secrets.is_bound(&host)),
+        };
+        let manner = match judged {
             Ok(manner) => manner,
             Err(reason) => return Err(self.denied(&host, port, &Method::CONNECT, reason).await),
         };

@@ -121,12 +121,34 @@ pub enum ToolFault {
     /// No sandbox could be had after bounded tries: the turn ends.
     #[error("no sandbox could be had: {0}")]
     Unavailable(String),
-    /// A hook of the session's environment failed: the turn ends, trying again would not help.
-    #[error("a hook of the environment failed: {0}")]
-    Hook(String),
+    /// The box is not what the session needs: the turn ends, trying again would not help.
+    #[error("the sandbox could not be made ready: {1}")]
+    Unready(Unready, String),
     /// The record is out of reach: what became of the call is asked later.
     #[error("the record is out of reach: {0}")]
     Away(String),
+}
+
+/// What a session's box lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unready {
+    /// A hook of the environment failed.
+    Hook,
+    /// A repository may not be read with what there is for it.
+    RepoAccess,
+    /// A repository cannot be cloned as it is named.
+    Source,
+}
+
+impl Unready {
+    /// The error of a turn that ends by it.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Hook => "lifecycle_hook_failed",
+            Self::RepoAccess => "missing_repo_access",
+            Self::Source => "source_failed",
+        }
+    }
 }
 
 /// Why a turn stops without an end of its own. The log says where to go on.

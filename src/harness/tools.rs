@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     Done, Halt, ToolFault, history,
-    turn::{HOOK_FAILED, NO_SANDBOX, Run},
+    turn::{NO_SANDBOX, Run},
 };
 use crate::{
     base::{backoff::Backoff, limit},
@@ -78,7 +78,7 @@ impl Run<'_> {
                 Err(ToolFault::Stale) => return Err(Halt::Stale),
                 Err(ToolFault::Away(reason)) => return Err(Halt::Unavailable(reason)),
                 Err(ToolFault::Unavailable(reason)) => unavailable = Some((NO_SANDBOX, reason)),
-                Err(ToolFault::Hook(reason)) => unavailable = Some((HOOK_FAILED, reason)),
+                Err(ToolFault::Unready(what, reason)) => unavailable = Some((what.code(), reason)),
             }
         }
         match unavailable {

@@ -6,7 +6,7 @@ use serde_json::Map;
 use tokio::sync::watch;
 
 use super::{
-    Halt, Journal, Model, Signals, Tools,
+    Halt, Journal, Model, Signals, Tools, Unready,
     aborted::{Cut, Heard},
     history::Conversation,
     limits::{self, Tally, Trip},
@@ -51,8 +51,6 @@ pub struct Ports<'a> {
 
 /// The error of a turn for whose tools no sandbox could be had.
 pub(super) const NO_SANDBOX: &str = "sandbox_unavailable";
-/// The error of a turn whose sandbox was not made ready by its hook.
-pub(super) const HOOK_FAILED: &str = "lifecycle_hook_failed";
 
 pub(super) struct Run<'a> {
     pub turn: Turn,
@@ -192,8 +190,11 @@ impl<'a> Run<'a> {
         before: Vec<Draft>,
     ) -> Result<bool, Halt> {
         // Asking for a tool is nothing done when no sandbox could be had for it.
+        let is_unready = |code: &str| {
+            [Unready::Hook, Unready::RepoAccess, Unready::Source].iter().any(|one| one.code() == code)
+        };
         let without_sandbox =
-            error.as_ref().is_some_and(|error| [NO_SANDBOX, HOOK_FAILED].contains(&error.code.as_str()));
+            error.as_ref().is_some_and(|error| error.code == NO_SANDBOX || is_unready(&error.code));
         let did_something =
             self.own_events().map(|event| &event.draft).chain(&before).any(|draft| match &draft.body {
                 Body::ToolResult { outcome, .. } => *outcome != Outcome::NotRun,

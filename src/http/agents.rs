@@ -18,6 +18,7 @@ use super::{
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
+    sources,
     write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
@@ -59,6 +60,7 @@ pub async fn create(
         if let Some(existing) = unit.tx().claim_agent_name(&wanted.name).await? {
             return same_or_conflict(&app, unit, existing, &wanted).await;
         }
+        sources::check(&app, unit, &wanted.sources).await?;
         let credential = match &wanted.key {
             Some(key) => Some(own_key(&app, &caller, unit, (&wanted.model, key)).await?),
             None => credentials::existing(unit, wanted.credential).await?,
@@ -86,6 +88,7 @@ pub async fn create(
             limits: wanted.limits.over(Limits::default()),
             enabled: wanted.enabled,
             spend_caps: wanted.spend_caps,
+            sources: wanted.sources,
             revision,
             created_at: now,
             updated_at: now,
@@ -157,11 +160,15 @@ pub async fn patch(
     }
     agent.enabled = change.enabled.unwrap_or(agent.enabled);
     agent.spend_caps = change.spend_caps.unwrap_or(agent.spend_caps);
+    if let Some(changed) = change.sources {
+        sources::check(&app, &mut unit, &changed).await?;
+        agent.sources = changed;
+    }
     agent.updated_at = app.0.journal.origin().now();
     unit.tx().update_agent(&agent).await?;
     let details = json!({
         "revision": agent.revision.number, "limits": agent.limits, "enabled": agent.enabled,
-        "spend_caps": agent.spend_caps, "credential_id": agent.credential,
+        "spend_caps": agent.spend_caps, "credential_id": agent.credential, "sources": agent.sources,
     });
     unit.tx().remember(&caller.act(app.0.journal.origin(), "agent.updated", id, details)).await?;
     unit.commit().await?;
@@ -307,6 +314,7 @@ async fn same_or_conflict(
         && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
+        && existing.sources == wanted.sources
         && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
         && credentials::is_same_key(app, unit, existing.credential, wanted.key.as_deref()).await?;
     if is_same { Ok(Answer::new(StatusCode::OK, &view(existing))) } else { Err(name_taken()) }
@@ -344,6 +352,7 @@ fn view(agent: Agent) -> AgentView {
         limits: agent.limits,
         enabled: agent.enabled,
         spend_caps: agent.spend_caps,
+        sources: agent.sources,
         tools: revision.tools,
         created_at: agent.created_at,
         updated_at: agent.updated_at,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     base::{Origin, key},
-    domain::{CredentialId, TenantId},
+    domain::{CredentialId, TenantId, environment::is_secret_value, source},
     journal::Unit,
     model::ModelName,
     store::{
@@ -39,7 +39,9 @@ pub async fn create(
     once: Once,
     Body { value: wanted, digest }: Body<CreateCredential>,
 ) -> Result<Answer, ApiError> {
-    if let Some(base_url) = &wanted.base_url {
+    if wanted.provider == source::PROVIDER {
+        check_repositories(&wanted)?;
+    } else if let Some(base_url) = &wanted.base_url {
         crate::net::parse(base_url)
             .and_then(|url| app.0.models.check(&url))
             .map_err(|refused| ApiError::invalid("base_url", refused.to_string()))?;
@@ -63,6 +65,21 @@ pub async fn create(
         Ok(Answer::new(StatusCode::CREATED, &view(credential)))
     })
     .await
+}
+
+/// Refuses a credential for repositories that says not where it may go, or that could not
+/// be sent there.
+fn check_repositories(wanted: &CreateCredential) -> Result<(), ApiError> {
+    if wanted.base_url.as_deref().and_then(source::base).is_none() {
+        let message = "a credential for repositories needs a `base_url`, as in https://github.com/acme: it is sent \
+                       to repositories below that and nowhere else";
+        return Err(ApiError::invalid("base_url", message));
+    }
+    if !is_secret_value(&wanted.key) {
+        let message = "a token, or user:password, has 8 to 4096 printable ASCII characters";
+        return Err(ApiError::invalid("key", message));
+    }
+    Ok(())
 }
 
 /// List credentials, newest first.

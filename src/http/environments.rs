@@ -14,6 +14,7 @@ use super::{
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
+    sources,
     write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
@@ -45,6 +46,7 @@ pub async fn create(
     let secrets: Vec<_> = wanted.secrets.iter().map(SecretInput::binding).collect();
     refuse(wanted.config.secrets_problem(&secrets))?;
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        sources::check_environment(&app, unit, &wanted.config).await?;
         let (id, now) = (app.0.journal.origin().id(), app.0.journal.origin().now());
         let named =
             Named { id, name: wanted.name, config: wanted.config, secrets, created_at: now, updated_at: now };
@@ -97,7 +99,11 @@ pub async fn patch(
     Body { value: change, .. }: Body<PatchEnvironment>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&environment)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    if let Some(config) = &change.config {
+        sources::check_environment(&app, &mut unit, config).await?;
+    }
+    let tx = unit.tx();
     let (mut named, mut sealed) = tx.lock_environment(id).await?;
     if let Some(name) = change.name {
         named.name = name;
@@ -106,15 +112,15 @@ pub async fn patch(
         named.config = config;
     }
     if let Some(secrets) = &change.secrets {
-        let values = values_of(secrets, &open(&app, &mut tx, id, &sealed).await?)?;
-        sealed = seal(&app, &mut tx, id, &values).await?;
+        let values = values_of(secrets, &open(&app, tx, id, &sealed).await?)?;
+        sealed = seal(&app, tx, id, &values).await?;
         named.secrets = secrets.iter().map(SecretInput::binding).collect();
     }
     refuse(named.config.secrets_problem(&named.secrets))?;
     named.updated_at = app.0.journal.origin().now();
     tx.update_environment(&named, &sealed).await.map_err(taken)?;
     tx.remember(&caller.act(app.0.journal.origin(), "environment.updated", id, told(&named))).await?;
-    tx.commit().await?;
+    unit.commit().await?;
     Ok(answer(&view(named)))
 }
 

@@ -149,6 +149,7 @@ impl From<Refused> for ApiError {
             Refused::UnknownEnvironment => unknown("environment"),
             Refused::UnknownSession => unknown("session_id"),
             Refused::Model(reason) => Self::invalid("model", reason),
+            Refused::Source(reason) => Self::invalid("sources", reason),
             error @ Refused::NoCredential(_) => Self::unprocessable("no_credential", error.to_string()),
             Refused::Journal(error) => error.into(),
         }

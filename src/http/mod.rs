@@ -28,6 +28,7 @@ mod schedules;
 mod serve;
 mod sessions;
 mod socket;
+mod sources;
 mod tokens;
 mod turns;
 mod usage;
@@ -72,6 +73,7 @@ struct Inner {
     models: net::Client,
     /// Whether agents may name `scripted/...`.
     scripted: bool,
+    local_sources: net::LocalDirectories,
     keys: auth::KeyCache,
     rates: rate::Rates,
     organization_rates: rate::Rates,
@@ -92,6 +94,8 @@ pub struct Parts {
     pub webhooks: net::Client,
     pub models: net::Client,
     pub scripted: bool,
+    /// Directories of which repositories may be cloned.
+    pub local_sources: net::LocalDirectories,
     /// Requests that one key may make in a second.
     pub requests_per_second: u32,
     /// Opens `/v3/admin`; nothing does without it.
@@ -109,6 +113,7 @@ impl App {
             webhooks: parts.webhooks,
             models: parts.models,
             scripted: parts.scripted,
+            local_sources: parts.local_sources,
             keys: auth::KeyCache::default(),
             rates: rate::Rates::new(parts.requests_per_second),
             organization_rates: rate::Rates::new(
@@ -150,7 +155,16 @@ impl App {
 
 /// The routes and their description, which cannot exist without each other.
 fn routes_and_document() -> OpenApiRouter<App> {
-    let v3 = OpenApiRouter::new()
+    let v3 = of_agents().merge(of_sessions()).merge(of_organization());
+    OpenApiRouter::with_openapi(openapi::header())
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .nest("/v3", v3)
+}
+
+/// What sessions are made of, and what starts them.
+fn of_agents() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::get, agents::patch, agents::delete))
         .routes(routes!(agents::revisions))
@@ -168,11 +182,17 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(credentials::set_default))
         .routes(routes!(environments::create, environments::list))
         .routes(routes!(environments::get, environments::patch, environments::delete))
+}
+
+/// Sessions with all that they have.
+fn of_sessions() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(sessions::create::create, sessions::list::list))
         .routes(routes!(sessions::get, sessions::patch, sessions::whole::delete))
         .routes(routes!(sessions::whole::export))
         .routes(routes!(sessions::whole::import))
         .routes(routes!(sessions::usage))
+        .routes(routes!(sources::list))
         .routes(routes!(sessions::steer::steer, events::messages))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
@@ -199,6 +219,11 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(deliveries::list))
         .routes(routes!(deliveries::get))
         .routes(routes!(deliveries::redeliver))
+}
+
+/// Who may call, what is used, who is told.
+fn of_organization() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::get, keys::revoke))
         .routes(routes!(keys::rotate))
@@ -220,11 +245,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .routes(routes!(webhooks::test))
         .routes(routes!(webhooks::deliveries))
         .routes(routes!(webhooks::delivery))
-        .routes(routes!(webhooks::redeliver));
-    OpenApiRouter::with_openapi(openapi::header())
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .nest("/v3", v3)
+        .routes(routes!(webhooks::redeliver))
 }
 
 fn cors() -> CorsLayer {

@@ -12,6 +12,7 @@ use super::{
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
+    sources,
     write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
@@ -102,6 +103,7 @@ pub async fn patch(
     Path((agent, schedule)): Path<(String, String)>,
     Body { value: change, .. }: Body<PatchSchedule>,
 ) -> Result<Response, ApiError> {
+    sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let schedule = tx.lock_schedule(path::id(&agent)?, path::id(&schedule)?).await?;
     let schedule = changed(schedule, change, tx.now().await?)?;
@@ -182,6 +184,7 @@ async fn drawn_up(
     now: Timestamp,
 ) -> Result<Schedule, ApiError> {
     let next = cadence.next_after(now).ok_or_else(|| refused(&NoCadence::Never))?;
+    sources::check_choice(app, wanted.environment.as_ref())?;
     let makes = [
         (wanted.title.is_some(), "title"),
         (wanted.metadata.is_some(), "metadata"),

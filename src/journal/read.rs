@@ -3,7 +3,10 @@
 use super::{Error, Journal};
 use crate::{
     base::limit::HISTORY_PAGE_ROWS,
-    domain::{Entry, Event, Level, SessionId, TenantId},
+    domain::{
+        Entry, Event, Level, SessionId, TenantId,
+        source::{PinnedSource, Progress, standings},
+    },
     store::event::Range,
 };
 
@@ -24,6 +27,33 @@ impl Journal {
             log.extend(page);
             if is_last {
                 return Ok(log);
+            }
+        }
+    }
+
+    /// How far the sources of a session are.
+    pub async fn sources(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        sources: &[PinnedSource],
+    ) -> Result<Progress, Error> {
+        let mut told = self.of_kind(tenant, session, "source.*").await?;
+        told.extend(self.of_kind(tenant, session, "sandbox.files_lost").await?);
+        told.sort_by_key(|event| event.seq);
+        Ok(standings(sources, &told))
+    }
+
+    async fn of_kind(&self, tenant: TenantId, session: SessionId, kind: &str) -> Result<Vec<Event>, Error> {
+        let (mut log, mut after) = (Vec::new(), 0);
+        loop {
+            let (level, kind) = (Level::Internal, Some(kind.to_owned()));
+            let range = Range { after, level, kind, turn: None, limit: HISTORY_PAGE_ROWS };
+            let entries = self.store.read_events(tenant, session, &range).await?;
+            let Some(last) = entries.last() else { return Ok(log) };
+            after = last.seq;
+            for entry in &entries {
+                log.push(self.whole(entry).await?);
             }
         }
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     base::{SecretString, limit},
-    domain::conversation::ModelRequest,
+    domain::{conversation::ModelRequest, source},
 };
 
 /// A model's name with its provider, as in `anthropic/claude-sonnet-4-5`.
@@ -145,6 +145,10 @@ impl Providers {
     /// Refuses a name that no model can have: what a provider offers is its own to
     /// say, which scripts there are is ours.
     pub fn check(name: &ModelName) -> Result<(), NoModel> {
+        if name.provider == source::PROVIDER {
+            let reason = "git is no provider of models: its credentials open repositories";
+            return Err(NoModel::BadName(reason.to_owned()));
+        }
         if Self::needs_credential(&name.provider) || scripted::NAMES.contains(&name.model.as_str()) {
             return Ok(());
         }

@@ -10,6 +10,7 @@
 mod address;
 mod client;
 mod dial;
+mod local;
 mod resolve;
 mod tls;
 mod url;
@@ -18,6 +19,7 @@ pub use self::{
     address::is_public,
     client::{Client, refusal},
     dial::{Dialer, Way},
+    local::{LocalDirectories, NotLocal},
     resolve::{Resolver, SystemResolver},
     tls::install_tls,
     url::{Refused, parse},

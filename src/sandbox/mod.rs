@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use crate::domain::{SandboxId, SessionId, TenantId};
 
 pub use door::Door;
+pub use sojourn_init::protocol::{CERTIFICATES, PROXY_PORT};
 
 /// A provider of boxes.
 ///

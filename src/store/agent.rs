@@ -11,7 +11,7 @@ use crate::{
     base::{Id, Timestamp},
     domain::{
         AgentId, CredentialId, RevisionId, TenantId, conversation::ModelOptions, session::Limits,
-        spend::SpendCaps,
+        source::Repository, spend::SpendCaps,
     },
 };
 
@@ -25,6 +25,8 @@ pub struct Agent {
     /// No turn of an agent starts that is not.
     pub enabled: bool,
     pub spend_caps: SpendCaps,
+    /// What is cloned for its sessions.
+    pub sources: Vec<Repository>,
     pub revision: Revision,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -69,6 +71,7 @@ struct AgentRow {
     limits: String,
     enabled: bool,
     spend_caps: String,
+    sources: String,
     agent_created_at: Timestamp,
     agent_updated_at: Timestamp,
     #[sqlx(flatten)]
@@ -101,6 +104,7 @@ impl AgentRow {
             limits: from_json(&self.limits)?,
             enabled: self.enabled,
             spend_caps: from_json(&self.spend_caps)?,
+            sources: from_json(&self.sources)?,
             revision: self.revision.revision()?,
             created_at: self.agent_created_at,
             updated_at: self.agent_updated_at,
@@ -111,8 +115,8 @@ impl AgentRow {
 macro_rules! agents {
     ($rest:literal) => {
         concat!(
-            "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.enabled, a.spend_caps::text, a.created_at as agent_created_at,
-                    a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
+            "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.enabled, a.spend_caps::text, a.sources::text,
+                    a.created_at as agent_created_at, a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
                     r.model_options::text, r.runtime, r.tools, r.digest, r.created_at
              from agent a
              join revision r on r.tenant_id = a.tenant_id and r.revision_id = a.active_revision_id
@@ -190,8 +194,8 @@ impl Tx {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "insert into agent (tenant_id, agent_id, name, active_revision_id, credential_id, limits, created_at,
-                                updated_at, enabled, spend_caps)
-             values ($1, $2, $3, $4, $5, $6::json, $7, $7, $8, $9::json)",
+                                updated_at, enabled, spend_caps, sources)
+             values ($1, $2, $3, $4, $5, $6::json, $7, $7, $8, $9::json, $10::json)",
         )
         .bind(tenant)
         .bind(agent.id.uuid())
@@ -202,6 +206,7 @@ impl Tx {
         .bind(agent.created_at)
         .bind(agent.enabled)
         .bind(json(&agent.spend_caps))
+        .bind(json(&agent.sources))
         .execute(self.connection())
         .await?;
         self.insert_revision(&agent.revision).await
@@ -237,7 +242,7 @@ impl Tx {
         let done = sqlx::query(
             "update agent
              set active_revision_id = $3, credential_id = $4, limits = $5::json, updated_at = $6, enabled = $7,
-                 spend_caps = $8::json
+                 spend_caps = $8::json, sources = $9::json
              where tenant_id = $1 and agent_id = $2 and deleted_at is null",
         )
         .bind(tenant)
@@ -248,6 +253,7 @@ impl Tx {
         .bind(agent.updated_at)
         .bind(agent.enabled)
         .bind(json(&agent.spend_caps))
+        .bind(json(&agent.sources))
         .execute(self.connection())
         .await?;
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }

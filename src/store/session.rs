@@ -33,6 +33,7 @@ struct Row {
     metadata: String,
     limits: String,
     environment: Option<String>,
+    sources: Option<String>,
     source: String,
     status: String,
     head: i64,
@@ -57,7 +58,7 @@ struct Row {
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, title, key, client_id,
+            "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, sources::text, title, key, client_id,
                     metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id,
                     queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
                     cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
@@ -113,6 +114,7 @@ impl Row {
                 credential_id: self.credential_id.map(Id::from_uuid),
                 agent_snapshot: self.agent_snapshot.as_deref().map(from_json).transpose()?,
                 environment: self.environment.as_deref().map(from_json).transpose()?,
+                sources: self.sources.as_deref().map(from_json).transpose()?.unwrap_or_default(),
                 title: self.title,
                 key: self.key,
                 client_id: self.client_id,
@@ -243,10 +245,10 @@ impl Tx {
             "insert into session (
                 tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
                 limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
-                environment, actor
+                environment, actor, sources
              )
              values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
-                     $19::json, $20::json)",
+                     $19::json, $20::json, $21::json)",
         )
         .bind(tenant)
         .bind(session.id.uuid())
@@ -268,6 +270,7 @@ impl Tx {
         .bind(session.updated_at)
         .bind(created.environment.as_ref().map(json))
         .bind(json(&session.actor))
+        .bind((!created.sources.is_empty()).then(|| json(&created.sources)))
         .execute(self.connection())
         .await?;
         if let Some(turn) = &session.queued {

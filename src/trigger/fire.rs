@@ -48,7 +48,8 @@ pub async fn fire(
         Some(session) => unit.execute(session, Command::Steer(input), stamp).await.map_err(unknown)?,
         None => {
             let recipe = schedule.recipe.clone().unwrap_or_default();
-            let opening = Opening { agent: schedule.agent, recipe, input, source, scripted };
+            let sources = Vec::new();
+            let opening = Opening { agent: schedule.agent, recipe, sources, input, source, scripted };
             open(unit, opening, stamp).await?
         }
     };

@@ -7,8 +7,10 @@
 
 mod fire;
 mod open;
+mod source;
 mod timekeeper;
 
 pub use fire::{Fired, fire};
 pub use open::{Choice, Opening, Refused, check_model, environment, open, pin};
+pub use source::{pin_sources, sources};
 pub use timekeeper::Timekeeper;

@@ -2,6 +2,7 @@
 //!
 //! Everything that can be refused is refused before anything is written.
 
+use super::source::pin_sources;
 use crate::{
     base::{Origin, seal::sha256, text::hex},
     domain::{
@@ -10,6 +11,7 @@ use crate::{
         environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
         schedule::Recipe,
         session::{AgentSnapshot, Created, Source},
+        source::Repository,
     },
     journal::{self, Executed, Unit},
     model::{ModelName, NoModel, Providers},
@@ -33,6 +35,9 @@ pub enum Refused {
     NoCredential(String),
     #[error("there is no such environment")]
     UnknownEnvironment,
+    /// A repository cannot be cloned as it is named.
+    #[error("{0}")]
+    Source(String),
     /// The session that was to be woken is not there.
     #[error("there is no such session")]
     UnknownSession,
@@ -48,6 +53,7 @@ impl Refused {
             Self::Model(_) => Some("model_unknown"),
             Self::NoCredential(_) => Some("no_credential"),
             Self::UnknownEnvironment => Some("unknown_environment"),
+            Self::Source(_) => Some("source_refused"),
             Self::UnknownSession => Some("unknown_session"),
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
@@ -80,6 +86,8 @@ pub struct Choice {
 pub struct Opening {
     pub agent: AgentId,
     pub recipe: Recipe,
+    /// What the trigger brings.
+    pub sources: Vec<Repository>,
     pub input: Input,
     pub source: Source,
     pub scripted: bool,
@@ -98,7 +106,7 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 
 /// Opens a session of an agent's active revision and gives it its first input.
 pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
-    let Opening { agent, recipe, input, source, scripted } = opening;
+    let Opening { agent, recipe, sources: brought, input, source, scripted } = opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
         store::Error::NotFound => Refused::UnknownAgent,
         error => error.into(),
@@ -108,6 +116,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         credential_id: None,
         agent_snapshot: None,
         environment: None,
+        sources: Vec::new(),
         title: recipe.title,
         key: None,
         client_id: None,
@@ -116,11 +125,12 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         source,
     };
     created.limits = agent.limits.overridden_by(recipe.limits);
-    let revision = agent.revision.clone();
+    let (revision, own) = (agent.revision.clone(), agent.sources.clone());
     pin(unit, &mut created, Choice { agent, revision, model: None, scripted }).await?;
     if let Some(choice) = recipe.environment {
         created.environment = Some(environment(unit, choice, &stamp.origin).await?);
     }
+    pin_sources(unit, &mut created, &[&own, &brought]).await?;
     let new = NewSession { created, input: Some(input) };
     let prepared = unit.prepare(stamp.origin.id(), new, stamp).await?;
     Ok(unit.create(prepared).await?)

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::{countable, limits::LimitsInput};
+use super::{countable, limits::LimitsInput, source::sound_sources};
 use crate::{
     base::{
         json,
@@ -15,7 +15,8 @@ use crate::{
         },
     },
     domain::{
-        AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits, spend::SpendCaps,
+        AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits, source::Repository,
+        spend::SpendCaps,
     },
 };
 
@@ -59,6 +60,11 @@ pub struct CreateAgent {
     /// Names of the tools it may use; absent for all.
     #[garde(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX))))]
     pub tools: Option<Vec<String>>,
+    /// Repositories that are cloned for its sessions, in front of those of the environment
+    /// that have the same names.
+    #[garde(custom(sound_sources))]
+    #[serde(default, deserialize_with = "json::objects")]
+    pub sources: Vec<Repository>,
 }
 
 /// What to change of an agent; absent fields stay.
@@ -92,6 +98,10 @@ pub struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
     pub tools: Option<Option<Vec<String>>>,
+    /// Replaces all of them.
+    #[garde(inner(custom(sound_sources)))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub sources: Option<Vec<Repository>>,
 }
 
 /// Refuses options that every call would be refused for.
@@ -131,6 +141,8 @@ pub struct AgentView {
     pub limits: Limits,
     pub enabled: bool,
     pub spend_caps: SpendCaps,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Repository>,
     #[schema(required)]
     pub tools: Option<Vec<String>>,
     #[serde(with = "time::serde::rfc3339")]

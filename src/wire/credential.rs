@@ -14,7 +14,8 @@ use crate::{
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateCredential {
-    /// `anthropic` (default), `openai`, or any name together with a `base_url`.
+    /// `anthropic` (default), `openai`, or any name together with a `base_url`; `git` for
+    /// repositories.
     #[garde(length(bytes, min = 1, max = WORD_BYTES_MAX), custom(provider_name))]
     #[serde(default = "anthropic")]
     pub provider: String,
@@ -26,7 +27,8 @@ pub struct CreateCredential {
     #[garde(skip)]
     #[serde(default)]
     pub is_default: bool,
-    /// Another endpoint that speaks the provider's protocol.
+    /// Another endpoint that speaks the provider's protocol. Of `git`: the host, or the part
+    /// of it, whose repositories the key opens, as in `https://github.com/acme`.
     #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub base_url: Option<String>,
 }

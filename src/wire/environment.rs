@@ -1,8 +1,7 @@
 //! Environments on the wire: values of secrets go in and never come out.
 
 use garde::Validate;
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -42,7 +41,7 @@ pub struct PatchEnvironment {
     pub config: Option<Environment>,
     /// Replaces all of them; one without `value` keeps the value it has.
     #[garde(inner(length(max = SECRETS_MAX)))]
-    #[serde(default, deserialize_with = "objects_or_null")]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
     pub secrets: Option<Vec<SecretInput>>,
 }
 
@@ -98,10 +97,4 @@ pub(super) fn sound_choice(choice: &Option<EnvironmentChoice>, context: &()) -> 
             Err(garde::Error::new("must be the id or name of an environment"))
         }
     }
-}
-
-fn objects_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<SecretInput>>, D::Error> {
-    let values = Option::<Vec<serde_json::Map<String, Value>>>::deserialize(deserializer)?;
-    let secret = |map| serde_json::from_value(Value::Object(map)).map_err(D::Error::custom);
-    values.map(|values| values.into_iter().map(secret).collect()).transpose()
 }

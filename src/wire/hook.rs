@@ -15,7 +15,7 @@ use crate::{
     domain::{
         AgentId, HookId, SessionId,
         environment::EnvironmentChoice,
-        hook::{Authors, Ignored, Kind, React},
+        hook::{Authors, Checkout, Ignored, Kind, React},
         session::Limits,
     },
 };
@@ -39,11 +39,17 @@ pub struct CreateHook {
     pub mention: Option<String>,
     /// GitHub only: events that start a session, with the actions that count.
     #[garde(inner(length(max = 16)))]
-    #[serde(default, deserialize_with = "reacts")]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
     pub react: Option<Vec<React>>,
     /// GitHub only: whose words start a session; `members` when absent.
     #[garde(skip)]
     pub authors: Option<Authors>,
+    /// GitHub only: how the repository is cloned for the session. When absent it is cloned
+    /// whole, with null not at all.
+    #[garde(skip)]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<Checkout>)]
+    pub source: Option<Option<Checkout>>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
     /// Of its sessions; those from GitHub have `github` beside it.
@@ -72,10 +78,15 @@ pub struct PatchHook {
     pub mention: Option<Option<String>>,
     /// Replaces the whole list.
     #[garde(inner(length(max = 16)))]
-    #[serde(default, deserialize_with = "reacts")]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
     pub react: Option<Vec<React>>,
     #[garde(skip)]
     pub authors: Option<Authors>,
+    /// Replaces the whole of it; null for no clone.
+    #[garde(skip)]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<Checkout>)]
+    pub source: Option<Option<Checkout>>,
     /// Null removes it.
     #[garde(inner(inner(length(bytes, max = NAME_BYTES_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
@@ -111,6 +122,8 @@ pub struct HookView {
     pub react: Option<Vec<React>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authors: Option<Authors>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Checkout>,
     #[schema(required)]
     pub title: Option<String>,
     pub metadata: Map<String, Value>,
@@ -140,13 +153,4 @@ pub struct HookAnswer {
     /// Why it started none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<Ignored>,
-}
-
-/// Each of them an object.
-fn reacts<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<React>>, D::Error> {
-    use serde::de::Error;
-
-    let items = Option::<Vec<Map<String, Value>>>::deserialize(deserializer)?;
-    let react = |map| serde_json::from_value(Value::Object(map)).map_err(D::Error::custom);
-    items.map(|items| items.into_iter().map(react).collect()).transpose()
 }

@@ -23,6 +23,7 @@ pub mod price;
 pub mod sandbox;
 pub mod schedule;
 pub mod session;
+pub mod source;
 pub mod turn;
 pub mod webhook;
 

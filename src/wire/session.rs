@@ -11,6 +11,7 @@ use super::{
     limits::LimitsInput,
     sandbox::SandboxView,
     small_object,
+    source::{SourceView, sound_sources},
     webhook::{CreateDestination, DestinationView},
 };
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
         session::{AgentSnapshot, Limits, Source, Stopped},
+        source::{PinnedSource, Repository},
         turn::LastTurn,
     },
 };
@@ -72,6 +74,11 @@ pub struct CreateSession {
     /// an object. Without one it reaches nothing.
     #[garde(custom(sound_choice))]
     pub environment: Option<EnvironmentChoice>,
+    /// Repositories that are cloned into its sandbox, in front of those of the environment
+    /// and the agent that have the same names.
+    #[garde(custom(sound_sources))]
+    #[serde(default, deserialize_with = "json::objects")]
+    pub sources: Vec<Repository>,
 }
 
 /// Text, or an object that carries it as `text` beside whatever else is of use.
@@ -194,6 +201,9 @@ pub struct SessionView {
     pub agent_snapshot: Option<AgentSnapshot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentSnapshot>,
+    /// The repositories that are cloned into its sandbox, pinned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<PinnedSource>,
     #[schema(required)]
     pub last_turn: Option<LastTurn>,
     /// Null until a command needs one, and once the session is archived.
@@ -244,6 +254,7 @@ impl From<Session> for SessionView {
             credential_id: created.credential_id,
             agent_snapshot: created.agent_snapshot,
             environment: created.environment,
+            sources: created.sources,
             last_turn,
             sandbox: None,
             usage: session.usage,
@@ -322,6 +333,9 @@ pub struct CreatedSession {
     /// The destinations that were made with it; their secrets are shown once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationView>,
+    /// What will be cloned for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceView>,
 }
 
 /// What a message became.

@@ -14,12 +14,13 @@ use super::{
     Worker, hook,
     keeper::{Keeper, Met},
     outlet::Outlet,
+    source,
     surroundings::Wish,
 };
 use crate::{
     base::backoff::Backoff,
     domain::SandboxId,
-    harness::{ToolFault, history},
+    harness::{ToolFault, Unready, history},
     journal::Writer,
     sandbox::{Fault, Sandbox},
     tool,
@@ -29,10 +30,10 @@ use crate::{
 pub(super) struct Hands {
     pub(super) keeper: Keeper,
     pub(super) writer: Writer,
-    outlet: Arc<Outlet>,
+    pub(super) outlet: Arc<Outlet>,
     /// The box whose way out is open.
     opened: std::sync::Mutex<Option<SandboxId>>,
-    /// The box whose hook has run.
+    /// The box whose hooks have run and that has the session's sources.
     prepared: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<Met>>,
     /// Calls that are under way.
@@ -158,7 +159,7 @@ impl Hands {
     /// Makes a box fit for this turn's commands.
     async fn prepare(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> Result<tool::Hands, ToolFault> {
         self.open_way_out(&*sandbox, id).await?;
-        self.run_hook(&*sandbox, id).await?;
+        self.make_ready(&*sandbox, id).await?;
         Ok(self.hands(sandbox, id))
     }
 
@@ -178,20 +179,24 @@ impl Hands {
         Ok(())
     }
 
-    /// Runs the environment's hook, once in each box: the box remembers the command, so
-    /// whoever asks again, now or after a takeover, gets the outcome of the first.
-    async fn run_hook(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
-        let Some(script) = &self.keeper.wish.post_start else { return Ok(()) };
+    /// Runs the environment's hook, once in each box, and brings what the session's sources
+    /// name. The box remembers the hook's command, so whoever asks again, now or after a
+    /// takeover, gets the outcome of the first; what becomes of sources is in the log.
+    async fn make_ready(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
         let prepared = || self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         if *prepared() == Some(id) {
             return Ok(());
         }
-        match hook::run(sandbox, self.keeper.grip(id), script).await {
-            Ok(None) => *prepared() = Some(id),
-            Ok(Some(failure)) => return Err(ToolFault::Hook(failure)),
-            Err(Fault::Stale) => return Err(ToolFault::Stale),
-            Err(fault) => return Err(ToolFault::Unavailable(fault.to_string())),
+        if let Some(script) = &self.keeper.wish.post_start {
+            match hook::run(sandbox, self.keeper.grip(id), "post_start", script).await {
+                Ok(None) => {}
+                Ok(Some(failure)) => return Err(ToolFault::Unready(Unready::Hook, failure)),
+                Err(Fault::Stale) => return Err(ToolFault::Stale),
+                Err(fault) => return Err(ToolFault::Unavailable(fault.to_string())),
+            }
         }
+        source::bring(self, sandbox, id).await?;
+        *prepared() = Some(id);
         Ok(())
     }
 

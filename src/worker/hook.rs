@@ -1,6 +1,6 @@
-//! The script that makes a box ready before its first command.
+//! The scripts that make a box ready before its first command.
 //!
-//! Called by `hands` when a turn first uses a box. It is a command like any other: it
+//! Called by `hands` when a turn first uses a box, and by `source` after the clones. It is a command like any other: it
 //! outlives its worker, and its id is known to the box, so it runs once in each.
 
 use crate::{
@@ -11,12 +11,17 @@ use crate::{
     sandbox::{Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, Sandbox},
 };
 
-const ID: &str = "hook-post_start";
-
-/// Runs it, or waits for the one that runs. Returns why it failed, if it did.
-pub(super) async fn run(sandbox: &dyn Sandbox, grip: Grip, script: &str) -> Result<Option<String>, Fault> {
+/// Runs the hook of that name, or waits for the one that runs. Returns why it failed, if
+/// it did.
+pub(super) async fn run(
+    sandbox: &dyn Sandbox,
+    grip: Grip,
+    name: &str,
+    script: &str,
+) -> Result<Option<String>, Fault> {
+    let id = format!("hook-{name}");
     let exec = Exec {
-        id: ID.to_owned(),
+        id: id.clone(),
         argv: ["bash", "-c", script].map(str::to_owned).to_vec(),
         cwd: String::new(),
         env: Vec::new(),
@@ -24,7 +29,7 @@ pub(super) async fn run(sandbox: &dyn Sandbox, grip: Grip, script: &str) -> Resu
         output_bytes_max: HOOK_OUTPUT_BYTES_MAX,
     };
     sandbox.start(grip, &exec).await?;
-    let exit = sandbox.wait(grip, ID).await?;
+    let exit = sandbox.wait(grip, &id).await?;
     if exit.code == 0 && exit.cause == Cause::Exited {
         return Ok(None);
     }
@@ -36,10 +41,10 @@ pub(super) async fn run(sandbox: &dyn Sandbox, grip: Grip, script: &str) -> Resu
         let kept = bytes.min(HOOK_OUTPUT_BYTES_MAX);
         let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);
         let range = OutputRange { stream, offset, bytes_max: EXEC_SUMMARY_BYTES_MAX };
-        let end = sandbox.output(grip, ID, range).await.unwrap_or_default();
+        let end = sandbox.output(grip, &id, range).await.unwrap_or_default();
         said.push_str(&text::printable(&end));
     }
-    Ok(Some(format!("post_start {}: {}", ended(&exit), text::truncate(said.trim(), EXEC_SUMMARY_BYTES_MAX))))
+    Ok(Some(format!("{name} {}: {}", ended(&exit), text::truncate(said.trim(), EXEC_SUMMARY_BYTES_MAX))))
 }
 
 fn ended(exit: &Exit) -> String {

@@ -269,7 +269,9 @@ impl Keeper {
                 }
                 None
             }
-            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Hook(_))) => return Err(fault),
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => {
+                return Err(fault);
+            }
         };
         self.put_away(sandbox, from, ROTATED, checkpoint).await?;
         match self.make(sandbox).await {
@@ -285,7 +287,7 @@ impl Keeper {
                 self.say(vec![body]).await?;
                 Err(ToolFault::Unavailable(reason))
             }
-            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Hook(_))) => Err(fault),
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => Err(fault),
         }
     }
 

@@ -18,6 +18,7 @@ mod reap;
 mod rest;
 mod revisit;
 mod slot;
+mod source;
 mod spend;
 mod surroundings;
 mod sweep;
@@ -42,6 +43,7 @@ use crate::{
     blob::Blobs,
     journal::Journal,
     model::Providers,
+    net::LocalDirectories,
     queue::{Lease, Queue},
     sandbox::Sandbox,
     store::{Store, hint::Hints},
@@ -61,6 +63,8 @@ pub struct Worker {
     pub catalogue: Catalogue,
     /// How boxes reach the world.
     pub network: Network,
+    /// Directories of which repositories may be cloned.
+    pub local_sources: LocalDirectories,
     /// Where checkpoints are kept.
     pub blobs: Blobs,
     /// When boxes rest.

@@ -31,7 +31,7 @@ use crate::{
         operation::{Answer, Failure, Request},
         price::{BoxSize, Tariff},
     },
-    harness::ToolFault,
+    harness::{ToolFault, Unready},
     journal::{Halted, Writer},
     queue::{Lease, State},
     sandbox::{self, Exec, Exit, Fault, OutputRange, OutputStream},
@@ -229,7 +229,7 @@ impl Operator<'_> {
                 Ok(hands) => hands,
                 Err(ToolFault::Stale) => return Err(Stopped::Stale),
                 Err(ToolFault::Away(reason)) => return Err(Stopped::Away(reason)),
-                Err(fault @ (ToolFault::Unavailable(_) | ToolFault::Hook(_))) => {
+                Err(fault @ (ToolFault::Unavailable(_) | ToolFault::Unready(..))) => {
                     self.say_over(open, None).await?;
                     return Ok(Err(without_box(fault)));
                 }
@@ -413,7 +413,7 @@ impl Operator<'_> {
 fn stopped(fault: ToolFault) -> Stopped {
     match fault {
         ToolFault::Stale => Stopped::Stale,
-        ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Hook(reason) => {
+        ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Unready(_, reason) => {
             Stopped::Away(reason)
         }
     }
@@ -421,7 +421,9 @@ fn stopped(fault: ToolFault) -> Stopped {
 
 fn without_box(fault: ToolFault) -> (Failure, String) {
     match fault {
-        ToolFault::Hook(reason) => (Failure::LifecycleHookFailed, reason),
+        ToolFault::Unready(Unready::Hook, reason) => (Failure::LifecycleHookFailed, reason),
+        ToolFault::Unready(Unready::RepoAccess, reason) => (Failure::MissingRepoAccess, reason),
+        ToolFault::Unready(Unready::Source, reason) => (Failure::SourceFailed, reason),
         ToolFault::Unavailable(reason) | ToolFault::Away(reason) => (Failure::SandboxUnavailable, reason),
         ToolFault::Stale => (Failure::SandboxUnavailable, "another worker has it".to_owned()),
     }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     base::Origin,
     domain::{Actor, Body, event::Draft},
-    egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
+    egress::{Authority, Decision, Grant, Granted, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
     journal::Writer,
     net::Dialer,
     sandbox::{Door, Fault, Grip, Sandbox},
@@ -82,6 +82,11 @@ impl Outlet {
             }
         }
         std::future::pending().await
+    }
+
+    /// Lets a clone through, until the answer is dropped.
+    pub(super) fn allow(&self, grant: Grant) -> Granted {
+        self.proxy.allow(grant)
     }
 
     /// Decisions that were counted and not written yet.

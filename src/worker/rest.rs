@@ -57,7 +57,7 @@ impl Worker {
             Ok(Next::Nothing) => lease.finish().await.map(|()| "no box is left"),
             Ok(Next::Again(delay)) => lease.release(delay).await.map(|()| "the box rests"),
             Err(ToolFault::Stale) => Ok("the lease was lost"),
-            Err(ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Hook(reason)) => {
+            Err(ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Unready(_, reason)) => {
                 tracing::warn!(session.id = %session, reason, "a box could not be looked after; trying again");
                 lease.release(self.rest.retry()).await.map(|()| "the box could not be looked after")
             }
@@ -265,7 +265,7 @@ impl Keeper {
                 tracing::warn!(session.id = %self.fence.session, reason, "the files of a box could not be saved");
                 Ok(None)
             }
-            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Hook(_))) => Err(fault),
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => Err(fault),
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::{
     domain::{
         Session, Status, TenantId, TurnId,
         price::{BoxSize, Tariff},
+        source::told,
     },
     harness::{self, Halt, Model, Signals},
     journal::Writer,
@@ -348,7 +349,7 @@ async fn prepare(
         objects: name.provider == "scripted",
         model,
         model_name: name.model,
-        prompt: revision.prompt,
+        prompt: revision.prompt + &told(&session.created.sources),
         options: snapshot.model_options.clone(),
         tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
         size: BoxSize { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes },

@@ -8,6 +8,7 @@ use crate::{
         Session, TenantId,
         environment::{EnvironmentSnapshot, Life},
         network::HostPattern,
+        source::PinnedSource,
     },
     egress::{Policy, Secret, Secrets},
     sandbox::BoxLimits,
@@ -27,13 +28,17 @@ pub(super) struct Wish {
     pub env: Vec<(String, String)>,
     /// What makes the box ready.
     pub post_start: Option<String>,
+    /// What is cloned into it, and what is run after that.
+    pub sources: Vec<PinnedSource>,
+    pub post_clone: Option<String>,
     /// How long it lives; for ever when `None`.
     pub life: Option<Life>,
 }
 
 impl Wish {
     pub(super) fn of(session: &Session) -> Self {
-        session.created.environment.as_ref().map(wish).unwrap_or_default()
+        let wish = session.created.environment.as_ref().map(wish).unwrap_or_default();
+        Self { sources: session.created.sources.clone(), ..wish }
     }
 }
 
@@ -43,7 +48,8 @@ pub(super) async fn read(
     tenant: TenantId,
     session: &Session,
 ) -> Result<Result<(Wish, Allowed), (&'static str, String)>, store::Error> {
-    let Some(snapshot) = &session.created.environment else { return Ok(Ok(Default::default())) };
+    let wish = Wish::of(session);
+    let Some(snapshot) = &session.created.environment else { return Ok(Ok((wish, Allowed::default()))) };
     let secrets = match secrets(store, tenant, snapshot).await {
         Ok(secrets) => secrets,
         Err(store::Error::NotFound) => {
@@ -54,7 +60,7 @@ pub(super) async fn read(
     };
     let policy = Policy::new(&snapshot.config.network)
         .map_err(|bad| store::Error::Corrupt(format!("a stored network policy: {bad}")))?;
-    Ok(Ok((wish(snapshot), Allowed { policy, secrets })))
+    Ok(Ok((wish, Allowed { policy, secrets })))
 }
 
 fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
@@ -71,6 +77,8 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
         },
         env: env.chain(placeholders).collect(),
         post_start: snapshot.config.hooks.post_start.clone(),
+        post_clone: snapshot.config.hooks.post_clone.clone(),
+        sources: Vec::new(),
         life: snapshot.config.life(),
     }
 }

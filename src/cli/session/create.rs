@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::agent::Limits;
+use crate::cli::{agent::Limits, source};
 
 /// Fields of a session.
 #[derive(Debug, Args)]
@@ -32,6 +32,9 @@ pub struct Fields {
     /// Id or name of the environment that its sandbox is made of
     #[arg(long)]
     environment: Option<String>,
+    /// A repository to clone into its sandbox; may be named more than once
+    #[arg(long = "source", value_name = "URL[#REF]", value_parser = source::parse)]
+    sources: Vec<Value>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -54,6 +57,9 @@ impl Fields {
         }
         if let Some(file) = self.input_json {
             body["input"] = object(&file)?;
+        }
+        if !self.sources.is_empty() {
+            body["sources"] = self.sources.into();
         }
         self.limits.write(&mut body);
         Ok(body)

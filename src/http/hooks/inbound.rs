@@ -24,6 +24,7 @@ use crate::{
         github::{Event, Happening},
         hook::{Filter, Ignored, Kind},
         session::Source,
+        source::Repository,
     },
     http::{
         App,
@@ -49,6 +50,8 @@ struct Wish {
     display: Option<String>,
     /// Beside the hook's own metadata.
     facts: Option<Value>,
+    /// The repository that it is about.
+    sources: Vec<Repository>,
 }
 
 /// Send a message to a hook: it starts a session of the hook's agent.
@@ -102,6 +105,7 @@ pub async fn receive(
             let opening = Opening {
                 agent: hook.agent,
                 recipe,
+                sources: wish.sources,
                 input: wish.input,
                 source: wish.source,
                 scripted: app.0.scripted,
@@ -170,7 +174,7 @@ fn generic(body: &[u8]) -> Result<Result<Wish, Ignored>, ApiError> {
         return Err(ApiError::invalid("text", "`text` must be a string"));
     }
     let input = Input::of(Value::Object(input));
-    Ok(Ok(Wish { input, source: Source::Hook, display: None, facts: None }))
+    Ok(Ok(Wish { input, source: Source::Hook, display: None, facts: None, sources: Vec::new() }))
 }
 
 fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Wish, Ignored>, ApiError> {
@@ -186,7 +190,8 @@ fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Wish, Ig
         let (text, facts) = (happening.text(), happening.facts());
         let object = json!({ "text": text, "github": facts });
         let input = Input { text, object: Some(object), ..Input::default() };
-        Wish { input, source, display: Some(happening.sender), facts: Some(facts) }
+        let sources = filter.source.iter().map(|checkout| checkout.source(&happening)).collect();
+        Wish { input, source, display: Some(happening.sender), facts: Some(facts), sources }
     }))
 }
 

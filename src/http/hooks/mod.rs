@@ -12,19 +12,22 @@ use super::{
     error::ApiError,
     openapi::Errors,
     path::{self, Path},
+    sources,
     write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::limit::{HOOK_SECRET_BYTES_MIN, HOOKS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{
         AgentId, HookId,
-        hook::{Filter, Kind},
+        github::Happening,
+        hook::{Checkout, Filter, Kind},
         schedule::Recipe,
         session::Limits,
+        source,
     },
     journal::Unit,
     store::{
-        Tx,
+        self, Tx,
         hook::{Hook, context},
     },
     trigger,
@@ -52,8 +55,10 @@ pub async fn create(
         mention: wanted.mention.clone(),
         react: wanted.react.clone().unwrap_or_default(),
         authors: wanted.authors.unwrap_or_default(),
+        source: wanted.source.clone().unwrap_or_else(|| Some(Checkout::default())),
     };
-    let named = [wanted.mention.is_some(), wanted.react.is_some(), wanted.authors.is_some()];
+    let named =
+        [wanted.mention.is_some(), wanted.react.is_some(), wanted.authors.is_some(), wanted.source.is_some()];
     let filter = checked(wanted.kind, filter, named)?;
     let brought = wanted.secret.as_deref().map(parsed).transpose()?;
     once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
@@ -64,6 +69,8 @@ pub async fn create(
             return Err(ApiError::conflict("too_many_hooks", message));
         }
         let origin = app.0.journal.origin();
+        check_source(unit.tx(), filter.as_ref()).await?;
+        sources::check_choice(&app, wanted.environment.as_ref())?;
         if let Some(choice) = wanted.environment.clone() {
             trigger::environment(unit, choice, origin).await?;
         }
@@ -134,14 +141,18 @@ pub async fn patch(
     Path((agent, hook)): Path<(String, String)>,
     Body { value: change, .. }: Body<PatchHook>,
 ) -> Result<Response, ApiError> {
+    sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let mut hook = tx.lock_hook(path::id(&agent)?, path::id(&hook)?).await?;
-    let named = [change.mention.is_some(), change.react.is_some(), change.authors.is_some()];
+    let named =
+        [change.mention.is_some(), change.react.is_some(), change.authors.is_some(), change.source.is_some()];
     let mut filter = hook.filter.take().unwrap_or_default();
     filter.mention = change.mention.unwrap_or(filter.mention);
     filter.react = change.react.unwrap_or(filter.react);
     filter.authors = change.authors.unwrap_or(filter.authors);
+    filter.source = change.source.unwrap_or_else(|| filter.source.take());
     hook.filter = checked(hook.kind, filter, named)?;
+    check_source(&mut tx, hook.filter.as_ref()).await?;
     let recipe = &mut hook.recipe;
     recipe.title = change.title.unwrap_or_else(|| recipe.title.take());
     recipe.metadata = change.metadata.unwrap_or_else(|| std::mem::take(&mut recipe.metadata));
@@ -203,19 +214,37 @@ pub async fn rotate(
 }
 
 /// The filter of a hook of this kind; `named` says which fields of it the caller sent.
-fn checked(kind: Kind, filter: Filter, named: [bool; 3]) -> Result<Option<Filter>, ApiError> {
+fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter>, ApiError> {
     if kind == Kind::Github {
         return match filter.problem() {
             None => Ok(Some(filter)),
             Some((field, words)) => Err(ApiError::invalid(field, format!("`{field}` {words}"))),
         };
     }
-    let fields = ["mention", "react", "authors"].into_iter().zip(named);
+    let fields = ["mention", "react", "authors", "source"].into_iter().zip(named);
     match fields.into_iter().find(|(_, is_named)| *is_named) {
         None => Ok(None),
         Some((field, _)) => {
             Err(ApiError::invalid(field, format!("`{field}` is for hooks of the kind `github`")))
         }
+    }
+}
+
+/// Refuses a checkout that no repository could have, or with a credential that is none.
+async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiError> {
+    let Some(checkout) = filter.and_then(|filter| filter.source.as_ref()) else { return Ok(()) };
+    let some = Happening { clone_url: "https://github.com/owner/name".to_owned(), ..Happening::default() };
+    if let Err((field, words)) = checkout.source(&some).pinned() {
+        return Err(ApiError::invalid(format!("source.{field}"), format!("`{field}` {words}")));
+    }
+    let Some(id) = checkout.credential else { return Ok(()) };
+    match tx.credential(id).await {
+        Ok(credential) if credential.provider == source::PROVIDER => Ok(()),
+        Ok(_) | Err(store::Error::NotFound) => {
+            let message = "there is no such credential of the provider `git`";
+            Err(ApiError::invalid("source.credential", message))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -243,7 +272,8 @@ fn view(hook: Hook) -> HookView {
         enabled: hook.enabled,
         mention: filter.as_ref().and_then(|filter| filter.mention.clone()),
         react: filter.as_ref().map(|filter| filter.react.clone()),
-        authors: filter.map(|filter| filter.authors),
+        authors: filter.as_ref().map(|filter| filter.authors),
+        source: filter.and_then(|filter| filter.source),
         title: hook.recipe.title,
         metadata: hook.recipe.metadata,
         limits: hook.recipe.limits,

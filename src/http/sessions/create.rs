@@ -9,6 +9,7 @@ use crate::{
         AgentId, Level, SessionId, Status, TenantId,
         decide::{Input, NewSession},
         session::{Created, Limits},
+        source::{PinnedSource, Standing},
     },
     http::{
         App,
@@ -17,7 +18,7 @@ use crate::{
         destinations,
         error::ApiError,
         openapi::Errors,
-        path, tokens,
+        path, sources, tokens,
         write::{Answer, Once},
     },
     journal::Unit,
@@ -29,6 +30,7 @@ use crate::{
     trigger::{self, Choice},
     wire::{
         session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},
+        source::SourceView,
         webhook::{CreateDestination, DestinationView},
     },
 };
@@ -115,12 +117,16 @@ async fn create_new(
         let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
         return Err(ApiError::invalid("destinations", message));
     }
+    sources::check_local(app, "sources", &wanted.sources)?;
+    sources::check_choice(app, wanted.environment.as_ref())?;
+    let mut of_agent = Vec::new();
     let input = wanted.input.map(Input::of);
     let mut created = Created {
         agent_id: None,
         credential_id: None,
         agent_snapshot: None,
         environment: None,
+        sources: Vec::new(),
         title: wanted.title,
         key: wanted.key,
         client_id: wanted.client_id,
@@ -133,6 +139,7 @@ async fn create_new(
             let agent = find_agent(unit, agent).await?;
             let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
             created.limits = wanted.limits.over(agent.limits);
+            of_agent.clone_from(&agent.sources);
             let choice = Choice { agent, revision, model: wanted.model, scripted: app.0.scripted };
             trigger::pin(unit, &mut created, choice).await?;
         }
@@ -144,6 +151,9 @@ async fn create_new(
     if let Some(choice) = wanted.environment {
         created.environment = Some(trigger::environment(unit, choice, app.0.journal.origin()).await?);
     }
+    trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
+    let pending = |source: &PinnedSource| SourceView::new(source.clone(), Standing::default());
+    let sources: Vec<_> = created.sources.iter().map(pending).collect();
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
     let new = unit.prepare(id, NewSession { created, input }, &stamp).await?;
@@ -157,6 +167,9 @@ async fn create_new(
     let mut body = json!({ "session": SessionView::from(executed.session) });
     if !views.is_empty() {
         body["destinations"] = serde_json::to_value(&views).expect("our own types serialise");
+    }
+    if !sources.is_empty() {
+        body["sources"] = serde_json::to_value(&sources).expect("our own types serialise");
     }
     Ok(Answer { shown_once: Some(("client_token", token)), ..Answer::new(StatusCode::CREATED, &body) })
 }

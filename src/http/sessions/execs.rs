@@ -153,6 +153,8 @@ fn failed(code: Failure, message: String) -> ApiError {
         Failure::TooLarge => ApiError::new(ErrorType::TooLarge, message),
         Failure::SandboxUnavailable => ApiError::conflict("sandbox_unavailable", message),
         Failure::LifecycleHookFailed => ApiError::conflict("lifecycle_hook_failed", message),
+        Failure::MissingRepoAccess => ApiError::conflict("missing_repo_access", message),
+        Failure::SourceFailed => ApiError::conflict("source_failed", message),
         Failure::EnvironmentDeleted => ApiError::conflict("environment_deleted", message),
         Failure::OutcomeUnknown => ApiError::conflict("outcome_unknown", message),
         Failure::Canceled => ApiError::conflict("archived", message),

@@ -2,6 +2,7 @@
 
 pub mod anthropic;
 pub mod dialect;
+pub mod git;
 pub mod openai;
 pub mod provider;
 pub mod receiver;

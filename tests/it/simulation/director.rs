@@ -248,6 +248,7 @@ fn session(world: &World) -> Database {
         credential_id: None,
         agent_snapshot: Some(snapshot),
         environment: None,
+        sources: Vec::new(),
         title: None,
         key: None,
         client_id: None,

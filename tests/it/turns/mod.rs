@@ -12,6 +12,7 @@ mod limits;
 mod nodes;
 mod rest;
 mod rotation;
+mod source;
 mod steering;
 mod task;
 mod tools;

@@ -53,7 +53,7 @@ pub async fn destroy_box(ground: &Ground) {
 }
 
 /// Ends the only box from outside, and its disk with it.
-async fn destroy(ground: &Ground) {
+pub async fn destroy(ground: &Ground) {
     let local = Local::new(ground.boxes()).expect("boxes are here");
     let found = local.list().await.expect("a list").pop().expect("a disk");
     if let Some(sandbox) = found.sandbox {

@@ -66,6 +66,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         ("listSteps", by_token("sessions:read", "read", 200, nothing)),
         ("cancelSession", row("sessions:write", 200, empty)),
         ("listCheckpoints", row("sessions:read", 200, nothing)),
+        ("listSources", row("sessions:read", 200, nothing)),
         ("heartbeatSession", row("sessions:write", 200, empty)),
         ("archiveSession", row("sessions:write", 200, empty)),
         ("mintClientToken", row("sessions:write", 201, empty)),

@@ -85,6 +85,7 @@ impl World {
             credential_id: None,
             agent_snapshot: Some(snapshot),
             environment: None,
+            sources: Vec::new(),
             title: None,
             key: None,
             client_id: None,

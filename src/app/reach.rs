@@ -1,0 +1,36 @@
+//! What tenants may reach through this process, as the operator set it.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+
+use crate::{
+    config::Settings,
+    net::{self, LocalDirectories},
+    worker::Network,
+};
+
+pub(super) fn tenant_client(allow_private: bool) -> net::Client {
+    net::Client::new(net::Policy { allow_private }, Arc::new(net::SystemResolver::default()))
+}
+
+/// The directories of this machine that sources may name.
+pub(super) fn local_sources(settings: &Settings) -> anyhow::Result<LocalDirectories> {
+    let named: Vec<_> = settings.local_sources.iter().filter(|path| !path.as_os_str().is_empty()).collect();
+    LocalDirectories::new(&named).context("SOJOURN_LOCAL_SOURCES names a directory that cannot be read")
+}
+
+/// How sandboxes reach the world.
+pub(super) fn network(settings: &Settings) -> anyhow::Result<Network> {
+    let extra_roots = match &settings.egress_ca_file {
+        None => Vec::new(),
+        Some(file) => CertificateDer::pem_file_iter(file)
+            .and_then(|certificates| certificates.collect::<Result<_, _>>())
+            .with_context(|| format!("SOJOURN_EGRESS_CA_FILE: {} cannot be read", file.display()))?,
+    };
+    let policy = net::Policy { allow_private: settings.allow_private_egress };
+    let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
+        .context("SOJOURN_EGRESS_CA_FILE holds what is no certificate of an authority")?;
+    Ok(Network { dialer, extra_roots: extra_roots.into() })
+}

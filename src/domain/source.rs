@@ -1,0 +1,311 @@
+//! Repositories that are cloned into a session's box before its first command.
+//!
+//! Named by an environment, an agent, whatever starts the session, and the session
+//! itself; pinned in `session.created`; read by the worker that makes the box. Pure: the
+//! rules and their words. What they name reaches git as it stands, so nothing here may be
+//! read as an option, leave the workspace, or mean another repository.
+
+mod progress;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+use utoipa::ToSchema;
+
+use super::{
+    CredentialId,
+    environment::Problem,
+    network::{BadHost, canonical},
+};
+
+pub use progress::{Progress, Standing, State, standings};
+
+/// The provider of credentials that open repositories.
+pub const PROVIDER: &str = "git";
+/// Sources of one session.
+pub const SOURCES_MAX: usize = 16;
+/// Where sources are, unless they say otherwise.
+pub const DIRECTORY: &str = "/workspace/sources";
+
+const WORKSPACE: &str = "/workspace";
+const URL_BYTES_MAX: usize = 1_000;
+const NAME_BYTES_MAX: usize = 100;
+const REF_BYTES_MAX: usize = 250;
+const PATH_BYTES_MAX: usize = 500;
+const DEPTH_MAX: u32 = 1_000_000;
+
+/// A repository to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = SessionSource)]
+pub struct Repository {
+    /// `https://host/path`, without a credential in it; or `file:///path` to a repository
+    /// that the operator lets be cloned. Not with `repo`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// `owner/name` on github.com. Not with `url`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repo: Option<String>,
+    /// A branch, a tag, or a whole name as in `refs/pull/7/head`; the repository's own
+    /// branch when absent.
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// The commit to check out: 40 or 64 hexadecimal digits. What `ref` means when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha: Option<String>,
+    /// Tells it from the session's others: the last part of the URL when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where it goes, within `/workspace`: `/workspace/sources/<name>` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Commits of the history; all of it when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// A credential of the provider `git` whose `base_url` the URL is below. When absent,
+    /// the organization's default one if it fits, else none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub credential: Option<CredentialId>,
+}
+
+/// A source as the session keeps it; never changes after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PinnedSource {
+    pub name: String,
+    pub url: String,
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none", default)]
+    pub reference: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sha: Option<String>,
+    /// Absolute.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub depth: Option<u32>,
+    /// Only its value may change under the session.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>)]
+    pub credential_id: Option<CredentialId>,
+}
+
+/// Where a repository is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At a host, over TLS.
+    Host {
+        /// Canonical.
+        host: String,
+        port: u16,
+        /// Without the `.git` at its end.
+        path: String,
+    },
+    /// On the worker's own disk.
+    Local(PathBuf),
+}
+
+/// Reads a repository's address.
+///
+/// # Errors
+/// Words for whoever wrote it.
+pub fn place(url: &str) -> Result<Place, &'static str> {
+    const WORDS: &str = "must be https://host/path without user, query or fragment, or file:///path";
+    if url.len() > URL_BYTES_MAX || url.chars().any(|letter| letter.is_control() || letter == '\\') {
+        return Err(WORDS);
+    }
+    let parsed = Url::parse(url).map_err(|_| WORDS)?;
+    let has_more = parsed.query().is_some() || parsed.fragment().is_some();
+    if has_more || !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err(WORDS);
+    }
+    if parsed.scheme() == "file" && parsed.host().is_none() {
+        let path = parsed.to_file_path().map_err(|()| WORDS)?;
+        return if path.parent().is_some() { Ok(Place::Local(path)) } else { Err(WORDS) };
+    }
+    if parsed.scheme() != "https" {
+        return Err(WORDS);
+    }
+    let host = canonical(parsed.host_str().unwrap_or_default()).map_err(|bad| match bad {
+        BadHost::Address => "must name a host, not an address",
+        BadHost::Name | BadHost::Wildcard => WORDS,
+    })?;
+    // What is judged is what is sent: no spelling of a path may mean another one.
+    let path = parsed.path().trim_end_matches('/');
+    let is_plain = |segment: &str| !matches!(segment, "" | "." | "..");
+    let lower = path.to_ascii_lowercase();
+    let is_escaped = ["%2f", "%5c", "%2e", "%00"].iter().any(|escape| lower.contains(escape));
+    let path = path.strip_suffix(".git").unwrap_or(path);
+    if is_escaped || !path.strip_prefix('/').is_some_and(|path| path.split('/').all(is_plain)) {
+        return Err(WORDS);
+    }
+    Ok(Place::Host { host, port: parsed.port().unwrap_or(443), path: path.to_owned() })
+}
+
+/// Whether a credential for what is below `base_url` may be sent to `place`.
+pub fn covers(base_url: &str, place: &Place) -> bool {
+    let Place::Host { host, port, path } = place else { return false };
+    let Some(base) = base(base_url) else { return false };
+    let is_below = path
+        .strip_prefix(base.2.as_str())
+        .is_some_and(|rest| base.2.is_empty() || rest.is_empty() || rest.starts_with('/'));
+    base.0 == *host && base.1 == *port && is_below
+}
+
+/// Host, port and path of where a credential may go; a host alone is all of it.
+pub fn base(base_url: &str) -> Option<(String, u16, String)> {
+    let whole = format!("{}/x", base_url.trim_end_matches('/'));
+    match place(&whole).ok()? {
+        Place::Host { host, port, path } => {
+            let path = path.strip_suffix("/x")?;
+            Some((host, port, path.strip_suffix(".git").unwrap_or(path).to_owned()))
+        }
+        Place::Local(_) => None,
+    }
+}
+
+impl Repository {
+    /// The source that it is, without a credential.
+    ///
+    /// # Errors
+    /// The field that is wrong, and what it takes.
+    pub fn pinned(&self) -> Result<PinnedSource, Problem> {
+        let wrong = |field: &str, words: &str| Err((field.to_owned(), words.to_owned()));
+        let url = match (&self.url, &self.repo) {
+            (Some(url), None) => url.clone(),
+            (None, Some(slug)) if is_slug(slug) => format!("https://github.com/{slug}"),
+            (None, Some(_)) => return wrong("repo", "must be owner/name on github.com"),
+            (Some(_), Some(_)) | (None, None) => return wrong("url", "or `repo` is needed, not both"),
+        };
+        let place = match place(&url) {
+            Ok(place) => place,
+            Err(words) => return wrong("url", words),
+        };
+        if self.reference.as_ref().is_some_and(|reference| !is_reference(reference)) {
+            return wrong("ref", "must be the name of a branch or tag, or begin with refs/");
+        }
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if self.sha.as_ref().is_some_and(|sha| ![40, 64].contains(&sha.len()) || !sha.bytes().all(is_digit)) {
+            return wrong("sha", "must be a whole commit id of 40 or 64 digits, in small letters");
+        }
+        if self.depth.is_some_and(|depth| !(1..=DEPTH_MAX).contains(&depth)) {
+            return wrong("depth", "must be 1 to 1000000");
+        }
+        let is_local = matches!(place, Place::Local(_));
+        if is_local && (self.depth.is_some() || self.credential.is_some()) {
+            return wrong(if self.depth.is_some() { "depth" } else { "credential" }, "is for https only");
+        }
+        let own = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let name = self.name.as_deref().unwrap_or(own.strip_suffix(".git").unwrap_or(own));
+        if !is_name(name) {
+            return wrong("name", "takes letters, digits, `.`, `_` and `-`, and begins with none of `.-`");
+        }
+        let path = match &self.path {
+            None => format!("{DIRECTORY}/{name}"),
+            Some(path) => match within_workspace(path) {
+                Some(path) => path,
+                None => return wrong("path", "must be a directory below /workspace, without `..` or `.git`"),
+            },
+        };
+        let (reference, sha, depth) = (self.reference.clone(), self.sha.clone(), self.depth);
+        Ok(PinnedSource { name: name.to_owned(), url, reference, sha, path, depth, credential_id: None })
+    }
+}
+
+/// The first thing that is wrong with sources that are named together.
+pub fn problem(sources: &[Repository]) -> Option<Problem> {
+    if sources.len() > SOURCES_MAX {
+        return Some(("sources".to_owned(), format!("has at most {SOURCES_MAX}")));
+    }
+    let mut pinned = Vec::with_capacity(sources.len());
+    for (at, source) in sources.iter().enumerate() {
+        match source.pinned() {
+            Ok(source) => pinned.push(source),
+            Err((field, words)) => return Some((format!("sources[{at}].{field}"), words)),
+        }
+    }
+    together(&pinned).map(|words| ("sources".to_owned(), words))
+}
+
+/// What is wrong with sources in one workspace.
+pub fn together(sources: &[PinnedSource]) -> Option<String> {
+    if sources.len() > SOURCES_MAX {
+        return Some(format!("has at most {SOURCES_MAX} with those of the environment and the agent"));
+    }
+    let is_within = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    sources.iter().enumerate().find_map(|(at, source)| {
+        sources[..at].iter().find_map(|other| {
+            if source.name == other.name {
+                return Some(format!("has two of the name `{}`", source.name));
+            }
+            let meet = is_within(&source.path, &other.path) || is_within(&other.path, &source.path);
+            meet.then(|| format!("has `{}` and `{}` in one place", other.name, source.name))
+        })
+    })
+}
+
+/// `lower` with what is in front of it: of two sources of one name, the later counts.
+pub fn overridden_by(mut lower: Vec<Repository>, over: &[Repository]) -> Vec<Repository> {
+    let name = |source: &Repository| source.pinned().map(|pinned| pinned.name).ok();
+    lower.retain(|source| !over.iter().any(|other| name(other) == name(source)));
+    lower.extend(over.iter().cloned());
+    lower
+}
+
+/// What the agent is told of them; nothing when there are none.
+pub fn told(sources: &[PinnedSource]) -> String {
+    if sources.is_empty() {
+        return String::new();
+    }
+    let line = |source: &PinnedSource| {
+        let what = source.sha.as_ref().or(source.reference.as_ref());
+        let at = what.map(|what| format!(" at {what}")).unwrap_or_default();
+        format!("- {}: {}{at}\n", source.path, source.url)
+    };
+    let lines: String = sources.iter().map(line).collect();
+    format!("\n\nThese repositories are cloned in the sandbox:\n{lines}")
+}
+
+fn is_slug(slug: &str) -> bool {
+    slug.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name))
+}
+
+fn is_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_letter) && !name.starts_with(['.', '-'])
+}
+
+/// As git-check-ref-format(1) has it, and not like an option.
+fn is_reference(name: &str) -> bool {
+    let is_bad = |letter: char| letter.is_control() || " ~^:?*[\\".contains(letter);
+    let is_part =
+        |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock") && part != "@";
+    (1..=REF_BYTES_MAX).contains(&name.len())
+        && !name.starts_with('-')
+        && !name.ends_with('.')
+        && !name.contains("..")
+        && !name.contains("@{")
+        && !name.contains(is_bad)
+        && name.split('/').all(is_part)
+        && name != "refs"
+}
+
+/// The path from the root, when it is in the workspace and not all of it.
+fn within_workspace(path: &str) -> Option<String> {
+    let relative = match path.strip_prefix('/') {
+        None => path,
+        Some(_) => path.strip_prefix(WORKSPACE)?.strip_prefix('/')?,
+    };
+    let relative = relative.trim_end_matches('/');
+    let is_plain = |part: &str| {
+        !matches!(part, "" | "." | "..")
+            && !part.eq_ignore_ascii_case(".git")
+            && !part.chars().any(char::is_control)
+    };
+    let is_sound = relative.len() <= PATH_BYTES_MAX && relative.split('/').all(is_plain);
+    is_sound.then(|| format!("{WORKSPACE}/{relative}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! A way out for one clone: one repository, to read it, for as long as git runs.
+//!
+//! Made by the worker around the clone of a source; asked by `proxy` and `exchange`. What
+//! a grant allows no rule has to, and whoever does not show its proof gets nothing by it.
+//! The credential is put in here, so the box never has it, and what the host answered is
+//! kept, because git's own words are for people.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{
+    Method, StatusCode,
+    body::Frame,
+    header::{ACCEPT_ENCODING, AUTHORIZATION, COOKIE, HeaderMap, HeaderValue},
+    http::request,
+};
+use url::Url;
+
+use super::{
+    exchange::{Body, BoxError, Target},
+    proxy::Proxy,
+    scrub::Scrub,
+};
+use crate::base::{ExposeSecret, SecretString};
+
+/// The header in which git shows that it is the clone.
+pub const PROOF_HEADER: &str = "x-sojourn-source";
+
+/// What a clone may ask for.
+#[derive(Debug)]
+pub struct Grant {
+    /// Canonical.
+    pub host: String,
+    pub port: u16,
+    /// The repository's path, without the `.git` at its end.
+    pub path: String,
+    /// What the clone shows; nobody else has it.
+    pub proof: String,
+    /// Its id, for the log, and what opens the repository: a token, or `user:password`.
+    pub credential: Option<(String, SecretString)>,
+    /// More than this is not let in.
+    pub bytes_max: u64,
+    pub seen: Mutex<Seen>,
+}
+
+/// What the host said to a clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Of its last answer.
+    pub status: Option<StatusCode>,
+    /// Bytes of its answers.
+    pub bytes: u64,
+    /// It had more to send than a clone may have.
+    pub is_too_large: bool,
+    /// Why its last answer did not come, or not to its end.
+    pub broken: Option<String>,
+}
+
+/// A grant that counts until this is dropped.
+pub struct Granted {
+    proxy: Arc<Proxy>,
+    grant: Arc<Grant>,
+}
+
+impl Granted {
+    /// What the host has said so far.
+    pub fn seen(&self) -> Seen {
+        self.grant.seen().clone()
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        let mut held = self.proxy.grant.write().unwrap_or_else(PoisonError::into_inner);
+        held.take_if(|held| Arc::ptr_eq(held, &self.grant));
+    }
+}
+
+impl Proxy {
+    /// Allows a clone, in place of one before it.
+    pub fn allow(self: &Arc<Self>, grant: Grant) -> Granted {
+        let grant = Arc::new(grant);
+        *self.grant.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&grant));
+        Granted { proxy: Arc::clone(self), grant }
+    }
+
+    /// Whether requests to this place have to be read for a clone.
+    pub(super) fn is_granted(&self, host: &str, port: u16) -> bool {
+        let held = self.grant.read().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().is_some_and(|grant| grant.host == host && grant.port == port)
+    }
+
+    /// The grant that a request shows and that covers it.
+    pub(super) fn granted(&self, target: &Target, parts: &request::Parts, url: &Url) -> Option<Arc<Grant>> {
+        let held = self.grant.read().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().filter(|grant| grant.covers(target, parts, url)).map(Arc::clone)
+    }
+}
+
+impl Grant {
+    fn covers(&self, target: &Target, parts: &request::Parts, url: &Url) -> bool {
+        let shown = parts.headers.get(PROOF_HEADER).is_some_and(|shown| *shown == self.proof);
+        if !shown || !target.tls || target.host != self.host || target.port != self.port {
+            return false;
+        }
+        let Some(rest) = url.path().strip_prefix(self.path.as_str()) else { return false };
+        let service = rest.strip_prefix(".git").unwrap_or(rest);
+        match (&parts.method, service) {
+            (&Method::GET, "/info/refs") => url.query() == Some("service=git-upload-pack"),
+            (&Method::POST, "/git-upload-pack") => url.query().is_none(),
+            _ => false,
+        }
+    }
+
+    /// Puts the credential in place of whatever the box sent as one. Returns its name, and
+    /// what the answer must not say.
+    pub(super) fn inject(&self, headers: &mut HeaderMap) -> (Option<String>, Option<Scrub>) {
+        for name in [PROOF_HEADER, AUTHORIZATION.as_str(), COOKIE.as_str()] {
+            headers.remove(name);
+        }
+        let Some((name, secret)) = &self.credential else { return (None, None) };
+        let secret = secret.expose_secret();
+        let pair = match secret.contains(':') {
+            true => secret.to_owned(),
+            // Any user will do for a token; this one is what GitHub's own programs send.
+            false => format!("x-access-token:{secret}"),
+        };
+        let coded = BASE64_STANDARD.encode(&pair);
+        if let Ok(mut value) = HeaderValue::from_str(&format!("Basic {coded}")) {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let password = pair.split_once(':').map_or("", |(_, password)| password).to_owned();
+        let escaped: String = url::form_urlencoded::byte_serialize(password.as_bytes()).collect();
+        let stands = self.proof.as_bytes();
+        let needles = [coded, secret.to_owned(), BASE64_STANDARD.encode(&password), password, escaped];
+        let needles = needles.into_iter().map(|needle| (needle.into_bytes(), stands.to_vec()));
+        (Some(name.clone()), Some(Scrub::new(needles.collect())))
+    }
+
+    pub(super) fn answered(&self, status: StatusCode) {
+        let mut seen = self.seen();
+        seen.status = Some(status);
+        seen.broken = None;
+    }
+
+    pub(super) fn broke_off(&self, reason: &dyn std::fmt::Display) {
+        self.seen().broken = Some(reason.to_string());
+    }
+
+    /// The body, as far as the clone may have it.
+    pub(super) fn counted(self: Arc<Self>, body: Body) -> Body {
+        let pieces = stream::unfold((Some(body), self), |(body, grant)| async move {
+            let mut body = body?;
+            let piece = match body.frame().await? {
+                Ok(frame) => match frame.into_data() {
+                    Ok(data) if grant.count(data.len() as u64) => Ok(Frame::data(data)),
+                    Ok(_) => Err(BoxError::from("the repository is larger than a clone may be")),
+                    // Trailers: git needs none.
+                    Err(_) => return None,
+                },
+                Err(error) => {
+                    grant.broke_off(&error);
+                    Err(error)
+                }
+            };
+            let rest = piece.is_ok().then_some(body);
+            Some((piece, (rest, grant)))
+        });
+        StreamBody::new(pieces).boxed_unsync()
+    }
+
+    /// Counts what comes in; false when it is too much.
+    fn count(&self, bytes: u64) -> bool {
+        let mut seen = self.seen();
+        seen.bytes += bytes;
+        seen.is_too_large |= seen.bytes > self.bytes_max;
+        !seen.is_too_large
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn grant() -> Grant {
+        Grant {
+            host: "git.example".to_owned(),
+            port: 443,
+            path: "/acme/app".to_owned(),
+            proof: "proof".to_owned(),
+            credential: Some(("cred_1".to_owned(), "a-token".to_owned().into())),
+            bytes_max: 10,
+            seen: Mutex::default(),
+        }
+    }
+
+    fn covers(host: &str, port: u16, tls: bool, asked: (&str, &str), proof: Option<&str>) -> bool {
+        let (method, path) = asked;
+        let url: Url = format!("https://{host}:{port}{path}").parse().unwrap();
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(proof) = proof {
+            request = request.header(PROOF_HEADER, proof);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        grant().covers(&Target { host: host.to_owned(), port, tls }, &parts, &url)
+    }
+
+    #[test]
+    fn a_grant_is_for_reading_one_repository() {
+        let (refs, pack) = ("/info/refs?service=git-upload-pack", "/git-upload-pack");
+        let at = |method: &'static str, path: &str| {
+            covers("git.example", 443, true, (method, path), Some("proof"))
+        };
+        for repository in ["/acme/app", "/acme/app.git"] {
+            assert!(at("GET", &format!("{repository}{refs}")));
+            assert!(at("POST", &format!("{repository}{pack}")));
+            assert!(!at("POST", &format!("{repository}/git-receive-pack")));
+            assert!(!at("GET", &format!("{repository}/info/refs?service=git-receive-pack")));
+            assert!(!at("GET", &format!("{repository}{refs}&x=y")));
+            assert!(!at("GET", &format!("{repository}/info/refs")));
+            assert!(!at("GET", repository));
+        }
+        for other in ["/acme/app2", "/acme/app.git.git", "/acme", "/acme/app/../other", "/evil/acme/app"] {
+            assert!(!at("GET", &format!("{other}{refs}")), "{other}");
+        }
+        let path = format!("/acme/app{refs}");
+        assert!(!covers("other.example", 443, true, ("GET", &path), Some("proof")));
+        assert!(!covers("git.example", 444, true, ("GET", &path), Some("proof")));
+        assert!(!covers("git.example", 443, false, ("GET", &path), Some("proof")));
+        for proof in [None, Some(""), Some("guess")] {
+            assert!(!covers("git.example", 443, true, ("GET", &path), proof));
+        }
+    }
+
+    #[test]
+    fn the_credential_takes_the_place_of_the_proof() {
+        let mut headers = HeaderMap::new();
+        headers.insert(PROOF_HEADER, "proof".parse().unwrap());
+        headers.insert(AUTHORIZATION, "Bearer of-somebody".parse().unwrap());
+        let (name, scrub) = grant().inject(&mut headers);
+        let coded = BASE64_STANDARD.encode("x-access-token:a-token");
+        assert_eq!(name.as_deref(), Some("cred_1"));
+        assert_eq!(headers[AUTHORIZATION], format!("Basic {coded}"));
+        assert_eq!(headers[AUTHORIZATION], format!("Basic {coded}"));
+        assert!(!headers.contains_key(PROOF_HEADER));
+        let echoed = format!("you sent {coded}, a-token");
+        assert_eq!(scrub.unwrap().whole(echoed.as_bytes()), b"you sent proof, proof");
+        let without = Grant { credential: None, ..grant() };
+        headers.insert(PROOF_HEADER, "proof".parse().unwrap());
+        assert_eq!(without.inject(&mut headers).0, None);
+        assert!(!headers.contains_key(AUTHORIZATION) && !headers.contains_key(PROOF_HEADER));
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_let_in() {
+        let grant = grant();
+        assert!(grant.count(10));
+        assert!(!grant.count(1));
+        assert!(grant.seen().is_too_large);
+    }
+}

@@ -1,0 +1,85 @@
+//! The repositories of a session: checked where they are named, told how far they are.
+
+use std::path::Path as FilePath;
+
+use axum::{extract::State, response::Response};
+
+use super::{
+    App,
+    auth::{Caller, ReadSessions},
+    error::ApiError,
+    openapi::Errors,
+    path::{self, Path},
+    write::json,
+};
+use crate::{
+    domain::{
+        SessionId,
+        environment::{Environment, EnvironmentChoice},
+        source::{self, Place, Repository},
+    },
+    journal::Unit,
+    trigger,
+    wire::source::SourceView,
+};
+
+/// List the repositories of a session and how far each is. Few are allowed, so that there
+/// is one list.
+#[utoipa::path(get, path = "/sessions/{session_id}/sources", tag = "sessions", operation_id = "listSources",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = Vec<SourceView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&session)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let sources = tx.session(id).await?.created.sources;
+    drop(tx);
+    let progress = app.0.journal.sources(caller.tenant, id, &sources).await?;
+    let views = sources.into_iter().zip(progress.sources);
+    Ok(json(&views.map(|(source, standing)| SourceView::new(source, standing)).collect::<Vec<_>>()))
+}
+
+/// Refuses repositories that may not be cloned here, or not with what they name.
+pub(super) async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<(), ApiError> {
+    check_local(app, "sources", sources)?;
+    trigger::sources(unit, sources).await?;
+    Ok(())
+}
+
+/// The same for an environment.
+pub(super) async fn check_environment(
+    app: &App,
+    unit: &mut Unit,
+    environment: &Environment,
+) -> Result<(), ApiError> {
+    check_local(app, "config.sources", &environment.sources)?;
+    trigger::sources(unit, &environment.sources).await?;
+    Ok(())
+}
+
+/// The local ones of an environment that is sent along; a stored one was checked then.
+pub(super) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<(), ApiError> {
+    match choice {
+        Some(EnvironmentChoice::Inline(environment)) => {
+            check_local(app, "environment.sources", &environment.sources)
+        }
+        Some(EnvironmentChoice::Named(_)) | None => Ok(()),
+    }
+}
+
+/// Refuses paths of this machine that lead to nothing which the operator allows.
+pub(super) fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<(), ApiError> {
+    for (at, repository) in sources.iter().enumerate() {
+        let Some(Ok(Place::Local(local))) = repository.url.as_deref().map(source::place) else { continue };
+        if let Err(refused) = app.0.local_sources.resolve(FilePath::new(&local)) {
+            let param = format!("{field}[{at}].url");
+            return Err(ApiError {
+                code: Some("source_not_allowed".into()),
+                ..ApiError::invalid(param, format!("the path {refused}"))
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! What a new session pins of the repositories that are named for it.
+
+use super::open::Refused;
+use crate::{
+    domain::{
+        CredentialId,
+        session::Created,
+        source::{self, PinnedSource, Place, Repository},
+    },
+    journal::Unit,
+    store,
+};
+
+/// Pins what is cloned into the session's box: of two sources of one name, the one of the
+/// later list, all of them in front of the environment's.
+pub async fn pin_sources(
+    unit: &mut Unit,
+    created: &mut Created,
+    over: &[&[Repository]],
+) -> Result<(), Refused> {
+    let below = created.environment.as_ref().map(|environment| environment.config.sources.clone());
+    let named = over.iter().fold(below.unwrap_or_default(), |below, over| source::overridden_by(below, over));
+    created.sources = sources(unit, &named).await?;
+    Ok(())
+}
+
+/// What sources that are named together are, each with the credential that opens it.
+pub async fn sources(unit: &mut Unit, named: &[Repository]) -> Result<Vec<PinnedSource>, Refused> {
+    let mut pinned = Vec::with_capacity(named.len());
+    for repository in named {
+        let wrong = |(field, words): (String, String)| Refused::Source(format!("`{field}` {words}"));
+        let mut source = repository.pinned().map_err(wrong)?;
+        let place = source::place(&source.url).map_err(|words| Refused::Source(words.to_owned()))?;
+        source.credential_id = match repository.credential {
+            Some(named) => Some(own_credential(unit, named, &source.name, &place).await?),
+            None => default_credential(unit, &place).await?,
+        };
+        pinned.push(source);
+    }
+    match source::together(&pinned) {
+        None => Ok(pinned),
+        Some(words) => Err(Refused::Source(format!("`sources` {words}"))),
+    }
+}
+
+/// A credential that a source names, if it is for that repository.
+async fn own_credential(
+    unit: &mut Unit,
+    id: CredentialId,
+    name: &str,
+    place: &Place,
+) -> Result<CredentialId, Refused> {
+    let credential = unit.tx().credential(id).await.map_err(|error| match error {
+        store::Error::NotFound => Refused::Source(format!("{name}: there is no such credential")),
+        error => error.into(),
+    })?;
+    let fits = credential.base_url.as_deref().is_some_and(|base| source::covers(base, place));
+    if credential.provider != source::PROVIDER || !fits {
+        let words = "the credential is not of the provider `git`, or its base_url is of another repository";
+        return Err(Refused::Source(format!("{name}: {words}")));
+    }
+    Ok(id)
+}
+
+/// The organization's default, where it is for that repository.
+async fn default_credential(unit: &mut Unit, place: &Place) -> Result<Option<CredentialId>, Refused> {
+    let Some(id) = unit.tx().default_credential(source::PROVIDER).await? else { return Ok(None) };
+    let credential = unit.tx().credential(id).await?;
+    let fits = credential.base_url.as_deref().is_some_and(|base| source::covers(base, place));
+    Ok(fits.then_some(id))
+}

@@ -1,0 +1,145 @@
+//! A repository of the operator's own disk, handed into a box as a git bundle.
+//!
+//! The box never sees the directory: git reads it here, and the bundle goes in part by
+//! part, as files are written into a box. Where the repository and what it is made of lie
+//! is looked at when every link has been followed.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::Command,
+    time::timeout,
+};
+
+use super::{Failed, Failure, clone::Cloning};
+use crate::{
+    base::{
+        limit::{EXEC_SUMMARY_BYTES_MAX, SOURCE_BYTES_MAX, SOURCE_PART_BYTES, SOURCE_TIMEOUT},
+        text,
+    },
+    net::LocalDirectories,
+};
+
+/// A bundle in the box.
+pub(super) struct Sent {
+    /// Its parts are the files of this directory, in the order of their names.
+    pub directory: String,
+    pub bytes: u64,
+}
+
+/// Hands the repository at `path` into the box.
+pub(super) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Failed> {
+    let allowed = &cloning.keeper.worker.local_sources;
+    let git_dir = find(allowed, path).await?;
+    let directory = format!("/workspace/.{}.parts/{}", cloning.mark(), cloning.clone_id);
+    let mut wanted = vec!["HEAD".to_owned(), "--branches".to_owned(), "--tags".to_owned()];
+    wanted.extend(cloning.source.reference.iter().filter(|name| name.starts_with("refs/")).cloned());
+    let mut child = git(&git_dir)
+        .args(["bundle", "create", "--quiet", "-"])
+        .args(&wanted)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| Failure::for_now(format!("git does not start: {error}")))?;
+    let (mut output, mut errors) =
+        (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
+    let (sent, words) =
+        tokio::join!(timeout(SOURCE_TIMEOUT, parts(cloning, &directory, &mut output)), last(&mut errors));
+    let bytes = sent.map_err(|_| Failure::for_good(Failure::TIMEOUT, "it could not be read in time"))??;
+    let ended = child.wait().await.map_err(|error| Failure::for_now(error.to_string()))?;
+    if ended.success() {
+        return Ok(Sent { directory, bytes });
+    }
+    let code = if words.contains("bad revision") { Failure::REF_NOT_FOUND } else { Failure::CHECKOUT };
+    Err(Failure::for_good(code, words).into())
+}
+
+/// Writes what comes, part by part; returns how much it was.
+async fn parts(
+    cloning: &Cloning<'_>,
+    directory: &str,
+    output: &mut (impl AsyncRead + Unpin),
+) -> Result<u64, Failed> {
+    let mut bytes = 0;
+    for number in 0.. {
+        let mut part = Vec::with_capacity(SOURCE_PART_BYTES);
+        let mut limited = output.take(SOURCE_PART_BYTES as u64);
+        let read = limited.read_to_end(&mut part).await;
+        read.map_err(|error| Failure::for_now(format!("it could not be read: {error}")))?;
+        if part.is_empty() {
+            break;
+        }
+        bytes += part.len() as u64;
+        if bytes > SOURCE_BYTES_MAX {
+            let message = format!("it is larger than {} MiB", SOURCE_BYTES_MAX >> 20);
+            return Err(Failure::for_good(Failure::TOO_LARGE, message).into());
+        }
+        cloning.sandbox.write_file(cloning.grip, &format!("{directory}/{number:06}"), &part).await?;
+    }
+    Ok(bytes)
+}
+
+/// The directory in which the repository at `path` has its objects, when that and all of
+/// it may be read.
+async fn find(allowed: &LocalDirectories, path: &Path) -> Result<PathBuf, Failure> {
+    let refused = |words: String| Failure::for_good(Failure::NOT_ALLOWED, words);
+    let outside = |error: crate::net::NotLocal| refused(format!("the repository {error}"));
+    let path = allowed.resolve(path).map_err(outside)?;
+    let asked = Command::new("git")
+        .args(["rev-parse", "--path-format=absolute", "--git-common-dir"])
+        .current_dir(&path)
+        .env_clear()
+        .envs(environment())
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let asked = timeout(SOURCE_TIMEOUT, asked).await.map_err(|error| Failure::for_now(error.to_string()))?;
+    let asked = asked.map_err(|error| Failure::for_now(format!("git does not start: {error}")))?;
+    let told = String::from_utf8_lossy(&asked.stdout);
+    if !asked.status.success() || told.trim().is_empty() {
+        return Err(refused("there is no repository".to_owned()));
+    }
+    // A repository may have its parts elsewhere: by a link, a file `.git`, a list of
+    // other object directories.
+    let git_dir = allowed.resolve(Path::new(told.trim())).map_err(outside)?;
+    let objects = allowed.resolve(&git_dir.join("objects")).map_err(outside)?;
+    if objects.join("info/alternates").exists() {
+        return Err(refused("the repository borrows objects of another one".to_owned()));
+    }
+    Ok(git_dir)
+}
+
+fn git(git_dir: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.arg("--git-dir").arg(git_dir).env_clear().envs(environment()).stdin(Stdio::null());
+    command.current_dir("/").kill_on_drop(true);
+    command
+}
+
+/// git here reads an operator's own directory, whoever's files those are.
+fn environment() -> Vec<(&'static str, String)> {
+    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
+    vec![
+        ("PATH", path),
+        ("LC_ALL", "C".to_owned()),
+        ("GIT_CONFIG_NOSYSTEM", "1".to_owned()),
+        ("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()),
+        ("GIT_CONFIG_COUNT", "1".to_owned()),
+        ("GIT_CONFIG_KEY_0", "safe.directory".to_owned()),
+        ("GIT_CONFIG_VALUE_0", "*".to_owned()),
+        ("GIT_NO_REPLACE_OBJECTS", "1".to_owned()),
+        ("GIT_NO_LAZY_FETCH", "1".to_owned()),
+    ]
+}
+
+/// The end of what git complains of.
+async fn last(errors: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut said = Vec::new();
+    let _ = errors.take(SOURCE_PART_BYTES as u64).read_to_end(&mut said).await;
+    let from = said.len().saturating_sub(EXEC_SUMMARY_BYTES_MAX);
+    text::printable(&said[from..]).trim().to_owned()
+}

@@ -1,0 +1,210 @@
+//! One clone: its command in the box, its way out, and what became of it.
+
+use std::time::Duration;
+
+use super::{Cloned, Failed, Failure, Keeper, Outlet, bundle};
+use crate::{
+    base::{
+        limit::{
+            EXEC_SUMMARY_BYTES_MAX, SOURCE_BYTES_MAX, SOURCE_OUTPUT_BYTES_MAX, SOURCE_STALL_SECONDS,
+            SOURCE_TIMEOUT,
+        },
+        text::{self, hex},
+    },
+    domain::source::{self, PinnedSource, Place},
+    egress::{Grant, PROOF_HEADER, Seen},
+    sandbox::{CERTIFICATES, Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, PROXY_PORT, Sandbox},
+    store,
+};
+
+/// What runs in the box.
+const SCRIPT: &str = include_str!("clone.sh");
+/// Its exit codes that mean something; everything else is the network's.
+const PATH_TAKEN: i32 = 3;
+const NO_REF: i32 = 4;
+const NO_SHA: i32 = 5;
+const NO_CHECKOUT: i32 = 6;
+
+/// A clone that was announced.
+pub(super) struct Cloning<'a> {
+    pub keeper: &'a Keeper,
+    pub outlet: &'a Outlet,
+    pub sandbox: &'a dyn Sandbox,
+    pub grip: Grip,
+    pub clone_id: String,
+    pub source: &'a PinnedSource,
+}
+
+impl Cloning<'_> {
+    /// Runs it to its end. Dropping the future takes its way out away; the command fails
+    /// by that or is ended by whoever comes next.
+    pub(super) async fn run(&self) -> Result<Cloned, Failed> {
+        let place = source::place(&self.source.url)
+            .map_err(|words| Failure::for_good(Failure::NOT_ALLOWED, format!("its URL {words}")))?;
+        match place {
+            Place::Local(path) => {
+                let sent = bundle::send(self, &path).await?;
+                let exit = self.execute(Vec::new(), &sent.directory).await?;
+                self.judge(exit, &Seen { bytes: sent.bytes, ..Seen::default() }).await
+            }
+            Place::Host { host, port, path } => {
+                let proof = hex(&self.keeper.worker.journal.origin().bytes::<20>());
+                let credential = self.credential(&place_of(&host, port, &path)).await?;
+                let settings = settings(&proof);
+                let (bytes_max, seen) = (SOURCE_BYTES_MAX, Default::default());
+                let grant = Grant { host, port, path, proof, credential, bytes_max, seen };
+                let granted = self.outlet.allow(grant);
+                let exit = self.execute(settings, "").await?;
+                self.judge(exit, &granted.seen()).await
+            }
+        }
+    }
+
+    /// What opens the repository, with its id.
+    async fn credential(&self, place: &Place) -> Result<Option<(String, crate::base::SecretString)>, Failed> {
+        let Some(id) = self.source.credential_id else { return Ok(None) };
+        let lost = |words: &str| Failure::for_good(Failure::AUTH_REQUIRED, words);
+        match self.keeper.worker.store.open_credential(self.keeper.fence.tenant, id).await {
+            Ok(open) => {
+                let fits = open.base_url.as_deref().is_some_and(|base| source::covers(base, place));
+                if open.provider != source::PROVIDER || !fits {
+                    return Err(lost("its credential is for something else").into());
+                }
+                Ok(Some((id.to_string(), open.key)))
+            }
+            Err(store::Error::NotFound) => Err(lost("the credential that it pinned was deleted").into()),
+            Err(error) => Err(Failure::for_now(error.to_string()).into()),
+        }
+    }
+
+    /// Runs the script; `directory` has the parts of a bundle, if there is one.
+    async fn execute(&self, env: Vec<(String, String)>, directory: &str) -> Result<Exit, Fault> {
+        let PinnedSource { url, reference, sha, path, depth, .. } = self.source;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let depth = depth.map(|depth| depth.to_string()).unwrap_or_default();
+        let mark = self.mark();
+        let words = ["bash", "-c", SCRIPT, "clone", &mark, path, url, &text(reference)];
+        let rest = [&text(sha), &depth, url, directory];
+        let argv = words.into_iter().chain(rest).map(str::to_owned).collect();
+        let exec = Exec {
+            id: self.clone_id.clone(),
+            argv,
+            cwd: "/".to_owned(),
+            env: fixed().into_iter().chain(env).collect(),
+            timeout: SOURCE_TIMEOUT,
+            output_bytes_max: SOURCE_OUTPUT_BYTES_MAX,
+        };
+        self.sandbox.start(self.grip, &exec).await?;
+        self.sandbox.wait(self.grip, &self.clone_id).await
+    }
+
+    /// What the end of the command means, with what its host said.
+    async fn judge(&self, exit: Exit, seen: &Seen) -> Result<Cloned, Failed> {
+        if exit.code == 0 && exit.cause == Cause::Exited {
+            let said = self.said(OutputStream::Stdout, exit.stdout_bytes).await;
+            let sha = said.lines().next().unwrap_or_default().trim();
+            let is_sha = [40, 64].contains(&sha.len()) && sha.bytes().all(|byte| byte.is_ascii_hexdigit());
+            return Ok(Cloned { sha: is_sha.then(|| sha.to_owned()), bytes: seen.bytes });
+        }
+        let words = self.said(OutputStream::Stderr, exit.stderr_bytes).await;
+        Err(failure(&exit, seen, &words).into())
+    }
+
+    /// What tells this source's own files from those of others.
+    pub(super) fn mark(&self) -> String {
+        format!("{}-{}", self.keeper.fence.session, self.source.name)
+    }
+
+    /// The end of an output, as far as the box still tells it.
+    async fn said(&self, stream: OutputStream, written: u64) -> String {
+        let kept = written.min(SOURCE_OUTPUT_BYTES_MAX);
+        let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);
+        let range = OutputRange { stream, offset, bytes_max: EXEC_SUMMARY_BYTES_MAX };
+        let bytes = self.sandbox.output(self.grip, &self.clone_id, range).await.unwrap_or_default();
+        text::truncate(text::printable(&bytes).trim(), EXEC_SUMMARY_BYTES_MAX).to_owned()
+    }
+}
+
+fn place_of(host: &str, port: u16, path: &str) -> Place {
+    Place::Host { host: host.to_owned(), port, path: path.to_owned() }
+}
+
+/// Why a clone failed: by what the host said where that tells, else by the script's word.
+fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
+    if seen.is_too_large {
+        let message = format!("it is larger than {} MiB; name a `depth`", SOURCE_BYTES_MAX >> 20);
+        return Failure::for_good(Failure::TOO_LARGE, message);
+    }
+    match exit.cause {
+        Cause::Timeout => {
+            let message = format!("it was not cloned within {} s", SOURCE_TIMEOUT.as_secs());
+            return Failure::for_good(Failure::TIMEOUT, message);
+        }
+        Cause::Oom => return Failure::for_good(Failure::CHECKOUT, "the sandbox ran out of memory"),
+        Cause::DiskFull => {
+            return Failure::for_good(Failure::TOO_LARGE, "the session's disk has no room for it");
+        }
+        Cause::Killed => return Failure::for_now("the clone was killed"),
+        Cause::Exited => {}
+    }
+    if let Some(reason) = &seen.broken {
+        return Failure::for_now(format!("the host could not be read: {reason}"));
+    }
+    let status = seen.status.map_or(200, |status| status.as_u16());
+    match (status, exit.code) {
+        (408 | 425 | 429 | 500.., _) => Failure::for_now(format!("the host answered {status}")),
+        (300..400, _) => {
+            let message = format!("the host answered {status}: the repository is somewhere else");
+            Failure::for_good(Failure::AUTH_REQUIRED, message)
+        }
+        (400.., _) => {
+            let message = format!(
+                "the host answered {status}: there is no such repository, or it wants another credential"
+            );
+            Failure::for_good(Failure::AUTH_REQUIRED, message)
+        }
+        (_, PATH_TAKEN) => Failure::for_good(Failure::PATH_TAKEN, words),
+        (_, NO_REF) => Failure::for_good(Failure::REF_NOT_FOUND, words),
+        (_, NO_SHA) => Failure::for_good(Failure::SHA_NOT_FOUND, words),
+        (_, NO_CHECKOUT) => Failure::for_good(Failure::CHECKOUT, words),
+        _ => Failure::for_now(words),
+    }
+}
+
+/// Variables that keep git to itself: no configuration of others, no questions, no
+/// transport but these two.
+fn fixed() -> Vec<(String, String)> {
+    let fixed = [
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("GIT_ASKPASS", ""),
+        ("GIT_ALLOW_PROTOCOL", "https:file"),
+        ("GIT_SSL_CAINFO", CERTIFICATES),
+        ("GIT_CONFIG_COUNT", "0"),
+        ("NO_PROXY", ""),
+        ("no_proxy", ""),
+    ];
+    fixed.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+}
+
+/// How git reaches a host: through the proxy, with its proof, which stands in no file and
+/// in no argument.
+fn settings(proof: &str) -> Vec<(String, String)> {
+    let stall = Duration::from_secs(SOURCE_STALL_SECONDS).as_secs().to_string();
+    let settings = [
+        ("http.extraHeader", format!("{PROOF_HEADER}: {proof}")),
+        ("http.proxy", format!("http://127.0.0.1:{PROXY_PORT}")),
+        ("http.followRedirects", "initial".to_owned()),
+        ("http.lowSpeedLimit", "1".to_owned()),
+        ("http.lowSpeedTime", stall),
+        ("credential.helper", String::new()),
+        ("core.hooksPath", "/dev/null".to_owned()),
+    ];
+    let mut env = vec![("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string())];
+    for (at, (name, value)) in settings.into_iter().enumerate() {
+        env.push((format!("GIT_CONFIG_KEY_{at}"), name.to_owned()));
+        env.push((format!("GIT_CONFIG_VALUE_{at}"), value));
+    }
+    env
+}

@@ -1,0 +1,173 @@
+//! What a session's sources name, brought into its box before the first command.
+//!
+//! Called by `hands` for a box that is about to be used. What is missing is read from the
+//! log, and each clone is in the log before it begins: whoever takes over ends the clone
+//! that its worker left behind and begins anew. git runs in the box, as the commands'
+//! user, and reaches its host through the proxy by a grant of its own.
+
+mod bundle;
+mod clone;
+
+use std::time::Instant;
+
+use super::{hands::Hands, hook, keeper::Keeper, outlet::Outlet};
+use crate::{
+    base::text::hex,
+    domain::{
+        Body, SandboxId,
+        source::{PinnedSource, Standing, State},
+    },
+    harness::{ToolFault, Unready},
+    sandbox::{Fault, Sandbox},
+};
+
+/// The files of a source are in the box.
+struct Cloned {
+    /// None in a repository without commits.
+    sha: Option<String>,
+    bytes: u64,
+}
+
+/// Why they are not.
+enum Failed {
+    Box(Fault),
+    Source(Failure),
+}
+
+/// What is said of a source that could not be cloned.
+struct Failure {
+    /// Stable word, as in `source.ref_not_found`.
+    code: &'static str,
+    message: String,
+    /// Trying again may help.
+    retryable: bool,
+}
+
+impl Failure {
+    const AUTH_REQUIRED: &str = "source.auth_required";
+    const REF_NOT_FOUND: &str = "source.ref_not_found";
+    const SHA_NOT_FOUND: &str = "source.sha_mismatch";
+    const TOO_LARGE: &str = "source.too_large";
+    const TIMEOUT: &str = "source.timeout";
+    const PATH_TAKEN: &str = "source.path_taken";
+    const NOT_ALLOWED: &str = "source.not_allowed";
+    const CHECKOUT: &str = "source.checkout_failed";
+    const UNAVAILABLE: &str = "source.unavailable";
+
+    /// It stays so until somebody changes something.
+    fn for_good(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), retryable: false }
+    }
+
+    /// It may be over soon.
+    fn for_now(message: impl Into<String>) -> Self {
+        Self { code: Self::UNAVAILABLE, message: message.into(), retryable: true }
+    }
+
+    fn fault(self, name: &str) -> ToolFault {
+        let words = format!("{name}: {}", self.message);
+        match self.code {
+            Self::AUTH_REQUIRED => ToolFault::Unready(Unready::RepoAccess, words),
+            _ if self.retryable => ToolFault::Unavailable(words),
+            _ => ToolFault::Unready(Unready::Source, words),
+        }
+    }
+}
+
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Self {
+        Self::Box(fault)
+    }
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self::Source(failure)
+    }
+}
+
+/// Brings what is missing into a box, and runs the environment's hook after it.
+///
+/// # Errors
+/// Those of the box; `Unready` for a source that cannot be had, `Unavailable` for one
+/// that cannot be had now.
+pub(super) async fn bring(hands: &Hands, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
+    let keeper = &hands.keeper;
+    let sources = &keeper.wish.sources;
+    if sources.is_empty() {
+        return Ok(());
+    }
+    let (tenant, session) = (keeper.fence.tenant, keeper.fence.session);
+    let progress = keeper.worker.journal.sources(tenant, session, sources).await;
+    let progress = progress.map_err(|error| ToolFault::Away(error.to_string()))?;
+    for (source, standing) in sources.iter().zip(&progress.sources) {
+        if standing.state != State::Resolved {
+            settle(keeper, sandbox, id, standing).await?;
+            clone_one(keeper, &hands.outlet, sandbox, id, source).await?;
+        }
+    }
+    let Some(script) = keeper.wish.post_clone.as_ref().filter(|_| progress.prepared_at.is_none()) else {
+        return Ok(());
+    };
+    let started = Instant::now();
+    match hook::run(sandbox, keeper.grip(id), "post_clone", script).await {
+        Ok(None) => {
+            let duration_ms = started.elapsed().as_millis() as u64;
+            keeper.say(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
+        }
+        Ok(Some(failure)) => Err(ToolFault::Unready(Unready::Hook, failure)),
+        Err(fault) => Err(of_box(fault)),
+    }
+}
+
+/// Ends the clone that an earlier worker left behind in this box.
+async fn settle(
+    keeper: &Keeper,
+    sandbox: &dyn Sandbox,
+    id: SandboxId,
+    standing: &Standing,
+) -> Result<(), ToolFault> {
+    let Some((_, clone_id)) = standing.clone.as_ref().filter(|(in_box, _)| *in_box == id) else {
+        return Ok(());
+    };
+    match sandbox.kill(keeper.grip(id), clone_id).await {
+        // It was announced and never begun.
+        Ok(()) | Err(Fault::NotFound(_)) => Ok(()),
+        Err(fault) => Err(of_box(fault)),
+    }
+}
+
+async fn clone_one(
+    keeper: &Keeper,
+    outlet: &Outlet,
+    sandbox: &dyn Sandbox,
+    id: SandboxId,
+    source: &PinnedSource,
+) -> Result<(), ToolFault> {
+    let started = Instant::now();
+    let clone_id = format!("source-{}", hex(&keeper.worker.journal.origin().bytes::<10>()));
+    let name = source.name.clone();
+    let begun = Body::SourceCloning { name: name.clone(), sandbox_id: id, clone_id: clone_id.clone() };
+    keeper.say(vec![begun]).await?;
+    let cloning = clone::Cloning { keeper, outlet, sandbox, grip: keeper.grip(id), clone_id, source };
+    match cloning.run().await {
+        Ok(Cloned { sha, bytes }) => {
+            let duration_ms = started.elapsed().as_millis() as u64;
+            keeper.say(vec![Body::SourceCloned { name, sandbox_id: id, sha, bytes, duration_ms }]).await
+        }
+        Err(Failed::Box(fault)) => Err(of_box(fault)),
+        Err(Failed::Source(failure)) => {
+            let Failure { code, message, retryable } = &failure;
+            let (code, message, retryable) = ((*code).to_owned(), message.clone(), *retryable);
+            keeper.say(vec![Body::SourceFailed { name, sandbox_id: id, code, message, retryable }]).await?;
+            Err(failure.fault(&source.name))
+        }
+    }
+}
+
+fn of_box(fault: Fault) -> ToolFault {
+    match fault {
+        Fault::Stale => ToolFault::Stale,
+        fault => ToolFault::Unavailable(fault.to_string()),
+    }
+}
