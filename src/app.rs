@@ -242,17 +242,14 @@ async fn serve_record(
     let late = CancellationToken::new();
     parts.start_hints(&mut back, &late);
     // Streams end with the first word of the end, or open ones would hold up HTTP.
-    let streams =
-        Streams::new(record.store.clone(), parts.hints.clone(), record.origin.clone(), stop.clone());
+    let (store, origin) = (record.store.clone(), record.origin.clone());
+    let streams = Streams::new(store, parts.hints.clone(), origin, stop.clone());
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         back.spawn(parts.timekeeper(settings).run(late.clone()));
         let app = parts.http(settings, streams.clone());
-        front.spawn(served(http::serve(
-            listener,
-            app.router(web::router(&http::description())),
-            stop.clone(),
-        )));
+        let router = app.router(web::router(&http::description()));
+        front.spawn(served(http::serve(listener, router, stop.clone())));
     }
     if let Some(listener) = watched {
         let router = http::metrics::router(record.store.clone(), telemetry::metrics());
@@ -418,20 +415,14 @@ fn network(settings: &Settings) -> anyhow::Result<Network> {
     Ok(Network { dialer, extra_roots: extra_roots.into() })
 }
 
-fn local_config(settings: &Settings) -> sandbox::local::Config {
-    let config = sandbox::local::Config::new(&settings.database.data_dir);
-    let orphan_after = Some(Duration::from_secs(settings.box_orphan_seconds));
-    sandbox::local::Config { runtime: settings.sandbox_runtime.clone(), orphan_after, ..config }
-}
-
 fn local_sandbox(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
-    let local = sandbox::local::Local::new(local_config(settings));
+    let local = sandbox::local::Local::new(settings.local_sandbox());
     Ok(Arc::new(local.map_err(|fault| fault.to_string())?))
 }
 
 /// What this machine has for sandboxes, thing by thing. Blocks while it looks.
 pub fn sandbox_checks(settings: &Settings) -> Vec<sandbox::local::Check> {
-    sandbox::local::checks(&local_config(settings))
+    sandbox::local::checks(&settings.local_sandbox())
 }
 
 /// A database that is there already, neither started nor migrated.

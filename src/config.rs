@@ -8,6 +8,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use url::Url;
 
+use crate::sandbox::local;
+
 /// Which part of the service a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
@@ -194,6 +196,13 @@ const BOX_FREEZE_MS_MIN: u64 = 100;
 const WORKERS_MAX: usize = 1_024;
 
 impl Settings {
+    /// How boxes are made on this machine.
+    pub fn local_sandbox(&self) -> local::Config {
+        let orphan_after = Some(Duration::from_secs(self.box_orphan_seconds));
+        let usual = local::Config::new(&self.database.data_dir);
+        local::Config { runtime: self.sandbox_runtime.clone(), orphan_after, ..usual }
+    }
+
     /// Everything that is wrong with the settings, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.database.problems();
