@@ -212,17 +212,13 @@ async fn serve_record(
     let late = CancellationToken::new();
     parts.start_hints(&mut back, &late);
     // Streams end with the first word of the end, or open ones would hold up HTTP.
-    let streams =
-        Streams::new(record.store.clone(), parts.hints.clone(), record.origin.clone(), stop.clone());
+    let (store, origin) = (record.store.clone(), record.origin.clone());
+    let streams = Streams::new(store, parts.hints.clone(), origin, stop.clone());
     if let Some(listener) = listener {
         back.spawn(parts.courier(settings).run(late.clone()));
         back.spawn(parts.timekeeper(settings).run(late.clone()));
-        let app = parts.http(settings, streams.clone())?;
-        front.spawn(served(http::serve(
-            listener,
-            app.router(web::router(&http::description())),
-            stop.clone(),
-        )));
+        let router = parts.http(settings, streams.clone())?.router(web::router(&http::description()));
+        front.spawn(served(http::serve(listener, router, stop.clone())));
     }
     if let Some(listener) = watched {
         let router = http::metrics::router(record.store.clone(), telemetry::metrics());
