@@ -25,6 +25,7 @@ pub mod revisit;
 pub mod schedule;
 pub mod session;
 pub mod spend;
+pub mod step;
 pub mod tool;
 pub mod transcript;
 pub mod turn;
