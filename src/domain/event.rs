@@ -16,7 +16,8 @@ use super::{
 };
 use crate::base::Timestamp;
 
-pub use whole::{Aborted, Failure, Outcome, StepAborted, StepCompleted, TurnCompleted};
+pub use super::step::{Aborted, StepAborted, StepCompleted};
+pub use whole::{Failure, Outcome, TurnCompleted};
 
 /// A fact, with the place and time that the log gave it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod session;
 pub mod source;
 pub mod spend;
+pub mod step;
 pub mod tool;
 pub mod transcript;
 pub mod turn;

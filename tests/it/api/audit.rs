@@ -46,6 +46,10 @@ async fn whatever_changes_what_an_organization_has_is_remembered() {
     assert_eq!(
         actions,
         [
+            // By the operator: the organization, its first key, that of the test.
+            "organization.created",
+            "key.created",
+            "key.created",
             "agent.created",
             "agent.updated",
             "agent.revision_activated",

@@ -158,7 +158,7 @@ async fn every_post_is_done_once_for_a_key() {
     for operation in posts.iter().filter(mine) {
         let row = &table[operation.id.as_str()];
         let things = things(owner).await;
-        let a_try = Try { operation, row, once: Some(&operation.id) };
+        let a_try = Try { operation, row, once: Some((&operation.id, row.body.map(|body| body()))) };
         let (first, again) = (a_try.by(owner, &things).await, a_try.by(owner, &things).await);
         let what = &operation.id;
         assert_eq!(

@@ -126,8 +126,8 @@ pub(super) async fn things(caller: &Caller) -> Things {
 pub(super) struct Try<'a> {
     pub operation: &'a Operation,
     pub row: &'a Row,
-    /// Its `Idempotency-Key`.
-    pub once: Option<&'a str>,
+    /// Its `Idempotency-Key`, and what is sent under it; else the body is made anew.
+    pub once: Option<(&'a str, Option<Value>)>,
 }
 
 impl Try<'_> {
@@ -147,11 +147,15 @@ impl Try<'_> {
         }
         let method: Method = self.operation.method.parse().expect("a method");
         let mut request = caller.request(method, &path).header("prefer", "wait=0");
-        if let Some(body) = self.row.body {
-            request = request.json(&body());
-        }
-        if let Some(once) = self.once {
-            request = request.header("Idempotency-Key", once);
+        let body = match &self.once {
+            Some((key, body)) => {
+                request = request.header("Idempotency-Key", *key);
+                body.clone()
+            }
+            None => self.row.body.map(|body| body()),
+        };
+        if let Some(body) = body {
+            request = request.json(&body);
         }
         if self.operation.id == "importSession" {
             request = request.header("content-type", "application/x-ndjson").body(file());
