@@ -162,7 +162,10 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Audit { connection, wanted } => report::audit(wanted, &connection).await?,
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut script);
+            // A reader that has had enough is no fault.
+            print::line(String::from_utf8_lossy(&script).trim_end());
         }
         Command::Admin(Admin::Organization(command)) => admin::run(command).await?,
         Command::Admin(Admin::Account(command)) => account::run(command).await?,
