@@ -104,14 +104,18 @@ pub async fn patch(
     Body { value: change, .. }: Body<PatchSchedule>,
 ) -> Result<Response, ApiError> {
     sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    if let Some(Some(choice)) = change.environment.clone() {
+        trigger::environment(&mut unit, choice, app.0.journal.origin()).await?;
+    }
+    let tx = unit.tx();
     let schedule = tx.lock_schedule(path::id(&agent)?, path::id(&schedule)?).await?;
     let schedule = changed(schedule, change, tx.now().await?)?;
     tx.update_schedule(&schedule).await?;
     let details =
         json!({ "cron": schedule.cron, "time_zone": schedule.time_zone, "enabled": schedule.enabled });
     tx.remember(&caller.act(app.0.journal.origin(), "schedule.updated", schedule.id, details)).await?;
-    tx.commit().await?;
+    unit.commit().await?;
     Ok(answer(&view(schedule)))
 }
 

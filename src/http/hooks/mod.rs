@@ -142,7 +142,11 @@ pub async fn patch(
     Body { value: change, .. }: Body<PatchHook>,
 ) -> Result<Response, ApiError> {
     sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    if let Some(Some(choice)) = change.environment.clone() {
+        trigger::environment(&mut unit, choice, app.0.journal.origin()).await?;
+    }
+    let tx = unit.tx();
     let mut hook = tx.lock_hook(path::id(&agent)?, path::id(&hook)?).await?;
     let named =
         [change.mention.is_some(), change.react.is_some(), change.authors.is_some(), change.source.is_some()];
@@ -165,7 +169,7 @@ pub async fn patch(
     tx.update_hook(&hook).await?;
     let details = json!({ "enabled": hook.enabled });
     tx.remember(&caller.act(app.0.journal.origin(), "hook.updated", hook.id, details)).await?;
-    tx.commit().await?;
+    unit.commit().await?;
     Ok(answer(&view(hook)))
 }
 

@@ -33,7 +33,7 @@ const UNAVAILABLE: Refusal = ("503", "Unavailable", "Not now; `Retry-After` says
 /// Operations that look for what their body or their query names.
 const NAMING: [&str; 4] = ["createAgent", "createSession", "importSession", "setDefaultCredential"];
 /// What is asked of a sandbox, by a request that changes nothing in the log.
-const FILES: [&str; 2] = ["readFile", "listFiles"];
+const FILES: [&str; 3] = ["readFile", "readArchive", "listFiles"];
 
 /// The errors of an operation, by status.
 pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
@@ -54,7 +54,7 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
         (FORBIDDEN, is_keyed && !is_admin),
         (NOT_FOUND, path.contains('{') || NAMING.contains(&id)),
         (CONFLICT, writes || FILES.contains(&id)),
-        (TOO_LARGE, writes || id == "readFile"),
+        (TOO_LARGE, writes || ["readFile", "readArchive"].contains(&id)),
         (UNSUPPORTED, has_body),
         (UNPROCESSABLE, method == Method::Post),
         (RATE_LIMITED, is_keyed && !is_admin || is_hook),

@@ -70,7 +70,10 @@ async fn canceling_calls_again_and_again_escapes_no_limit() {
 
 #[tokio::test]
 async fn a_call_that_fails_in_the_middle_is_paid_beside_the_one_that_is_made_again() {
-    let steps = [cut(Fault::CutAfter(SOME)), Step::text("Whole.").using(USED)];
+    let steps = [
+        cut(Fault::ErrorEvent { kind: "overloaded_error", message: "Too much." }),
+        Step::text("Whole.").using(USED),
+    ];
     let fake = Fake::script(Anthropic::default(), steps).await;
     let (scene, operator) = scene(&fake.base_url).await;
     operator.price(a_micro_each()).await;
