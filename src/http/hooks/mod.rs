@@ -156,7 +156,7 @@ pub async fn patch(
     filter.authors = change.authors.unwrap_or(filter.authors);
     filter.source = change.source.unwrap_or_else(|| filter.source.take());
     hook.filter = checked(hook.kind, filter, named)?;
-    check_source(&mut tx, hook.filter.as_ref()).await?;
+    check_source(tx, hook.filter.as_ref()).await?;
     let recipe = &mut hook.recipe;
     recipe.title = change.title.unwrap_or_else(|| recipe.title.take());
     recipe.metadata = change.metadata.unwrap_or_else(|| std::mem::take(&mut recipe.metadata));
