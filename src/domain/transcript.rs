@@ -179,7 +179,7 @@ fn adopt(
             }
         }
         // An environment was checked where it was stored, and its secrets are there.
-        for own in ["key", "client_id", "environment"] {
+        for own in ["key", "client_id", "slug", "environment"] {
             body.insert(own.to_owned(), Value::Null);
         }
         body.insert("source".to_owned(), json!("import"));

@@ -33,11 +33,13 @@ impl Unit {
         request: &Request,
         stamp: &Stamp,
     ) -> Result<bool, Error> {
+        let context = self.tx.lock_session(id).await?.context;
+        let request = request.clone().within(&context);
         let command = Command::Operate { operation, request: request.clone() };
         self.execute(id, command, stamp).await?;
         self.hint(Hint::Job);
         self.hint(Hint::Control);
-        Ok(self.tx.ask(id, operation, request, &stamp.actor).await?)
+        Ok(self.tx.ask(id, operation, &request, &stamp.actor).await?)
     }
 }
 

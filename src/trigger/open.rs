@@ -6,6 +6,7 @@ use crate::{
     base::{Origin, seal::sha256, text::hex},
     domain::{
         AgentId, CredentialId, EnvironmentId,
+        context::ContextChange,
         decide::{Input, NewSession, Rejection, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
         schedule::Recipe,
@@ -52,6 +53,9 @@ impl Refused {
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
             Self::Journal(journal::Error::Rejected(Rejection::BudgetExceeded(_))) => Some("budget_exceeded"),
+            Self::Journal(journal::Error::Rejected(Rejection::Paused)) => Some("paused"),
+            Self::Journal(journal::Error::Rejected(Rejection::Stopped)) => Some("stopped"),
+            Self::Journal(journal::Error::Rejected(Rejection::TurnRunning)) => Some("turn_running"),
             Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
         }
     }
@@ -108,6 +112,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         title: recipe.title,
         key: None,
         client_id: None,
+        slug: None,
         metadata: recipe.metadata,
         limits: recipe.limits,
         source,
@@ -118,7 +123,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
     if let Some(choice) = recipe.environment {
         created.environment = Some(environment(unit, choice, &stamp.origin).await?);
     }
-    let new = NewSession { created, input: Some(input) };
+    let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
     let prepared = unit.prepare(stamp.origin.id(), new, stamp).await?;
     Ok(unit.create(prepared).await?)
 }

@@ -5,6 +5,8 @@
 
 pub mod agent;
 pub mod budget;
+pub mod context;
+pub mod control;
 pub mod credential;
 pub mod delta;
 pub mod environment;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     Worker, archive,
+    control::Line,
     file::{self, Place},
     hands::Hands,
     outlet::Outlet,
@@ -20,8 +21,7 @@ use crate::{
     base::{
         backoff::Backoff,
         limit::{
-            DIRECT_OUTPUT_BYTES_MAX, EXEC_SUMMARY_BYTES_MAX, OPERATIONS_TOGETHER_MAX, SANDBOX_BACKOFF,
-            SANDBOX_CALL_ATTEMPTS_MAX,
+            DIRECT_OUTPUT_BYTES_MAX, EXEC_SUMMARY_BYTES_MAX, SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX,
         },
         text,
     },
@@ -30,7 +30,6 @@ use crate::{
         event::Draft,
         operation::{Answer, Failure, Request},
         price::{BoxSize, Tariff},
-        spend::{Verdict, judge},
     },
     harness::ToolFault,
     journal::{Halted, Writer},
@@ -178,21 +177,27 @@ impl Operator<'_> {
         let fence = self.writer.fence();
         let mut lease = self.lease.clone();
         let mut under_way = FuturesUnordered::new();
-        let mut waiting = Vec::new();
+        let mut line = Line::default();
         let mut did_any = false;
         loop {
             lease.mark_unchanged();
             let open = self.worker.store.open_operations(fence.tenant, fence.session).await?;
-            waiting.extend(open.into_iter().filter(|open| seen.insert(open.id)).rev());
-            while under_way.len() < OPERATIONS_TOGETHER_MAX
-                && let Some(open) = waiting.pop()
-            {
+            // Beside a turn nobody has the box alone: whoever wants that waits for its end.
+            let may_be_served = |open: &Open| self.writer.turn().is_none() || !open.request.is_alone();
+            line.waiting.extend(open.into_iter().filter(|open| may_be_served(open) && seen.insert(open.id)));
+            if line.wants_an_end() {
+                self.end_commands(&line.under_way).await;
+            }
+            while let Some(open) = line.next() {
                 did_any = true;
-                under_way.push(self.serve(open));
+                under_way.push(async {
+                    let id = open.id;
+                    self.serve(open).await.map(|()| id)
+                });
             }
             tokio::select! {
                 served = under_way.next() => match served {
-                    Some(served) => served?,
+                    Some(served) => line.is_over(served?),
                     None => return Ok(did_any),
                 },
                 _ = lease.changed() => {}
@@ -201,6 +206,9 @@ impl Operator<'_> {
     }
 
     async fn serve(&self, open: Open) -> Result<(), Stopped> {
+        if let Request::Restore { checkpoint } = &open.request {
+            return self.restore(&open, *checkpoint).await;
+        }
         let answer = match self.perform(&open).await? {
             Ok(answer) => answer,
             Err((code, message)) => Answer::Failed { code, message },
@@ -214,6 +222,9 @@ impl Operator<'_> {
     }
 
     async fn perform(&self, open: &Open) -> Result<Result<Answer, (Failure, String)>, Stopped> {
+        if let Some(done) = self.control(open).await? {
+            return Ok(done);
+        }
         let _use = self.hands.enter();
         let is_command = matches!(open.request, Request::Exec { .. });
         if open.sandbox.is_none()
@@ -278,32 +289,13 @@ impl Operator<'_> {
         if has_begun { self.hands.attached().await } else { self.hands.ready().await }
     }
 
-    /// What keeps a command from being run: what may be spent.
-    async fn refused(&self) -> Result<Option<(Failure, String)>, Stopped> {
-        let (tenant, agent) = (self.writer.fence().tenant, self.session.created.agent_id);
-        let store = &self.worker.store;
-        if !store.account(tenant, agent).await?.is_bound {
-            return Ok(None);
-        }
-        let now = store.standings_of(tenant, agent).await?;
-        Ok(match judge(&now.organization, &now.agent, now.balance) {
-            Verdict::Exceeded(spend) => {
-                Some((Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit)))
-            }
-            Verdict::Unpaid => {
-                Some((Failure::PaymentRequired, "the organization's balance is used up".to_owned()))
-            }
-            Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => None,
-        })
-    }
-
     async fn attempt(&self, open: &Open, hands: &tool::Hands) -> Result<Result<Answer, Fault>, Stopped> {
         let (sandbox, grip) = (&*hands.sandbox, hands.grip);
         let place = Place { blobs: &self.worker.blobs, fence: self.writer.fence(), operation: open.id };
         match &open.request {
             Request::Exec { argv, working_dir, env, timeout_seconds, .. } => {
                 let exec = Exec {
-                    id: format!("d-{}", open.id),
+                    id: exec_id(open.id),
                     argv: argv.clone(),
                     cwd: working_dir.clone(),
                     env: env.clone(),
@@ -337,6 +329,11 @@ impl Operator<'_> {
                 Ok(written)
             }
             Request::List { path } => Ok(file::list(sandbox, grip, &place, path).await),
+            Request::Start
+            | Request::Stop
+            | Request::Checkpoint
+            | Request::Restore { .. }
+            | Request::Kill { .. } => unreachable!("what concerns the box itself was done before"),
         }
     }
 
@@ -428,6 +425,11 @@ impl Operator<'_> {
     }
 }
 
+/// The name of a caller's command in its box.
+pub(super) fn exec_id(operation: OperationId) -> String {
+    format!("d-{operation}")
+}
+
 fn stopped(fault: ToolFault) -> Stopped {
     match fault {
         ToolFault::Stale => Stopped::Stale,
@@ -437,7 +439,7 @@ fn stopped(fault: ToolFault) -> Stopped {
     }
 }
 
-fn without_box(fault: ToolFault) -> (Failure, String) {
+pub(super) fn without_box(fault: ToolFault) -> (Failure, String) {
     match fault {
         ToolFault::Hook(reason) => (Failure::LifecycleHookFailed, reason),
         ToolFault::Unavailable(reason) | ToolFault::Away(reason) => (Failure::SandboxUnavailable, reason),

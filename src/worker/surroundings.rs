@@ -6,6 +6,7 @@
 use crate::{
     domain::{
         Session, TenantId,
+        context::Context,
         environment::{EnvironmentSnapshot, Life},
         network::HostPattern,
     },
@@ -29,11 +30,14 @@ pub(super) struct Wish {
     pub post_start: Option<String>,
     /// How long it lives; for ever when `None`.
     pub life: Option<Life>,
+    /// What the session's commands start with.
+    pub context: Context,
 }
 
 impl Wish {
     pub(super) fn of(session: &Session) -> Self {
-        session.created.environment.as_ref().map(wish).unwrap_or_default()
+        let wish = session.created.environment.as_ref().map(wish).unwrap_or_default();
+        Self { context: session.context.clone(), ..wish }
     }
 }
 
@@ -43,7 +47,9 @@ pub(super) async fn read(
     tenant: TenantId,
     session: &Session,
 ) -> Result<Result<(Wish, Allowed), (&'static str, String)>, store::Error> {
-    let Some(snapshot) = &session.created.environment else { return Ok(Ok(Default::default())) };
+    let Some(snapshot) = &session.created.environment else {
+        return Ok(Ok((Wish::of(session), Allowed::default())));
+    };
     let secrets = match secrets(store, tenant, snapshot).await {
         Ok(secrets) => secrets,
         Err(store::Error::NotFound) => {
@@ -54,7 +60,7 @@ pub(super) async fn read(
     };
     let policy = Policy::new(&snapshot.config.network)
         .map_err(|bad| store::Error::Corrupt(format!("a stored network policy: {bad}")))?;
-    Ok(Ok((wish(snapshot), Allowed { policy, secrets })))
+    Ok(Ok((Wish::of(session), Allowed { policy, secrets })))
 }
 
 fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
@@ -67,6 +73,7 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
         env: env.chain(placeholders).collect(),
         post_start: snapshot.config.hooks.post_start.clone(),
         life: snapshot.config.life(),
+        context: Context::default(),
     }
 }
 

@@ -31,6 +31,9 @@ pub enum Session {
         /// One session per key
         #[arg(long)]
         key: Option<String>,
+        /// A name for people, of one open session at a time
+        #[arg(long)]
+        slug: Option<String>,
         /// Id or name of the environment that its sandbox is made of
         #[arg(long)]
         environment: Option<String>,
@@ -130,19 +133,18 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
     let client = connection.client()?;
     let json = connection.json;
     match command {
-        Session::Create { agent, input, title, key, environment, watch } => {
+        Session::Create { agent, input, title, key, slug, environment, watch } => {
             let mut body = json!({});
             let fields = [
                 ("agent", agent),
                 ("input", input),
                 ("title", title),
                 ("key", key),
+                ("slug", slug),
                 ("environment", environment),
             ];
-            for (name, value) in fields {
-                if let Some(value) = value {
-                    body[name] = value.into();
-                }
+            for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+                body[name] = value.into();
             }
             let created = client.post("/sessions", &body).await?;
             let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();

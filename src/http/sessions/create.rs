@@ -3,10 +3,12 @@
 use axum::{extract::State, http::StatusCode};
 use serde_json::{Value, json};
 
+use super::context::sound;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
         AgentId, Level, SessionId, Status, TenantId,
+        context::Context,
         decide::{Input, NewSession},
         session::{Created, Limits},
     },
@@ -124,6 +126,7 @@ async fn create_new(
         title: wanted.title,
         key: wanted.key,
         client_id: wanted.client_id,
+        slug: wanted.slug,
         metadata: wanted.metadata,
         limits: wanted.limits.over(Limits::default()),
         source: caller.source,
@@ -144,9 +147,10 @@ async fn create_new(
     if let Some(choice) = wanted.environment {
         created.environment = Some(trigger::environment(unit, choice, app.0.journal.origin()).await?);
     }
+    let context = sound(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
-    let new = unit.prepare(id, NewSession { created, input }, &stamp).await?;
+    let new = unit.prepare(id, NewSession { created, context, input }, &stamp).await?;
     // Destinations stand before the first events are appended, so these reach them.
     let mut views: Vec<DestinationView> = Vec::with_capacity(letters.len());
     for letter in letters {
