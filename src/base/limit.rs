@@ -334,6 +334,10 @@ pub const ARCHIVE_PART_BYTES: usize = 256 << 10;
 pub const ARCHIVE_PARTS_WAITING: usize = 8;
 /// Largest archive of a session's files, before it is compressed.
 pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
+/// Checkpoints of a session that its callers made and that are kept.
+pub const CHECKPOINTS_BY_HAND_KEPT: usize = 8;
+/// How long the box of a paused session is kept for its processes.
+pub const PAUSED_BOX_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Checkpoints of a session that are kept: the newest, and the one before it for
 /// whoever is reading that.
 pub const CHECKPOINTS_KEPT: i64 = 2;

@@ -4,9 +4,10 @@
 //! for a leased turn; a property test holds the two together.
 
 use super::{
+    context::Context,
     event::{ActorKind, Body, CancelMode, Event, TurnCompleted, only_told},
     ids::*,
-    session::{Created, Session, Status, Stopped},
+    session::{Created, Hold, Session, Status, Stopped},
     turn::{LastTurn, Turn, TurnState, YieldReason},
     usage::Usage,
 };
@@ -27,6 +28,8 @@ impl Session {
             ended: None,
             actor: event.draft.actor.clone(),
             stopped: None,
+            hold: None,
+            context: Context::default(),
             turns: 0,
             active_seconds: 0,
             usage: Usage::default(),
@@ -42,7 +45,10 @@ impl Session {
         self.updated_at = event.ts;
         let mut effects = Effects::default();
         match &event.draft.body {
-            Body::SessionUpdated { title, metadata, limits } => {
+            Body::SessionUpdated { title, slug, metadata, limits } => {
+                if let Some(slug) = slug {
+                    self.created.slug.clone_from(slug);
+                }
                 if let Some(title) = title {
                     self.created.title.clone_from(title);
                 }
@@ -57,6 +63,13 @@ impl Session {
                 self.status = *to;
                 self.stopped = Some(Stopped::by(event));
             }
+            Body::SessionStarted {} | Body::SessionResumed {} => self.hold = None,
+            Body::SessionPaused {} => self.hold = Some(Hold::Paused),
+            Body::SessionCompleted { reason } => {
+                self.hold = Some(Hold::Stopped);
+                self.stopped = Some(Stopped { reason: reason.clone(), ..Stopped::by(event) });
+            }
+            Body::SessionContextUpdated(change) => self.context.apply(change),
             Body::UserMessage { .. } => self.take_input(event),
             Body::TurnCancelRequested { turn_id, mode } => {
                 self.cancel_turn_id = Some(*turn_id);
@@ -88,6 +101,8 @@ impl Session {
 
     fn take_input(&mut self, event: &Event) {
         self.input_head = event.seq;
+        // Whoever says something wants it read.
+        self.hold.take_if(|hold| *hold == Hold::Stopped);
         let Some(turn_id) = event.draft.turn_id else { return };
         match &mut self.queued {
             Some(queued) => queued.input_to_seq = event.seq,

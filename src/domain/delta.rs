@@ -4,7 +4,7 @@
 //! writes differences. `record == apply` is the property that keeps both honest.
 
 use super::{
-    event::{Body, Draft, TurnCompleted, only_told},
+    event::{Body, Draft, TurnCompleted, of_callers, only_told},
     ids::*,
     usage::Usage,
 };
@@ -48,8 +48,7 @@ impl Delta {
                 }
                 Body::TurnCompleted(completed) => delta.end = Some((**completed).clone()),
                 Body::SessionCreated(_)
-                | Body::SessionUpdated { .. }
-                | Body::SessionStatusChanged { .. }
+                | of_callers!()
                 | Body::SessionRejected { .. }
                 | Body::UserMessage { .. }
                 | Body::TurnCancelRequested { .. }

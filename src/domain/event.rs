@@ -3,6 +3,7 @@
 //! The doc comment of each [`Body`] variant says what it does to the session;
 //! `apply` is that sentence in code. An event is immutable once it has a `seq`.
 
+mod kind;
 mod whole;
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,9 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
+    context::ContextChange,
     ids::*,
+    registry::Tool,
     session::{Created, Limits, Status},
     tool::Replay,
 };
@@ -113,16 +116,41 @@ pub enum Body {
     /// The session exists; `idle` until it has input.
     #[serde(rename = "session.created")]
     SessionCreated(Box<Created>),
-    /// Title, metadata or limits changed; absent fields did not.
+    /// Title, slug, metadata or limits changed; absent fields did not.
     #[serde(rename = "session.updated")]
     SessionUpdated {
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
         title: Option<Option<String>>,
+        #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
+        slug: Option<Option<String>>,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         metadata: Option<Map<String, Value>>,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         limits: Option<Limits>,
     },
+    /// A caller asked for the box to be there; what a stop held is let go.
+    #[serde(rename = "session.started")]
+    SessionStarted {},
+    /// Nothing begins until it is resumed: messages wait, a turn stands still where it
+    /// is, and so does the time of the box.
+    #[serde(rename = "session.paused")]
+    SessionPaused {},
+    /// It goes on where it stood.
+    #[serde(rename = "session.resumed")]
+    SessionResumed {},
+    /// A caller is done: what ran has been asked to end, the box is put away. The next
+    /// message or start goes on.
+    #[serde(rename = "session.completed")]
+    SessionCompleted {
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        reason: Option<String>,
+    },
+    /// What commands start with changed; absent keys did not, null removed one.
+    #[serde(rename = "session.context_updated")]
+    SessionContextUpdated(ContextChange),
+    /// A caller said that the session has a tool.
+    #[serde(rename = "tool.registered")]
+    ToolRegistered(Tool),
     /// The status changed by a caller's hand (archive); turns say theirs themselves.
     #[serde(rename = "session.status_changed")]
     SessionStatusChanged { from: Status, to: Status },
@@ -356,6 +384,7 @@ macro_rules! only_told {
             | $crate::domain::event::Body::EgressDenied { .. }
             | $crate::domain::event::Body::ExecStarted { .. }
             | $crate::domain::event::Body::FileWritten { .. }
+            | $crate::domain::event::Body::ToolRegistered(_)
             | $crate::domain::event::Body::RevisitScheduled { .. }
             | $crate::domain::event::Body::SourceCloning { .. }
             | $crate::domain::event::Body::SourceCloned { .. }
@@ -367,80 +396,16 @@ macro_rules! only_told {
 }
 pub(crate) use only_told;
 
-impl Body {
-    /// Whether a leased turn's event changes what a list of sessions shows.
-    pub fn moves_status(&self) -> bool {
-        matches!(self, Self::TurnStarted { .. } | Self::TurnCompleted(_))
-    }
-
-    /// The type on the wire, as in `turn.completed`.
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Self::SessionCreated(_) => "session.created",
-            Self::SessionUpdated { .. } => "session.updated",
-            Self::SessionStatusChanged { .. } => "session.status_changed",
-            Self::SessionRejected { .. } => "session.rejected",
-            Self::UserMessage { .. } => "user.message",
-            Self::TurnCancelRequested { .. } => "turn.cancel_requested",
-            Self::TurnStarted { .. } => "turn.started",
-            Self::AgentMessage { .. } => "agent.message",
-            Self::AgentThinking { .. } => "agent.thinking",
-            Self::StepCompleted(_) => "step.completed",
-            Self::StepAborted(_) => "step.aborted",
-            Self::ToolCall { .. } => "tool.call",
-            Self::ExecCompleted { .. } => "exec.completed",
-            Self::ToolResult { .. } => "tool.result",
-            Self::ErrorModel(_) => "error.model",
-            Self::ErrorRuntime(_) => "error.runtime",
-            Self::ErrorTask(_) => "error.task",
-            Self::TurnCompleted(_) => "turn.completed",
-            Self::SandboxCreated { .. } => "sandbox.created",
-            Self::SandboxLost { .. } => "sandbox.lost",
-            Self::SandboxTerminated { .. } => "sandbox.terminated",
-            Self::RevisitScheduled { .. } => "revisit.scheduled",
-            Self::EgressAllowed { .. } => "egress.allowed",
-            Self::EgressDenied { .. } => "egress.denied",
-            Self::SandboxFrozen { .. } => "sandbox.frozen",
-            Self::SandboxThawed { .. } => "sandbox.thawed",
-            Self::SandboxCheckpointCreated { .. } => "sandbox.checkpoint_created",
-            Self::SandboxCheckpointRestored { .. } => "sandbox.checkpoint_restored",
-            Self::SandboxFilesLost { .. } => "sandbox.files_lost",
-            Self::SandboxRotationStarted { .. } => "sandbox.rotation_started",
-            Self::SandboxRotationCompleted { .. } => "sandbox.rotation_completed",
-            Self::SandboxRotationFailed { .. } => "sandbox.rotation_failed",
-            Self::SandboxHeartbeat { .. } => "sandbox.heartbeat",
-            Self::ExecStarted { .. } => "exec.started",
-            Self::FileWritten { .. } => "file.written",
-            Self::SourceCloning { .. } => "source.cloning",
-            Self::SourceCloned { .. } => "source.cloned",
-            Self::SourceFailed { .. } => "source.failed",
-            Self::SourcePrepared { .. } => "source.prepared",
-            Self::LimitWarning { .. } => "limit.warning",
-            Self::LimitExceeded { .. } => "limit.exceeded",
-        }
-    }
-
-    /// How far an event of this type is seen, unless its maker says otherwise.
-    pub fn level(&self) -> Level {
-        match self {
-            Self::UserMessage { .. } | Self::TurnCompleted(_) => Level::User,
-            Self::StepCompleted(_)
-            | Self::StepAborted(_)
-            | Self::ErrorModel(_)
-            | Self::ErrorRuntime(_)
-            | Self::ErrorTask(_) => Level::Internal,
-            Self::AgentMessage { .. }
-            | Self::SessionCreated(_)
-            | Self::SessionUpdated { .. }
-            | Self::SessionStatusChanged { .. }
-            | Self::SessionRejected { .. }
-            | Self::TurnCancelRequested { .. }
-            | Self::TurnStarted { .. }
-            | Self::AgentThinking { .. }
-            | Self::ToolCall { .. }
-            | Self::ExecCompleted { .. }
-            | Self::ToolResult { .. }
-            | only_told!() => Level::Progress,
-        }
-    }
+/// What callers do to a session beside its turns: it uses nothing, and no model reads it.
+macro_rules! of_callers {
+    () => {
+        $crate::domain::event::Body::SessionUpdated { .. }
+            | $crate::domain::event::Body::SessionStatusChanged { .. }
+            | $crate::domain::event::Body::SessionStarted {}
+            | $crate::domain::event::Body::SessionPaused {}
+            | $crate::domain::event::Body::SessionResumed {}
+            | $crate::domain::event::Body::SessionCompleted { .. }
+            | $crate::domain::event::Body::SessionContextUpdated(_)
+    };
 }
+pub(crate) use of_callers;

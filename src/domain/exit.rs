@@ -2,6 +2,7 @@
 //!
 //! | status | yield reason of its last turn | error code | exit status |
 //! |---|---|---|---|
+//! | any but `queued` and `running`, stopped by a caller | any | any | `stopped` |
 //! | `queued`, `running`, `awaiting_input` | any | any | none yet |
 //! | `idle`, `failed` | no turn has ended | | none yet |
 //! | `archived` | no turn has ended | | `stopped` |
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    session::{Session, Status},
+    session::{Hold, Session, Status},
     turn::{LastTurn, YieldReason},
 };
 
@@ -48,14 +49,18 @@ pub enum ExitStatus {
     Interrupted,
     /// Something else failed; the turn's error says what.
     Error,
-    /// It was closed before it was done.
+    /// A caller stopped it, or closed it before it was done.
     Stopped,
 }
 
 impl Session {
     /// What became of it; `None` while that is open.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        exit_status(self.status, self.ended.as_ref())
+        let is_at_rest = !matches!(self.status, Status::Queued | Status::Running);
+        match self.hold {
+            Some(Hold::Stopped) if is_at_rest => Some(ExitStatus::Stopped),
+            _ => exit_status(self.status, self.ended.as_ref()),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! same events.
 
 pub mod apply;
+pub mod context;
 pub mod conversation;
 pub mod cost;
 pub mod decide;
@@ -21,6 +22,7 @@ pub mod notice;
 pub mod operation;
 pub mod piece;
 pub mod price;
+pub mod registry;
 pub mod revisit;
 pub mod schedule;
 pub mod session;

@@ -5,7 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Session;
+use super::{
+    Session,
+    context::Context,
+    ids::{CheckpointId, OperationId},
+};
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +35,40 @@ pub enum Request {
     ReadTree { path: String },
     /// Unpack a blob below a directory.
     WriteTree { path: String, blob: String },
+    /// Have the box there.
+    Start,
+    /// Save the files and put the box away.
+    Stop,
+    /// Save the files, and keep them so.
+    Checkpoint,
+    /// Go on with the files of a checkpoint.
+    Restore { checkpoint: CheckpointId },
+    /// End a command with all that it started.
+    Kill { exec: OperationId },
+}
+
+impl Request {
+    /// Whether nothing else may be under way in the box meanwhile.
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Self::Stop | Self::Restore { .. })
+    }
+
+    /// The same, with what the session's commands start with.
+    pub fn within(self, context: &Context) -> Self {
+        match self {
+            Self::Exec { argv, command, working_dir, env, timeout_seconds } => Self::Exec {
+                argv,
+                command,
+                working_dir: match (working_dir.as_str(), &context.working_dir) {
+                    ("", Some(usual)) => usual.clone(),
+                    _ => working_dir,
+                },
+                env: context.env_under(&env),
+                timeout_seconds,
+            },
+            other => other,
+        }
+    }
 }
 
 /// What came of it.
@@ -54,6 +92,10 @@ pub enum Answer {
     Read { blob: String, bytes: u64, size: u64 },
     /// The file is there.
     Written { bytes: u64 },
+    /// The files are in this checkpoint, or go on from it.
+    Kept { checkpoint: CheckpointId },
+    /// It is so.
+    Done,
     /// In the order of their names; cut after so many.
     Listed { entries: Vec<Entry>, is_cut: bool },
     /// It could not be done.
@@ -81,6 +123,8 @@ pub enum Failure {
     Refused,
     /// There is more of it than one request gets.
     TooLarge,
+    /// Commands run in the box.
+    InUse,
     /// A limit of the session or a spending cap is used up.
     BudgetExceeded,
     /// The organization has nothing left to spend.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
+    context::Context,
     conversation::ModelOptions,
     environment::EnvironmentSnapshot,
     event::{Actor, Event},
@@ -124,6 +125,9 @@ pub struct Created {
     pub title: Option<String>,
     pub key: Option<String>,
     pub client_id: Option<String>,
+    /// A name for people, unique among the organization's open sessions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slug: Option<String>,
     pub metadata: Map<String, Value>,
     pub limits: Limits,
     pub source: Source,
@@ -154,8 +158,12 @@ pub struct Session {
     pub ended: Option<LastTurn>,
     /// Who made it.
     pub actor: Actor,
-    /// The last time that a caller canceled or closed it.
+    /// The last time that a caller canceled, stopped or closed it.
     pub stopped: Option<Stopped>,
+    /// What a caller's hand holds it by.
+    pub hold: Option<Hold>,
+    /// What its commands start with.
+    pub context: Context,
     /// Turns that have started.
     pub turns: i64,
     /// Seconds in which turns that ended were worked on.
@@ -165,6 +173,16 @@ pub struct Session {
     pub updated_at: Timestamp,
 }
 
+/// How a caller holds a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// Nothing begins until it is resumed.
+    Paused,
+    /// Its box is put away; a message or a start goes on.
+    Stopped,
+}
+
 /// Who stopped a session, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Stopped {
@@ -172,11 +190,14 @@ pub struct Stopped {
     #[serde(with = "time::serde::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
+    /// What the caller said of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
 }
 
 impl Stopped {
     pub(super) fn by(event: &Event) -> Self {
-        Self { by: event.draft.actor.clone(), at: event.ts }
+        Self { by: event.draft.actor.clone(), at: event.ts, reason: None }
     }
 }
 

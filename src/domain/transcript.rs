@@ -179,7 +179,7 @@ fn adopt(
             }
         }
         // An environment was checked where it was stored, and its secrets are there.
-        for own in ["key", "client_id", "environment"] {
+        for own in ["key", "client_id", "slug", "environment"] {
             body.insert(own.to_owned(), Value::Null);
         }
         // Neither were its sources checked here, and their credentials are another's.

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{
     cost::{self, Cost},
-    event::{Body, Draft, only_told},
+    event::{Body, Draft, of_callers, only_told},
 };
 
 /// Tokens and work, summed. All counts start at zero and only grow.
@@ -62,8 +62,7 @@ impl Usage {
                 })
             },
             Body::SessionCreated(_)
-            | Body::SessionUpdated { .. }
-            | Body::SessionStatusChanged { .. }
+            | of_callers!()
             | Body::SessionRejected { .. }
             | Body::UserMessage { .. }
             | Body::TurnCancelRequested { .. }

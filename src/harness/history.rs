@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::domain::{
     Event, Message, TurnId,
     conversation::Block,
-    event::{Body, only_told},
+    event::{Body, of_callers, only_told},
     tool::{ToolCall, ToolResult},
 };
 
@@ -116,8 +116,7 @@ impl Conversation {
             }
             Body::ToolResult { call_id, output, is_error, .. } => self.answer(call_id, output, *is_error),
             Body::SessionCreated(_)
-            | Body::SessionUpdated { .. }
-            | Body::SessionStatusChanged { .. }
+            | of_callers!()
             | Body::SessionRejected { .. }
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }

@@ -115,6 +115,10 @@ impl From<store::Error> for ApiError {
                 Self::unavailable(retry_after)
             }
             error @ store::Error::Unstorable => Self::new(ErrorType::Invalid, error.to_string()),
+            store::Error::Conflict(constraint) if constraint == "session_slug" => Self {
+                param: Some("slug".to_owned()),
+                ..Self::conflict("slug_taken", "another open session has this slug; use another one")
+            },
             store::Error::Conflict(constraint) => {
                 tracing::debug!(constraint, "a row was refused");
                 Self::conflict(
@@ -166,6 +170,9 @@ impl From<Rejection> for ApiError {
                 Self::payment_required("budget_exceeded", message)
             }
             Rejection::Unpaid => Self::payment_required("payment_required", message),
+            Rejection::Paused => Self::conflict("paused", message),
+            Rejection::Stopped => Self::conflict("stopped", message),
+            Rejection::TurnRunning => Self::conflict("turn_running", message),
         }
     }
 }

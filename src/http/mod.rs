@@ -205,12 +205,7 @@ fn of_sessions() -> OpenApiRouter<App> {
         .routes(routes!(turns::steps))
         .routes(routes!(sessions::cancel))
         .routes(routes!(sessions::heartbeat))
-        .routes(routes!(sessions::checkpoints::list))
-        .routes(routes!(sessions::execs::create))
-        .routes(routes!(sessions::execs::get))
-        .routes(routes!(sessions::files::read, sessions::files::write))
-        .routes(routes!(sessions::files::list))
-        .routes(routes!(sessions::archives::read, sessions::archives::write))
+        .merge(sandbox_routes())
         .routes(routes!(sessions::archive))
         .routes(routes!(tokens::mint))
         .routes(routes!(destinations::create, destinations::list))
@@ -246,6 +241,27 @@ fn of_organization() -> OpenApiRouter<App> {
         .routes(routes!(webhooks::deliveries))
         .routes(routes!(webhooks::delivery))
         .routes(routes!(webhooks::redeliver))
+}
+
+/// What concerns the sandbox of a session.
+fn sandbox_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(sessions::checkpoints::create, sessions::checkpoints::list))
+        .routes(routes!(sessions::checkpoints::restore))
+        .routes(routes!(sessions::control::start))
+        .routes(routes!(sessions::control::stop))
+        .routes(routes!(sessions::control::pause))
+        .routes(routes!(sessions::control::resume))
+        .routes(routes!(sessions::control::wake))
+        .routes(routes!(sessions::control::reattach))
+        .routes(routes!(sessions::context::get, sessions::context::patch))
+        .routes(routes!(sessions::context::register, sessions::context::tools))
+        .routes(routes!(sessions::execs::create))
+        .routes(routes!(sessions::execs::get))
+        .routes(routes!(sessions::execs::kill))
+        .routes(routes!(sessions::files::read, sessions::files::write))
+        .routes(routes!(sessions::files::list))
+        .routes(routes!(sessions::archives::read, sessions::archives::write))
 }
 
 fn cors() -> CorsLayer {

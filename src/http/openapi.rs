@@ -185,12 +185,13 @@ fn needs(scope: &str) -> Vec<SecurityRequirement> {
 }
 
 /// Operations whose body may be left out: every field of it has a default.
-const OPTIONAL_BODIES: [&str; 6] = [
+const OPTIONAL_BODIES: [&str; 7] = [
     "mintClientToken",
     "rotateDestinationSecret",
     "rotateHookSecret",
     "rotateKey",
     "rotateWebhookSecret",
+    "stopSession",
     "writeFile",
 ];
 

@@ -35,6 +35,8 @@ impl Unit {
         request: &Request,
         stamp: &Stamp,
     ) -> Result<bool, Error> {
+        let context = self.tx.lock_session(id).await?.context;
+        let request = request.clone().within(&context);
         let command = Command::Operate { operation, request: request.clone() };
         let asked = self.execute(id, command, stamp).await?;
         if matches!(request, Request::Exec { .. }) {
@@ -42,7 +44,7 @@ impl Unit {
         }
         self.hint(Hint::Job);
         self.hint(Hint::Control);
-        Ok(self.tx.ask(id, operation, request, &stamp.actor).await?)
+        Ok(self.tx.ask(id, operation, &request, &stamp.actor).await?)
     }
 
     /// Refuses what costs something where nothing more may be spent. What is promised to

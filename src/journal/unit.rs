@@ -84,10 +84,29 @@ impl Unit {
         let Prepared { session, drafts, events, now } = prepared;
         self.append(&session, 0, now, drafts).await?;
         if session.queued.is_some() {
-            self.tx.enqueue_turn(session.id).await?;
-            self.hints.push(Hint::Job);
+            self.enqueue(session.id).await?;
         }
         Ok(Executed { session, events })
+    }
+
+    /// Has what waits in a session looked at now; with nothing waiting nothing happens.
+    ///
+    /// # Errors
+    /// `Rejected` when the session is closed or paused.
+    pub async fn wake_up(&mut self, id: SessionId, stamp: &Stamp) -> Result<Executed, Error> {
+        let executed = self.execute(id, Command::Wake, stamp).await?;
+        if executed.session.running.is_some() || executed.session.queued.is_some() {
+            self.enqueue(id).await?;
+        }
+        Ok(executed)
+    }
+
+    async fn enqueue(&mut self, id: SessionId) -> Result<(), Error> {
+        self.hints.push(Hint::Job);
+        if self.tx.enqueue_turn(id).await? {
+            self.hints.push(Hint::Control);
+        }
+        Ok(())
     }
 
     /// Locks a session, decides a command on it and writes what comes of it.
@@ -162,8 +181,20 @@ impl Unit {
             matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
         };
         if events.iter().any(wakes) {
-            self.tx.enqueue_turn(session.id).await?;
-            self.hints.push(Hint::Job);
+            self.enqueue(session.id).await?;
+        }
+        if events.iter().any(|event| matches!(event.draft.body, Body::SessionPaused {})) {
+            self.tx.pause_sandbox(session.id).await?;
+            self.hints.push(Hint::Control);
+        }
+        if events
+            .iter()
+            .any(|event| matches!(event.draft.body, Body::SessionResumed {} | Body::SessionCompleted { .. }))
+        {
+            self.tx.resume_sandbox(session.id).await?;
+            if session.running.is_some() || session.queued.is_some() {
+                self.enqueue(session.id).await?;
+            }
         }
         if session.cancel_turn_id.is_some() {
             self.hints.push(Hint::Control);

@@ -65,6 +65,8 @@ pub struct State {
     pub operations: Option<i32>,
     /// A turn wants the session, which another job holds.
     pub is_wanted: bool,
+    /// A caller paused the session.
+    pub is_paused: bool,
 }
 
 /// The right to work on one session. Dropped, it is kept no longer.
@@ -215,6 +217,7 @@ fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watche
                     cancel_turn: row.cancel_turn,
                     operations: row.operations,
                     is_wanted: row.is_wanted,
+                    is_paused: row.is_paused,
                 };
                 holding.state.send_if_modified(|held| std::mem::replace(held, state) != state);
             }
@@ -327,6 +330,7 @@ mod tests {
             cancel_turn: None,
             operations: None,
             is_wanted: false,
+            is_paused: false,
         };
         // The job was given back and claimed again while the answer was under way.
         heard(&held, &HashMap::from([(key, 1)]), &[row(1)]);

@@ -94,6 +94,17 @@ pub async fn load(
     unpacked.and(expanded)
 }
 
+/// Whether the store has the checkpoint of this digest, as it was.
+///
+/// # Errors
+/// `NotFound` when it does not.
+pub async fn verify(blobs: &Blobs, session: &str, digest: &str) -> Result<(), Fault> {
+    match fetch(blobs, &key(session, digest)).await? {
+        (_, stored) if stored == digest => Ok(()),
+        _ => Err(Fault::NotFound("the checkpoint is not what was stored".to_owned())),
+    }
+}
+
 /// A blob as a file, and the digest of what came.
 async fn fetch(blobs: &Blobs, key: &str) -> Result<(File, String), Fault> {
     let missing = |error: blob::Error| match error {

@@ -132,7 +132,8 @@ impl Tx {
     /// When those of these sessions go on whose running turn waits for a time, and
     /// holds no worker meanwhile.
     pub async fn waits(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Timestamp>> {
-        let running = sessions.iter().filter(|session| session.status == Status::Running);
+        let waits = |session: &&Session| session.status == Status::Running && session.hold.is_none();
+        let running = sessions.iter().filter(waits);
         let running: Vec<_> = running.map(|session| session.id.uuid()).collect();
         if running.is_empty() {
             return Ok(HashMap::new());

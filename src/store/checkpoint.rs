@@ -7,12 +7,12 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, Tx,
-    column::{count, uncount},
+    column::{count, json, uncount},
     record::{Fence, held},
 };
 use crate::{
     base::{Id, Timestamp, limit},
-    domain::{CheckpointId, SandboxId, SessionId, TenantId},
+    domain::{CheckpointId, OperationId, SandboxId, SessionId, TenantId, operation::Answer},
 };
 
 /// The files of a session as they were.
@@ -24,6 +24,8 @@ pub struct Checkpoint {
     /// SHA-256 of the blob, in hexadecimal.
     pub digest: String,
     pub bytes: u64,
+    /// Made by a caller's hand.
+    pub is_kept: bool,
     pub created_at: Timestamp,
 }
 
@@ -35,6 +37,8 @@ pub struct Idle {
     /// A turn runs or waits: it may need the box at any time.
     pub is_wanted: bool,
     pub is_archived: bool,
+    /// A caller paused the session.
+    pub is_paused: bool,
 }
 
 #[derive(FromRow)]
@@ -43,6 +47,7 @@ struct Row {
     sandbox_id: Uuid,
     digest: String,
     bytes: i64,
+    is_kept: bool,
     created_at: Timestamp,
 }
 
@@ -53,6 +58,7 @@ impl From<Row> for Checkpoint {
             sandbox: Id::from_uuid(row.sandbox_id),
             digest: row.digest,
             bytes: uncount(row.bytes),
+            is_kept: row.is_kept,
             created_at: row.created_at,
         }
     }
@@ -100,6 +106,77 @@ impl Store {
         newest(&self.system, tenant, session).await
     }
 
+    /// Notes that a caller's hand made a checkpoint. Returns whether the fence holds.
+    pub async fn keep_checkpoint(&self, fence: Fence, checkpoint: CheckpointId) -> Result<bool> {
+        let done = sqlx::query(concat!(
+            held!(),
+            "
+             update checkpoint c
+             set is_kept = true
+             from held
+             where c.tenant_id = $1 and c.session_id = held.session_id and c.checkpoint_id = $4",
+        ))
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(checkpoint.uuid())
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Goes back to a checkpoint: whatever comes next of the session's files comes from
+    /// it, and the operation that asked for it is answered, all at once. Returns whether
+    /// the fence holds and the operation was still open.
+    pub async fn restore_checkpoint(
+        &self,
+        fence: Fence,
+        checkpoint: CheckpointId,
+        operation: OperationId,
+        answer: &Answer,
+    ) -> Result<bool> {
+        let done = sqlx::query(concat!(
+            held!(),
+            ", answered as (
+                update operation o
+                set answer = $6::json, started_at = coalesce(o.started_at, now()), completed_at = now()
+                from held
+                where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $5
+                  and o.completed_at is null
+                returning o.session_id
+             ), restored as (
+                update checkpoint c
+                set restored_at = now()
+                from answered
+                where c.tenant_id = $1 and c.session_id = answered.session_id and c.checkpoint_id = $4
+             ), last as (
+                select b.sandbox_id
+                from sandbox b
+                join answered using (session_id)
+                where b.tenant_id = $1 and (b.state <> 'ended' or b.is_announced)
+                order by (b.state <> 'ended') desc, b.created_at desc
+                limit 1
+             ), left_behind as (
+                update sandbox b
+                set state = case when b.state = 'ended' then b.state else 'ending' end,
+                    ending = 'restored',
+                    checkpoint_id = $4
+                from last
+                where b.tenant_id = $1 and b.sandbox_id = last.sandbox_id
+             )
+             select from answered",
+        ))
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(checkpoint.uuid())
+        .bind(operation.uuid())
+        .bind(json(answer))
+        .fetch_optional(&self.system)
+        .await?;
+        Ok(done.is_some())
+    }
+
     /// Removes a checkpoint's row, after its blob.
     pub async fn forget_checkpoint(
         &self,
@@ -118,10 +195,11 @@ impl Store {
 
     /// How long the session's live box has not been needed.
     pub async fn idle(&self, tenant: TenantId, session: SessionId) -> Result<Option<Idle>> {
-        let row: Option<(f64, bool, bool)> = sqlx::query_as(
+        let row: Option<(f64, bool, bool, bool)> = sqlx::query_as(
             "select extract(epoch from now() - greatest(b.used_at, b.heartbeat_at, t.completed_at))::float8,
                     s.running_turn_id is not null or s.queued_turn_id is not null,
-                    s.status = 'archived'
+                    s.status = 'archived',
+                    s.hold is not distinct from 'paused'
              from sandbox b
              join session s using (tenant_id, session_id)
              left join turn t
@@ -132,10 +210,11 @@ impl Store {
         .bind(session.uuid())
         .fetch_optional(&self.system)
         .await?;
-        let idle = |(seconds, is_wanted, is_archived): (f64, bool, bool)| Idle {
+        let idle = |(seconds, is_wanted, is_archived, is_paused): (f64, bool, bool, bool)| Idle {
             idle: Duration::from_secs_f64(seconds.max(0.0)),
             is_wanted,
             is_archived,
+            is_paused,
         };
         Ok(row.map(idle))
     }
@@ -156,10 +235,10 @@ async fn newest(
     session: SessionId,
 ) -> Result<Vec<Checkpoint>> {
     let rows: Vec<Row> = sqlx::query_as(
-        "select checkpoint_id, sandbox_id, digest, bytes, created_at
+        "select checkpoint_id, sandbox_id, digest, bytes, is_kept, created_at
          from checkpoint
          where tenant_id = $1 and session_id = $2
-         order by created_at desc, checkpoint_id desc
+         order by coalesce(restored_at, created_at) desc, checkpoint_id desc
          limit $3",
     )
     .bind(tenant.uuid())

@@ -43,6 +43,8 @@ pub struct Watched {
     pub operations: Option<i32>,
     /// A turn wants the session, which another job holds.
     pub is_wanted: bool,
+    /// A caller paused the session.
+    pub is_paused: bool,
 }
 
 /// Jobs of one holder, as parallel arrays.
@@ -62,6 +64,7 @@ struct WatchRow {
     cancel_turn_id: Option<Uuid>,
     operations: Option<i32>,
     is_wanted: bool,
+    is_paused: bool,
 }
 
 /// What a holder is told, of the session `s` and its held job `j`.
@@ -76,7 +79,8 @@ macro_rules! told {
                         select from job t
                         where t.tenant_id = s.tenant_id and t.session_id = s.session_id and t.kind = 'turn'
                           and t.ready_at <= now()
-                    ) as is_wanted"
+                    ) as is_wanted,
+                    s.hold is not distinct from 'paused' as is_paused"
     };
 }
 
@@ -135,23 +139,30 @@ impl Tx {
     }
 
     /// Wakes a session: its turn job becomes ready unless a worker holds it, which
-    /// then finds the input itself.
-    pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<()> {
+    /// then finds the input itself. Returns whether another job's holder is in its way and
+    /// wants to be told.
+    pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
         let tenant = self.tenant.uuid();
-        sqlx::query(
-            "insert into job (tenant_id, session_id, kind, ready_at, node_id)
+        let (is_held,) = sqlx::query_as(
+            "with job_of_turn as (
+             insert into job (tenant_id, session_id, kind, ready_at, node_id)
              values ($1, $2, 'turn', now(), (
                  select node_id from sandbox where tenant_id = $1 and session_id = $2 and state <> 'ended'
              ))
              on conflict (tenant_id, session_id, kind) do update
              set ready_at = least(job.ready_at, now())
-             where job.worker_id is null",
+             where job.worker_id is null
+             )
+             select exists (
+                 select from job
+                 where tenant_id = $1 and session_id = $2 and kind = 'operate' and worker_id is not null
+             )",
         )
         .bind(tenant)
         .bind(session.uuid())
-        .execute(self.connection())
+        .fetch_one(self.connection())
         .await?;
-        Ok(())
+        Ok(is_held)
     }
 
     /// Replaces the jobs of a closed session by the clean-up of its box, where
@@ -266,11 +277,12 @@ impl Store {
 
     /// Gives a job back, ready after `delay`, or at once for a cancel that came while
     /// it was held: that one saw a holder and woke nobody. Nothing happens when it is lost.
+    /// The turn of a paused session is ready when that is resumed, and not before.
     /// Who waits for a time is shown so in the list of sessions.
     pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
         sqlx::query(
             "with s as (
-                select cancel_turn_id is not null as is_canceled
+                select cancel_turn_id is not null as is_canceled, hold is not distinct from 'paused' as is_paused
                 from session
                 where tenant_id = $1 and session_id = $2
                 for update
@@ -282,8 +294,11 @@ impl Store {
              )
              update job
              set worker_id = null,
-                 ready_at = now() + case when s.is_canceled and kind = 'turn' then 0 else $5 end
-                     * interval '1 millisecond'
+                 ready_at = now() + case
+                     when kind = 'turn' and s.is_canceled then interval '0'
+                     when kind = 'turn' and s.is_paused then interval '100 years'
+                     else $5 * interval '1 millisecond'
+                 end
              from s
              where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
         )
@@ -379,6 +394,7 @@ fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
         cancel_turn: row.cancel_turn_id.map(Id::from_uuid),
         operations: row.operations,
         is_wanted: row.is_wanted,
+        is_paused: row.is_paused,
     };
     rows.into_iter().map(watched).collect()
 }

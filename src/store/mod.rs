@@ -33,6 +33,7 @@ pub mod outbox;
 pub mod pool;
 pub mod purge;
 pub mod record;
+mod registry;
 pub mod revisit;
 pub mod run;
 pub mod sandbox;

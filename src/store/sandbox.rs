@@ -132,8 +132,8 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "select tenant_id, session_id, sandbox_id, node_id, is_announced, state, ending, checkpoint_id,
-                    extract(epoch from rotates_at - now())::float8 as rotates_in,
-                    extract(epoch from expires_at - now())::float8 as ends_in
+                    extract(epoch from rotates_at - coalesce(paused_at, now()))::float8 as rotates_in,
+                    extract(epoch from expires_at - coalesce(paused_at, now()))::float8 as ends_in
              from sandbox ",
             $rest
         )
@@ -149,7 +149,7 @@ impl Tx {
         let rows: Vec<ShownRow> = sqlx::query_as(
             "select distinct on (session_id)
                     session_id, sandbox_id, state, is_announced, ending is not null as is_put_away, checkpoint_id,
-                    created_at, expires_at
+                    created_at, expires_at + coalesce(now() - paused_at, interval '0') as expires_at
              from sandbox
              where tenant_id = $1 and session_id = any($2) and (state <> 'ended' or is_announced)
              order by session_id, (state <> 'ended') desc, created_at desc",
@@ -172,6 +172,55 @@ impl Tx {
             (Id::from_uuid(row.session_id), shown)
         };
         Ok(rows.into_iter().map(shown).collect())
+    }
+}
+
+impl Tx {
+    /// Whether a session's box is there, in the log as in its row.
+    pub async fn has_sandbox(&mut self, session: SessionId) -> Result<bool> {
+        let tenant = self.tenant.uuid();
+        let there = sqlx::query_scalar(
+            "select exists (
+                 select from sandbox
+                 where tenant_id = $1 and session_id = $2 and state in ('live', 'frozen') and is_announced
+             )",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .fetch_one(self.connection())
+        .await?;
+        Ok(there)
+    }
+
+    /// Lets the time of a session's box stand still.
+    pub async fn pause_sandbox(&mut self, session: SessionId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "update sandbox
+             set paused_at = now()
+             where tenant_id = $1 and session_id = $2 and state <> 'ended' and paused_at is null",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Lets it go on, with what was left.
+    pub async fn resume_sandbox(&mut self, session: SessionId) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "update sandbox
+             set rotates_at = rotates_at + (now() - paused_at), expires_at = expires_at + (now() - paused_at),
+                 used_at = now(), paused_at = null
+             where tenant_id = $1 and session_id = $2 and state <> 'ended' and paused_at is not null",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 }
 
@@ -335,8 +384,8 @@ impl Store {
 
     /// The boxes that a session had, by the index `sandbox_of_session`.
     pub async fn past_sandboxes(&self, tenant: TenantId, session: SessionId) -> Result<Past> {
-        let rows: Vec<(Uuid, bool, Option<Uuid>)> = sqlx::query_as(
-            "select sandbox_id, is_announced, checkpoint_id
+        let rows: Vec<(Uuid, bool, Option<Uuid>, bool)> = sqlx::query_as(
+            "select sandbox_id, is_announced, checkpoint_id, ending is not distinct from 'restored'
              from sandbox
              where tenant_id = $1
                and session_id = $2
@@ -352,11 +401,16 @@ impl Store {
         .bind(session.uuid())
         .fetch_all(&self.system)
         .await?;
-        let used = rows.iter().find(|(_, is_announced, _)| *is_announced);
+        let used = rows.iter().find(|(_, is_announced, ..)| *is_announced);
         Ok(Past {
             was_used: used.is_some(),
-            checkpoint: used.and_then(|(_, _, checkpoint)| checkpoint.map(Id::from_uuid)),
-            boxes: rows.into_iter().map(|(sandbox, _, _)| Id::from_uuid(sandbox)).collect(),
+            checkpoint: used.and_then(|(_, _, checkpoint, _)| checkpoint.map(Id::from_uuid)),
+            // What was gone back from is not gone on with.
+            boxes: rows
+                .iter()
+                .filter(|(.., is_left_behind)| !is_left_behind)
+                .map(|(sandbox, ..)| Id::from_uuid(*sandbox))
+                .collect(),
         })
     }
 

@@ -30,6 +30,7 @@ struct Row {
     title: Option<String>,
     key: Option<String>,
     client_id: Option<String>,
+    slug: Option<String>,
     metadata: String,
     limits: String,
     environment: Option<String>,
@@ -50,6 +51,9 @@ struct Row {
     actor: Option<String>,
     stopped_by: Option<String>,
     stopped_at: Option<Timestamp>,
+    stop_reason: Option<String>,
+    hold: Option<String>,
+    context: Option<String>,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
@@ -58,12 +62,12 @@ struct Row {
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, sources::text, title, key, client_id,
+            "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, sources::text, title, key, client_id, slug,
                     metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id,
                     queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
                     cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
                     sandbox_memory_micros, fee_micros, unpriced_steps, actor::text, stopped_by::text, stopped_at,
-                    created_at, updated_at
+                    stop_reason, hold, context::text, created_at, updated_at
              from session ",
             $rest
         )
@@ -104,7 +108,7 @@ impl Row {
             error_code: turn.error.map(|error| error.code),
         });
         let stopped = match (&self.stopped_by, self.stopped_at) {
-            (Some(by), Some(at)) => Some(Stopped { by: from_json(by)?, at }),
+            (Some(by), Some(at)) => Some(Stopped { by: from_json(by)?, at, reason: self.stop_reason }),
             (Some(_) | None, _) => None,
         };
         Ok(Session {
@@ -118,6 +122,7 @@ impl Row {
                 title: self.title,
                 key: self.key,
                 client_id: self.client_id,
+                slug: self.slug,
                 metadata: from_json(&self.metadata)?,
                 limits: from_json(&self.limits)?,
                 source: from_word(&self.source)?,
@@ -133,6 +138,8 @@ impl Row {
             // A session of before was made by whoever its first event says.
             actor: self.actor.as_deref().map(from_json).transpose()?.unwrap_or_else(Actor::system),
             stopped,
+            hold: self.hold.as_deref().map(from_word).transpose()?,
+            context: self.context.as_deref().map(from_json).transpose()?.unwrap_or_default(),
             turns: self.turns,
             active_seconds: uncount(self.active_seconds),
             usage: self.counters.into(),
@@ -173,6 +180,39 @@ impl Tx {
             .bind(key)
             .fetch_optional(self.connection())
             .await?;
+        match row {
+            Some(row) => one(self.connection(), tenant, row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The open session of a slug, by the unique index `session_slug`.
+    pub async fn session_by_slug(&mut self, slug: &str) -> Result<Option<Session>> {
+        // No slug holds what a text of the database cannot.
+        let slug = slug.replace('\0', "");
+        let tenant = self.tenant;
+        let row: Option<Row> =
+            sqlx::query_as(columns!("where tenant_id = $1 and slug = $2 and status <> 'archived'"))
+                .bind(tenant.uuid())
+                .bind(slug)
+                .fetch_optional(self.connection())
+                .await?;
+        match row {
+            Some(row) => one(self.connection(), tenant, row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The newest session of a client that is not closed, by the index `session_client`.
+    pub async fn session_of_client(&mut self, client: &str) -> Result<Option<Session>> {
+        let tenant = self.tenant;
+        let row: Option<Row> = sqlx::query_as(columns!(
+            "where tenant_id = $1 and client_id = $2 and status <> 'archived' order by session_id desc limit 1"
+        ))
+        .bind(tenant.uuid())
+        .bind(client)
+        .fetch_optional(self.connection())
+        .await?;
         match row {
             Some(row) => one(self.connection(), tenant, row).await.map(Some),
             None => Ok(None),
@@ -245,10 +285,10 @@ impl Tx {
             "insert into session (
                 tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
                 limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
-                environment, actor, sources
+                environment, actor, sources, context, slug
              )
              values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
-                     $19::json, $20::json, $21::json)",
+                     $19::json, $20::json, $21::json, $22::json, $23)",
         )
         .bind(tenant)
         .bind(session.id.uuid())
@@ -271,6 +311,8 @@ impl Tx {
         .bind(created.environment.as_ref().map(json))
         .bind(json(&session.actor))
         .bind((!created.sources.is_empty()).then(|| json(&created.sources)))
+        .bind((!session.context.is_empty()).then(|| json(&session.context)))
+        .bind(&created.slug)
         .execute(self.connection())
         .await?;
         if let Some(turn) = &session.queued {
@@ -301,6 +343,7 @@ impl Tx {
                  input_cursor = $9, running_turn_id = $10, queued_turn_id = $11, cancel_turn_id = $12,
                  ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
                  stopped_by = $17::json, stopped_at = $18, listed_in = pg_current_xact_id(),
+                 stop_reason = $19, hold = $20, context = $21::json, slug = $22,
                  epoch = epoch + case when $6 = 'archived' then 1 else 0 end
              where tenant_id = $1 and session_id = $2",
         )
@@ -322,6 +365,10 @@ impl Tx {
         .bind(count(session.active_seconds))
         .bind(session.stopped.as_ref().map(|stopped| json(&stopped.by)))
         .bind(session.stopped.as_ref().map(|stopped| stopped.at))
+        .bind(session.stopped.as_ref().and_then(|stopped| stopped.reason.as_deref()))
+        .bind(session.hold.as_ref().map(word))
+        .bind((!session.context.is_empty()).then(|| json(&session.context)))
+        .bind(&session.created.slug)
         .execute(self.connection())
         .await?;
         for turn in ended.iter().chain(&session.queued) {

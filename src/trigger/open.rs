@@ -7,6 +7,7 @@ use crate::{
     base::{Origin, seal::sha256, text::hex},
     domain::{
         AgentId, CredentialId, EnvironmentId,
+        context::ContextChange,
         decide::{Input, NewSession, Rejection, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
         schedule::Recipe,
@@ -61,6 +62,9 @@ impl Refused {
                 Rejection::BudgetExceeded(_) | Rejection::CapSpent(_),
             )) => Some("budget_exceeded"),
             Self::Journal(journal::Error::Rejected(Rejection::Unpaid)) => Some("payment_required"),
+            Self::Journal(journal::Error::Rejected(Rejection::Paused)) => Some("paused"),
+            Self::Journal(journal::Error::Rejected(Rejection::Stopped)) => Some("stopped"),
+            Self::Journal(journal::Error::Rejected(Rejection::TurnRunning)) => Some("turn_running"),
             Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
         }
     }
@@ -120,6 +124,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         title: recipe.title,
         key: None,
         client_id: None,
+        slug: None,
         metadata: recipe.metadata,
         limits: recipe.limits,
         source,
@@ -131,7 +136,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         created.environment = Some(environment(unit, choice, &stamp.origin).await?);
     }
     pin_sources(unit, &mut created, &[&own, &brought]).await?;
-    let new = NewSession { created, input: Some(input) };
+    let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
     let prepared = unit.prepare(stamp.origin.id(), new, stamp).await?;
     Ok(unit.create(prepared).await?)
 }

@@ -6,6 +6,8 @@
 pub mod admin;
 pub mod agent;
 pub mod budget;
+pub mod context;
+pub mod control;
 pub mod credential;
 pub mod delta;
 pub mod environment;

@@ -203,7 +203,11 @@ impl ExecView {
                 let error = ExecError { code: word(code), message };
                 Self { state: ExecState::Failed, error: Some(error), ..self }
             }
-            Answer::Read { .. } | Answer::Written { .. } | Answer::Listed { .. } => self,
+            Answer::Read { .. }
+            | Answer::Written { .. }
+            | Answer::Listed { .. }
+            | Answer::Kept { .. }
+            | Answer::Done => self,
         }
     }
 }
@@ -231,14 +235,14 @@ fn sound_command(command: &Command, _context: &()) -> garde::Result {
     }
 }
 
-fn absolute(path: &str, _context: &()) -> garde::Result {
+pub(super) fn absolute(path: &str, _context: &()) -> garde::Result {
     match path.starts_with('/') && !path.contains('\0') {
         true => Ok(()),
         false => Err(garde::Error::new("is an absolute path")),
     }
 }
 
-fn sound_env(env: &BTreeMap<String, String>, _context: &()) -> garde::Result {
+pub(super) fn sound_env(env: &BTreeMap<String, String>, _context: &()) -> garde::Result {
     let is_name = |name: &str| {
         !name.is_empty()
             && !name.as_bytes()[0].is_ascii_digit()

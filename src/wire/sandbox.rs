@@ -1,6 +1,7 @@
 //! A session's sandbox on the wire.
 
-use serde::Serialize;
+use garde::Validate;
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -34,8 +35,18 @@ pub struct CheckpointView {
     pub digest: String,
     /// Bytes of what is stored.
     pub bytes: u64,
+    /// A caller asked for it; the newest 8 of these are kept.
+    pub by_hand: bool,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
+}
+
+/// Which checkpoint to go back to.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Restore {
+    #[garde(length(bytes, min = 1, max = 64))]
+    pub checkpoint_id: String,
 }
 
 /// What a sandbox is doing.

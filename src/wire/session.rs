@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
+    context::ContextInput,
     environment::sound_choice,
     limits::LimitsInput,
     sandbox::SandboxView,
@@ -25,7 +26,7 @@ use crate::{
         Actor, AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
-        session::{AgentSnapshot, Limits, Source, Stopped},
+        session::{AgentSnapshot, Hold, Limits, Source, Stopped},
         source::{PinnedSource, Repository},
         turn::LastTurn,
     },
@@ -70,6 +71,11 @@ pub struct CreateSession {
     /// Names the client that made it.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub client_id: Option<String>,
+    /// A name for people, unique among the organization's open sessions: 1 to 63 lower-case
+    /// letters, digits and hyphens. `GET /v3/sessions/:id` takes it in the place of the id.
+    #[garde(inner(custom(sound_slug)))]
+    #[schema(pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
+    pub slug: Option<String>,
     /// What its sandbox is and may reach, pinned for good: id or name of an environment, or
     /// an object. Without one it reaches nothing.
     #[garde(custom(sound_choice))]
@@ -79,6 +85,22 @@ pub struct CreateSession {
     #[garde(custom(sound_sources))]
     #[serde(default, deserialize_with = "json::objects")]
     pub sources: Vec<Repository>,
+    /// What its commands start with.
+    #[garde(dive)]
+    #[serde(default, deserialize_with = "json::object")]
+    pub context: ContextInput,
+}
+
+fn sound_slug(text: &str, _context: &()) -> garde::Result {
+    let is_sound = (1..=63).contains(&text.len())
+        && !text.starts_with('-')
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    match is_sound {
+        true => Ok(()),
+        false => {
+            Err(garde::Error::new("is 1 to 63 lower-case letters, digits and hyphens, not first a hyphen"))
+        }
+    }
 }
 
 /// Text, or an object that carries it as `text` beside whatever else is of use.
@@ -108,6 +130,11 @@ pub struct PatchSession {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<String>)]
     pub title: Option<Option<String>>,
+    /// Null removes it.
+    #[garde(inner(inner(custom(sound_slug))))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
+    pub slug: Option<Option<String>>,
     /// Replaces the whole object.
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
@@ -224,11 +251,13 @@ pub struct SessionView {
     /// What became of it, in one word; null while it goes on.
     #[schema(required)]
     pub exit_status: Option<ExitStatus>,
-    /// The last time that a caller canceled or closed it.
+    /// The last time that a caller canceled, stopped or closed it.
     #[schema(required)]
     pub stopped: Option<Stopped>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slug: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
@@ -245,7 +274,10 @@ impl From<Session> for SessionView {
         Self {
             id: session.id,
             status: session.status,
-            phase: never_ran.then_some("pending"),
+            phase: match session.hold {
+                Some(Hold::Paused) => Some("paused"),
+                Some(Hold::Stopped) | None => never_ran.then_some("pending"),
+            },
             next_attempt_at: None,
             queue_position: None,
             head: session.head,
@@ -268,6 +300,7 @@ impl From<Session> for SessionView {
             exit_status,
             stopped: session.stopped,
             client_id: created.client_id,
+            slug: created.slug,
             created_at: session.created_at,
             updated_at: session.updated_at,
         }

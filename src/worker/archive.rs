@@ -3,7 +3,10 @@
 //! Called by `operate`. Like single files they travel through the blob store. The box makes
 //! and unpacks the archive as its own user; the host only counts its bytes.
 
-use std::io::{Read, Seek};
+use std::{
+    fs::File,
+    io::{Read, Seek},
+};
 
 use bytes::Bytes;
 use tokio::{io::AsyncWriteExt, sync::mpsc, task::spawn_blocking};
@@ -26,12 +29,11 @@ pub(super) async fn read(
 ) -> Result<Answer, Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
     let blob = journal::operation_blob(place.fence.tenant, place.fence.session, place.operation);
-    let (packed, kept) =
-        tokio::join!(sandbox.read_tree(grip, path, sender), keep(place.blobs, &blob, receiver));
-    let bytes = match kept.map_err(|error| away(&error))? {
-        Kept::Whole(bytes) => bytes,
-        // The box was told by nobody who takes more.
-        Kept::TooLarge => {
+    let (packed, kept) = tokio::join!(sandbox.read_tree(grip, path, sender), keep(place.blobs, receiver));
+    let (file, bytes) = match kept.map_err(|error| away(&error))? {
+        Some(kept) => kept,
+        // The box broke off because nobody takes more.
+        None => {
             let message = format!(
                 "what is there makes an archive of more than {ARCHIVE_BYTES_MAX} bytes; read it directory by directory"
             );
@@ -39,29 +41,25 @@ pub(super) async fn read(
         }
     };
     packed?;
+    place.blobs.put_file(&blob, file).await.map_err(|error| away(&error))?;
     Ok(Answer::Read { blob, bytes, size: bytes })
 }
 
-enum Kept {
-    Whole(u64),
-    TooLarge,
-}
-
-async fn keep(blobs: &Blobs, key: &str, mut parts: mpsc::Receiver<Bytes>) -> Result<Kept, blob::Error> {
+/// What arrives, as a file, and how much that is; `None` when it is too much.
+async fn keep(blobs: &Blobs, mut parts: mpsc::Receiver<Bytes>) -> Result<Option<(File, u64)>, blob::Error> {
     let mut file = tokio::fs::File::from_std(blobs.scratch()?);
     let mut bytes = 0;
     while let Some(part) = parts.recv().await {
         bytes += part.len() as u64;
         if bytes > ARCHIVE_BYTES_MAX {
-            return Ok(Kept::TooLarge);
+            return Ok(None);
         }
         file.write_all(&part).await?;
     }
     file.flush().await?;
     let mut file = file.into_std().await;
     file.rewind()?;
-    blobs.put_file(key, file).await?;
-    Ok(Kept::Whole(bytes))
+    Ok(Some((file, bytes)))
 }
 
 /// Unpacks a blob below a directory.

@@ -12,17 +12,18 @@ use tokio::sync::Mutex;
 
 use super::{
     Worker, hook,
-    keeper::{Keeper, Met},
+    keeper::{Keeper, Met, away},
     outlet::Outlet,
     source,
     surroundings::Wish,
 };
 use crate::{
     base::backoff::Backoff,
-    domain::SandboxId,
+    domain::{Actor, CheckpointId, SandboxId},
     harness::{ToolFault, Unready, history},
     journal::Writer,
     sandbox::{Fault, Sandbox},
+    store::sandbox::{LiveSandbox, Liveness},
     tool,
 };
 
@@ -67,6 +68,11 @@ impl Hands {
     pub(super) fn enter(&self) -> Use<'_> {
         self.uses.fetch_add(1, Ordering::SeqCst);
         Use(&self.uses)
+    }
+
+    /// Whether a call is under way.
+    pub(super) fn is_used(&self) -> bool {
+        self.uses.load(Ordering::SeqCst) > 0
     }
 
     /// The box, made when there is none.
@@ -151,6 +157,64 @@ impl Hands {
         }
     }
 
+    /// Saves the files as they are now, which a caller's hand keeps. Whoever begins
+    /// something in the box meanwhile waits.
+    pub(super) async fn save(&self) -> Result<CheckpointId, ToolFault> {
+        let Keeper { worker, fence, .. } = &self.keeper;
+        let sandbox = self.keeper.provider()?;
+        let mut attached = self.attached.lock().await;
+        let met = match *attached {
+            Some(met) => Some(met),
+            None => self.keeper.greet(&*sandbox).await?,
+        };
+        let past = worker.store.past_sandboxes(fence.tenant, fence.session).await.map_err(away)?;
+        let checkpoint = match (met, past.checkpoint) {
+            // Nothing has run since.
+            (None, Some(checkpoint)) => checkpoint,
+            (met, _) => {
+                let met = match met {
+                    Some(met) => met,
+                    None => self.keeper.make(&*sandbox).await?,
+                };
+                *attached = Some(met);
+                self.keeper.save(&*sandbox, met.id).await?
+            }
+        };
+        match worker.store.keep_checkpoint(*fence, checkpoint).await.map_err(away)? {
+            true => Ok(checkpoint),
+            false => Err(ToolFault::Stale),
+        }
+    }
+
+    /// Saves the files and removes the box, where there is one.
+    pub(super) async fn put_away(&self, reason: &str, actor: Actor) -> Result<(), ToolFault> {
+        let sandbox = self.keeper.provider()?;
+        let mut attached = self.attached.lock().await;
+        let met = match attached.take() {
+            Some(met) => Some(met),
+            None => self.keeper.greet(&*sandbox).await?,
+        };
+        let Some(met) = met else { return Ok(()) };
+        let checkpoint = self.keeper.save(&*sandbox, met.id).await?;
+        self.keeper.put_away(&*sandbox, met.id, (reason, actor), Some(checkpoint)).await
+    }
+
+    /// Removes a box whose files nobody wants any more, as the rows say.
+    pub(super) async fn leave_behind(&self, actor: Actor) -> Result<(), ToolFault> {
+        let Keeper { worker, fence, .. } = &self.keeper;
+        let sandbox = self.keeper.provider()?;
+        *self.attached.lock().await = None;
+        let live = worker.store.live_sandbox(fence.tenant, fence.session).await.map_err(away)?;
+        match live {
+            Some(LiveSandbox { sandbox: id, node, state: Liveness::Ending(reason), .. })
+                if node == worker.node =>
+            {
+                self.keeper.finish_ending(&*sandbox, id, &reason, actor).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// How long to wait before asking a box again.
     pub(super) fn delay(&self, backoff: &Backoff, attempt: u32) -> Duration {
         backoff.delay(attempt, self.keeper.worker.journal.origin())
@@ -202,6 +266,8 @@ impl Hands {
 
     fn hands(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> tool::Hands {
         let web = Arc::clone(&self.outlet) as _;
-        tool::Hands { sandbox, grip: self.keeper.grip(id), env: Vec::new(), cwd: String::new(), web }
+        let context = &self.keeper.wish.context;
+        let (env, cwd) = (context.env_under(&[]), context.working_dir.clone().unwrap_or_default());
+        tool::Hands { sandbox, grip: self.keeper.grip(id), env, cwd, web }
     }
 }

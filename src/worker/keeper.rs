@@ -86,7 +86,7 @@ impl Keeper {
             return Ok(None);
         }
         if let Liveness::Ending(reason) = &live.state {
-            self.finish_ending(sandbox, id, reason).await?;
+            self.finish_ending(sandbox, id, reason, Actor::system()).await?;
             return Ok(None);
         }
         match sandbox.attach(self.grip(id)).await {
@@ -273,7 +273,7 @@ impl Keeper {
                 return Err(fault);
             }
         };
-        self.put_away(sandbox, from, ROTATED, checkpoint).await?;
+        self.put_away(sandbox, from, (ROTATED, Actor::system()), checkpoint).await?;
         match self.make(sandbox).await {
             Ok(new) => {
                 let duration_ms = started.elapsed().as_millis() as u64;
@@ -291,19 +291,20 @@ impl Keeper {
         }
     }
 
-    /// Removes a box whose files are saved, and its disk where no other follows.
+    /// Removes a box whose files are saved, and its disk where no other follows; says why,
+    /// and who wanted it.
     pub(super) async fn put_away(
         &self,
         sandbox: &dyn Sandbox,
         id: SandboxId,
-        reason: &str,
+        (reason, actor): (&str, Actor),
         checkpoint: Option<CheckpointId>,
     ) -> Result<(), ToolFault> {
         let ending = self.worker.store.ending_sandbox(self.fence, id, reason, checkpoint).await;
         if !ending.map_err(away)? {
             return Err(ToolFault::Stale);
         }
-        self.finish_ending(sandbox, id, reason).await
+        self.finish_ending(sandbox, id, reason, actor).await
     }
 
     /// Removes a box that is ending, whoever began it.
@@ -312,8 +313,10 @@ impl Keeper {
         sandbox: &dyn Sandbox,
         id: SandboxId,
         reason: &str,
+        actor: Actor,
     ) -> Result<(), ToolFault> {
-        self.say(vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }]).await?;
+        self.say_as(actor, vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }])
+            .await?;
         sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
         self.end_row(id).await?;
         if reason == ROTATED {
@@ -363,9 +366,13 @@ impl Keeper {
     }
 
     pub(super) async fn say(&self, bodies: Vec<Body>) -> Result<(), ToolFault> {
+        self.say_as(Actor::system(), bodies).await
+    }
+
+    async fn say_as(&self, actor: Actor, bodies: Vec<Body>) -> Result<(), ToolFault> {
         let draft = |body: Body| Draft {
             id: self.worker.journal.origin().id(),
-            actor: Actor::system(),
+            actor: actor.clone(),
             level: body.level(),
             turn_id: self.turn,
             step_id: None,

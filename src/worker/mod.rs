@@ -5,6 +5,7 @@
 //! turn come to its next checkpoint, and leaves running commands to whoever comes.
 
 mod archive;
+mod control;
 mod early;
 mod file;
 mod hands;

@@ -11,6 +11,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::{
     Worker, archive,
+    control::Line,
     file::{self, Place},
     hands::Hands,
     outlet::Outlet,
@@ -20,8 +21,7 @@ use crate::{
     base::{
         backoff::Backoff,
         limit::{
-            DIRECT_OUTPUT_BYTES_MAX, EXEC_SUMMARY_BYTES_MAX, OPERATIONS_TOGETHER_MAX, SANDBOX_BACKOFF,
-            SANDBOX_CALL_ATTEMPTS_MAX,
+            DIRECT_OUTPUT_BYTES_MAX, EXEC_SUMMARY_BYTES_MAX, SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX,
         },
         text,
     },
@@ -181,21 +181,27 @@ impl Operator<'_> {
         let fence = self.writer.fence();
         let mut lease = self.lease.clone();
         let mut under_way = FuturesUnordered::new();
-        let mut waiting = Vec::new();
+        let mut line = Line::default();
         let mut did_any = false;
         loop {
             lease.mark_unchanged();
             let open = self.worker.store.open_operations(fence.tenant, fence.session).await?;
-            waiting.extend(open.into_iter().filter(|open| seen.insert(open.id)).rev());
-            while under_way.len() < OPERATIONS_TOGETHER_MAX
-                && let Some(open) = waiting.pop()
-            {
+            // Beside a turn nobody has the box alone: whoever wants that waits for its end.
+            let may_be_served = |open: &Open| self.writer.turn().is_none() || !open.request.is_alone();
+            line.waiting.extend(open.into_iter().filter(|open| may_be_served(open) && seen.insert(open.id)));
+            if line.wants_an_end() {
+                self.end_commands(&line.under_way).await;
+            }
+            while let Some(open) = line.next() {
                 did_any = true;
-                under_way.push(self.serve(open));
+                under_way.push(async {
+                    let id = open.id;
+                    self.serve(open).await.map(|()| id)
+                });
             }
             tokio::select! {
                 served = under_way.next() => match served {
-                    Some(served) => served?,
+                    Some(served) => line.is_over(served?),
                     None => return Ok(did_any),
                 },
                 _ = lease.changed() => {}
@@ -204,6 +210,9 @@ impl Operator<'_> {
     }
 
     async fn serve(&self, open: Open) -> Result<(), Stopped> {
+        if let Request::Restore { checkpoint } = &open.request {
+            return self.restore(&open, *checkpoint).await;
+        }
         let answer = match self.perform(&open).await? {
             Ok(answer) => answer,
             Err((code, message)) => Answer::Failed { code, message },
@@ -217,6 +226,9 @@ impl Operator<'_> {
     }
 
     async fn perform(&self, open: &Open) -> Result<Result<Answer, (Failure, String)>, Stopped> {
+        if let Some(done) = self.control(open).await? {
+            return Ok(done);
+        }
         let _use = self.hands.enter();
         let is_command = matches!(open.request, Request::Exec { .. });
         if let Some(refused) = self.reserve(open).await? {
@@ -284,7 +296,7 @@ impl Operator<'_> {
         match &open.request {
             Request::Exec { argv, working_dir, env, timeout_seconds, .. } => {
                 let exec = Exec {
-                    id: format!("d-{}", open.id),
+                    id: exec_id(open.id),
                     argv: argv.clone(),
                     cwd: working_dir.clone(),
                     env: env.clone(),
@@ -318,6 +330,11 @@ impl Operator<'_> {
                 Ok(written)
             }
             Request::List { path } => Ok(file::list(sandbox, grip, &place, path).await),
+            Request::Start
+            | Request::Stop
+            | Request::Checkpoint
+            | Request::Restore { .. }
+            | Request::Kill { .. } => unreachable!("what concerns the box itself was done before"),
         }
     }
 
@@ -410,6 +427,11 @@ impl Operator<'_> {
     }
 }
 
+/// The name of a caller's command in its box.
+pub(super) fn exec_id(operation: OperationId) -> String {
+    format!("d-{operation}")
+}
+
 fn stopped(fault: ToolFault) -> Stopped {
     match fault {
         ToolFault::Stale => Stopped::Stale,
@@ -419,7 +441,7 @@ fn stopped(fault: ToolFault) -> Stopped {
     }
 }
 
-fn without_box(fault: ToolFault) -> (Failure, String) {
+pub(super) fn without_box(fault: ToolFault) -> (Failure, String) {
     match fault {
         ToolFault::Unready(Unready::Hook, reason) => (Failure::LifecycleHookFailed, reason),
         ToolFault::Unready(Unready::RepoAccess, reason) => (Failure::MissingRepoAccess, reason),

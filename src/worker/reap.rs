@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    base::limit::{BOX_TOUCHES, HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS},
+    base::limit::{BOX_TOUCHES, CHECKPOINTS_BY_HAND_KEPT, HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS},
     domain::{SessionId, TenantId},
     queue::Lease,
     sandbox::{Fault, Sandbox, checkpoint},
-    store::{self, sandbox::Liveness},
+    store::{self, checkpoint::Checkpoint, sandbox::Liveness},
 };
 
 impl Worker {
@@ -150,7 +150,8 @@ impl Worker {
         Ok(sandbox.erase(claimed.tenant, claimed.session).await)
     }
 
-    /// Removes a session's checkpoints but the `kept` newest: each blob before its row.
+    /// Removes a session's checkpoints but the `kept` newest, and as many as are kept of
+    /// those that callers made: each blob before its row.
     pub(super) async fn remove_checkpoints(
         &self,
         tenant: TenantId,
@@ -158,8 +159,12 @@ impl Worker {
         kept: usize,
     ) -> Result<(), String> {
         let all = self.store.checkpoints(tenant, session).await.map_err(|error| error.to_string())?;
-        let (kept, old) = all.split_at(kept.min(all.len()));
-        for checkpoint in old {
+        let (newest, others) = all.split_at(kept.min(all.len()));
+        let by_hand = if kept == 0 { 0 } else { CHECKPOINTS_BY_HAND_KEPT };
+        let mut kept: Vec<_> = all.iter().filter(|one| one.is_kept).take(by_hand).collect();
+        kept.extend(newest);
+        let is_old = |one: &&Checkpoint| !kept.iter().any(|kept| kept.checkpoint == one.checkpoint);
+        for checkpoint in others.iter().filter(is_old) {
             // Equal files have one blob.
             if !kept.iter().any(|kept| kept.digest == checkpoint.digest) {
                 let key = checkpoint::key(&blobs_of(tenant, session), &checkpoint.digest);

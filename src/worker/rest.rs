@@ -13,8 +13,8 @@ use super::{
     surroundings::Wish,
 };
 use crate::{
-    base::limit::REST_RETRY,
-    domain::{Body, CheckpointId, environment::Life},
+    base::limit::{PAUSED_BOX_MAX, REST_RETRY},
+    domain::{Actor, Body, CheckpointId, environment::Life},
     harness::ToolFault,
     queue::Lease,
     sandbox::{Fault, Sandbox},
@@ -92,13 +92,15 @@ impl Keeper {
         }
         let sandbox = self.provider()?;
         if let Liveness::Ending(reason) = &live.state {
-            self.finish_ending(&*sandbox, live.sandbox, reason).await?;
+            self.finish_ending(&*sandbox, live.sandbox, reason, Actor::system()).await?;
             return Ok(Next::Nothing);
         }
-        if idle.idle >= rest.hibernate_after {
+        // What is paused keeps its processes, though they may stand still.
+        let stays = idle.is_paused && idle.idle < PAUSED_BOX_MAX;
+        if idle.idle >= rest.hibernate_after && !stays {
             return self.hibernate(&*sandbox, &live, "idle").await;
         }
-        let next = match live.life.filter(|life| life.rotates_in.is_zero()) {
+        let next = match live.life.filter(|life| life.rotates_in.is_zero() && !stays) {
             Some(_) if live.state == Liveness::Frozen => {
                 return self.hibernate(&*sandbox, &live, "expired").await;
             }
@@ -106,7 +108,7 @@ impl Keeper {
             None => self.keep(&*sandbox, &live, idle.idle).await?,
         };
         // Neither is its time to be missed.
-        let left = live.life.map(|life| life.rotates_in).filter(|left| !left.is_zero());
+        let left = live.life.map(|life| life.rotates_in).filter(|left| !left.is_zero() && !idle.is_paused);
         Ok(match (next, left) {
             (Next::Again(delay), Some(left)) => Next::Again(delay.min(left)),
             (next, _) => next,
@@ -126,7 +128,9 @@ impl Keeper {
                 self.freeze(sandbox, live, left).await
             }
             Liveness::Live => Ok(Next::Again(rest.freeze_after - idle)),
-            Liveness::Frozen | Liveness::Ending(_) => Ok(Next::Again(rest.hibernate_after - idle)),
+            Liveness::Frozen | Liveness::Ending(_) => {
+                Ok(Next::Again(rest.hibernate_after.saturating_sub(idle).max(rest.retry())))
+            }
         }
     }
 
@@ -203,7 +207,7 @@ impl Keeper {
                 }
             }
         };
-        self.put_away(sandbox, id, reason, Some(checkpoint)).await?;
+        self.put_away(sandbox, id, (reason, Actor::system()), Some(checkpoint)).await?;
         Ok(Next::Nothing)
     }
 

@@ -26,6 +26,7 @@ use crate::{
     domain::{
         Session, Status, TenantId, TurnId,
         price::{BoxSize, Tariff},
+        session::Hold,
         source::told,
     },
     harness::{self, Halt, Model, Signals},
@@ -180,6 +181,9 @@ async fn run_next(
     let Claimed { tenant, session, takeovers, .. } = attempts.claimed;
     let session = worker.store.load_session(tenant, session).await.map_err(unavailable)?;
     let Some((turn, attempt)) = attempts.of(&session) else { return Ok(None) };
+    if session.hold == Some(Hold::Paused) && session.cancel_turn_id.is_none() {
+        return Err(Halt::Drained);
+    }
     let writer = worker.journal.writer(lease.fence(), Some(turn));
     // A worker that dies before it has written anything leaves the attempt as it was.
     if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
@@ -259,7 +263,8 @@ impl Follow {
             let signals = Signals {
                 lost: state.lost,
                 cancel: state.cancel_turn == Some(self.turn),
-                drain: *draining.borrow_and_update(),
+                // A pause too lets the turn come to its next checkpoint, and go on from there.
+                drain: *draining.borrow_and_update() || state.is_paused,
             };
             self.sender.send_if_modified(|held| std::mem::replace(held, signals) != signals);
             let changed = async {

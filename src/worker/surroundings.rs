@@ -6,6 +6,7 @@
 use crate::{
     domain::{
         Session, TenantId,
+        context::Context,
         environment::{EnvironmentSnapshot, Life},
         network::HostPattern,
         source::PinnedSource,
@@ -33,12 +34,14 @@ pub(super) struct Wish {
     pub post_clone: Option<String>,
     /// How long it lives; for ever when `None`.
     pub life: Option<Life>,
+    /// What the session's commands start with.
+    pub context: Context,
 }
 
 impl Wish {
     pub(super) fn of(session: &Session) -> Self {
         let wish = session.created.environment.as_ref().map(wish).unwrap_or_default();
-        Self { sources: session.created.sources.clone(), ..wish }
+        Self { sources: session.created.sources.clone(), context: session.context.clone(), ..wish }
     }
 }
 
@@ -80,6 +83,7 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
         post_clone: snapshot.config.hooks.post_clone.clone(),
         sources: Vec::new(),
         life: snapshot.config.life(),
+        context: Context::default(),
     }
 }
 

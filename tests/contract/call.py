@@ -109,6 +109,7 @@ PARAMETERS = {
 # Operations after which the thing is not there, or not usable, any more.
 REMOVES = {
     "deleteSession": ("session_id", "spare_session"), "archiveSession": ("session_id", "spare_session"),
+    "stopSession": ("session_id", "spare_session"), "pauseSession": ("session_id", "spare_session"),
     "deleteAgent": ("agent_id", "spare_agent"), "deleteEnvironment": ("environment_id", "spare_environment"),
     "deleteCredential": ("credential_id", "spare_credential"), "revokeKey": ("key_id", "spare_key"),
     "rotateKey": ("key_id", "spare_key"), "deleteSchedule": ("schedule_id", "spare_schedule"),

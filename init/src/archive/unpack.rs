@@ -145,7 +145,10 @@ impl Unpacker {
                 let flags =
                     OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = File::from(openat(&parent, name, flags, Mode::from_raw_mode(0o600))?);
-                fill(&file, &mut entry)?;
+                let promised = entry.size();
+                if fill(&file, &mut entry)? != promised {
+                    return Err(refused("its content is cut off"));
+                }
                 set(&file, &look)
             })?,
             EntryType::Symlink => {
@@ -311,8 +314,9 @@ fn set(file: impl AsFd, look: &Look) -> io::Result<()> {
     Ok(futimens(file, &look.times)?)
 }
 
-/// Writes a file's content; what is nothing but zeroes takes no room.
-fn fill(file: &File, content: &mut impl Read) -> io::Result<()> {
+/// Writes a file's content, of which it returns the length; what is nothing but zeroes
+/// takes no room.
+fn fill(file: &File, content: &mut impl Read) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0u64;
     loop {
@@ -324,7 +328,8 @@ fn fill(file: &File, content: &mut impl Read) -> io::Result<()> {
             }
         }
         if filled == 0 {
-            return Ok(ftruncate(file, at)?);
+            ftruncate(file, at)?;
+            return Ok(at);
         }
         if chunk[..filled].iter().any(|&byte| byte != 0) {
             file.write_all_at(&chunk[..filled], at)?;

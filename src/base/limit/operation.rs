@@ -32,6 +32,10 @@ pub const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
 pub const ARCHIVE_UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Archives that one process takes from callers at the same time.
 pub const ARCHIVES_MAX: usize = 8;
+/// Tools that callers register with one session.
+pub const TOOLS_MAX: usize = 64;
+/// Longest description of one, in bytes.
+pub const DESCRIPTION_BYTES_MAX: usize = 4 << 10;
 /// Entries of a directory that are named, and the bytes of their list.
 pub const DIRECTORY_ENTRIES_MAX: usize = 5_000;
 pub const DIRECTORY_BYTES_MAX: u64 = 1 << 20;

@@ -29,6 +29,9 @@ pub struct Fields {
     /// One session per key
     #[arg(long)]
     key: Option<String>,
+    /// A name for people, of one open session at a time
+    #[arg(long)]
+    slug: Option<String>,
     /// Id or name of the environment that its sandbox is made of
     #[arg(long)]
     environment: Option<String>,
@@ -48,6 +51,7 @@ impl Fields {
             ("input", self.input),
             ("title", self.title),
             ("key", self.key),
+            ("slug", self.slug),
             ("environment", self.environment),
         ];
         for (name, value) in named {

@@ -50,6 +50,46 @@ pub enum Use {
         /// Absolute, or below /workspace
         path: Option<String>,
     },
+    /// End a command of the session's sandbox with all that it started
+    Kill { session: String, exec: String },
+    /// Have the session's sandbox there; a stopped session goes on
+    Start { session: String },
+    /// Cancel what runs, save the files and remove the sandbox, until somebody goes on
+    Stop {
+        session: String,
+        /// For the log
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Let nothing begin in a session until it is resumed
+    Pause { session: String },
+    /// Let a paused session go on
+    Resume { session: String },
+    /// Have what waits in a session looked at now
+    Wake { session: String },
+    /// Find the newest session of a client that is not archived
+    Reattach { client_id: String },
+    /// Save the session's files, or list what is saved with --list
+    Checkpoint {
+        session: String,
+        #[arg(long)]
+        list: bool,
+    },
+    /// Go back to a checkpoint; what was written since is gone
+    Restore { session: String, checkpoint: String },
+    /// Show what commands start with, or change it: a name alone removes it
+    Context {
+        session: String,
+        /// An absolute path
+        #[arg(long, value_name = "DIRECTORY")]
+        cwd: Option<String>,
+        /// A variable, as NAME=VALUE, or NAME
+        #[arg(long = "env", value_name = "NAME=VALUE")]
+        env: Vec<String>,
+        /// What callers keep, as KEY=JSON, or KEY
+        #[arg(long = "state", value_name = "KEY=JSON")]
+        state: Vec<String>,
+    },
     /// List a directory of the session's sandbox
     Ls {
         session: String,
@@ -91,6 +131,36 @@ pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8>
             let written = client.upload_archive(&path, input).await?;
             print::answer(&written, json, &print::cell(&written["path"]));
         }
+        Use::Kill { session, exec } => {
+            let path = format!("/sessions/{session}/exec/{exec}/kill");
+            let ended = client.post(&path, &json!({})).await?;
+            print::answer(&ended, json, &print::cell(&ended["state"]));
+        }
+        Use::Start { session } => act(client, &session, "start", &json!({}), json).await?,
+        Use::Stop { session, reason } => {
+            act(client, &session, "stop", &json!({ "reason": reason }), json).await?
+        }
+        Use::Pause { session } => act(client, &session, "pause", &json!({}), json).await?,
+        Use::Resume { session } => act(client, &session, "resume", &json!({}), json).await?,
+        Use::Wake { session } => act(client, &session, "wake", &json!({}), json).await?,
+        Use::Reattach { client_id } => {
+            let found = client.post("/sessions/reattach", &json!({ "client_id": client_id })).await?;
+            if found["reattached"] != true {
+                bail!("no session of that client is there");
+            }
+            print::answer(&found["session"], json, &print::cell(&found["session"]["id"]));
+        }
+        Use::Checkpoint { session, list: true } => checkpoints(client, &session, json).await?,
+        Use::Checkpoint { session, list: false } => {
+            let saved = client.post(&format!("/sessions/{session}/checkpoints"), &json!({})).await?;
+            print::answer(&saved, json, &print::cell(&saved["id"]));
+        }
+        Use::Restore { session, checkpoint } => {
+            let body = json!({ "checkpoint_id": checkpoint });
+            let restored = client.post(&format!("/sessions/{session}/restore"), &body).await?;
+            print::answer(&restored, json, &print::cell(&restored["id"]));
+        }
+        Use::Context { session, cwd, env, state } => context(client, &session, cwd, &env, &state).await?,
         Use::Ls { session, path } => list(client, &session, path, json).await?,
     }
     Ok(0)
@@ -188,6 +258,64 @@ async fn download(client: &Client, session: &str, path: &str, local: &Path) -> a
             Err(error)
         }
     }
+}
+
+async fn act(client: &Client, session: &str, verb: &str, body: &Value, json: bool) -> anyhow::Result<()> {
+    let shown = client.post(&format!("/sessions/{session}/{verb}"), body).await?;
+    print::answer(&shown, json, &print::cell(&shown["status"]));
+    Ok(())
+}
+
+async fn checkpoints(client: &Client, session: &str, json: bool) -> anyhow::Result<()> {
+    let listed = client.get(&format!("/sessions/{session}/checkpoints")).await?;
+    if json {
+        print::document(&listed);
+        return Ok(());
+    }
+    let columns = [
+        Column::text("CHECKPOINT", "id"),
+        Column::text("CREATED", "created_at"),
+        Column::text("BYTES", "bytes"),
+        Column::text("BY HAND", "by_hand"),
+    ];
+    print::rows(listed["data"].as_array().cloned().unwrap_or_default(), &columns, false);
+    Ok(())
+}
+
+/// Shows a context, after the change where there is one.
+async fn context(
+    client: &Client,
+    session: &str,
+    cwd: Option<String>,
+    env: &[String],
+    state: &[String],
+) -> anyhow::Result<()> {
+    let path = format!("/sessions/{session}/context");
+    let mut change = serde_json::Map::new();
+    if let Some(cwd) = cwd {
+        change.insert("working_dir".to_owned(), json!(cwd));
+    }
+    let pairs = |given: &[String], read: fn(&str) -> anyhow::Result<Value>| {
+        let pair = |one: &String| match one.split_once('=') {
+            Some((name, value)) => Ok((name.to_owned(), read(value)?)),
+            None => Ok((one.clone(), Value::Null)),
+        };
+        given.iter().map(pair).collect::<anyhow::Result<serde_json::Map<_, _>>>()
+    };
+    if !env.is_empty() {
+        change.insert("env_vars".to_owned(), Value::Object(pairs(env, |value| Ok(json!(value)))?));
+    }
+    if !state.is_empty() {
+        let read =
+            |value: &str| serde_json::from_str(value).with_context(|| format!("`{value}` is not JSON"));
+        change.insert("custom_state".to_owned(), Value::Object(pairs(state, read)?));
+    }
+    let shown = match change.is_empty() {
+        true => client.get(&path).await?,
+        false => client.patch(&path, &Value::Object(change)).await?,
+    };
+    print::document(&shown);
+    Ok(())
 }
 
 /// Names what a directory holds.

@@ -6,8 +6,10 @@
 
 mod archive;
 mod cancel;
+mod context;
 mod create;
 mod heartbeat;
+mod lifecycle;
 mod operate;
 mod patch;
 mod steer;
@@ -15,10 +17,12 @@ mod steer;
 use serde_json::{Map, Value};
 
 use super::{
+    context::ContextChange,
     event::{Actor, Body, CancelMode, Draft, TurnCompleted},
     ids::*,
     operation::Request,
-    session::{Limits, Session},
+    registry::Tool,
+    session::Session,
     tool::ToolCall,
     turn::YieldReason,
     usage::Usage,
@@ -26,6 +30,7 @@ use super::{
 use crate::base::Origin;
 
 pub use create::{NewSession, create};
+pub use patch::Change;
 
 /// What a caller wants of a session.
 #[derive(Clone, Debug)]
@@ -43,8 +48,22 @@ pub enum Command {
     Heartbeat { sandbox: Option<SandboxId> },
     /// Ask something of the sandbox; a command is in the log from here on.
     Operate { operation: OperationId, request: Request },
+    /// Have the box there; whether it is.
+    Start { has_box: bool },
+    /// End what runs, and be done until further notice.
+    Stop { reason: Option<String> },
+    /// Let nothing begin.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Look at what waits.
+    Wake,
+    /// Change what commands start with.
+    ChangeContext(ContextChange),
+    /// Remember a tool; the one that had its name.
+    RegisterTool { tool: Tool, known: Option<Tool> },
     /// Change what may change.
-    Patch { title: Option<Option<String>>, metadata: Option<Map<String, Value>>, limits: Option<Limits> },
+    Patch(Change),
 }
 
 /// A message to the agent.
@@ -104,6 +123,15 @@ pub enum Rejection {
     /// The organization has nothing left to spend.
     #[error("the organization's balance is used up; top it up to go on")]
     Unpaid,
+    /// A caller paused it.
+    #[error("the session is paused; resume it first")]
+    Paused,
+    /// A caller stopped it.
+    #[error("the session is stopped; start it first")]
+    Stopped,
+    /// A turn runs, whose files would go from under it.
+    #[error("a turn of the session runs; cancel it or wait for its end")]
+    TurnRunning,
 }
 
 /// The events of a command, in order; none when it changes nothing.
@@ -117,7 +145,14 @@ pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<
         Command::Archive { open_calls } => Ok(archive::decide(session, open_calls, stamp)),
         Command::Heartbeat { sandbox } => heartbeat::decide(session, sandbox, stamp),
         Command::Operate { operation, request } => operate::decide(session, operation, &request, stamp),
-        Command::Patch { title, metadata, limits } => patch::decide(session, title, metadata, limits, stamp),
+        Command::Start { has_box } => lifecycle::start(session, has_box, stamp),
+        Command::Stop { reason } => lifecycle::stop(session, reason, stamp),
+        Command::Pause => lifecycle::pause(session, stamp),
+        Command::Resume => lifecycle::resume(session, stamp),
+        Command::Wake => lifecycle::wake(session),
+        Command::ChangeContext(change) => context::change(session, change, stamp),
+        Command::RegisterTool { tool, known } => context::register(session, tool, known.as_ref(), stamp),
+        Command::Patch(change) => patch::decide(session, change, stamp),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Patch: title, metadata and limits, each only when it really changes.
+//! Patch: title, slug, metadata and limits, each only when it really changes.
 
 use serde_json::{Map, Value};
 
@@ -8,22 +8,26 @@ use crate::domain::{
     session::{Limits, Session, Status},
 };
 
-pub(super) fn decide(
-    session: &Session,
-    title: Option<Option<String>>,
-    metadata: Option<Map<String, Value>>,
-    limits: Option<Limits>,
-    stamp: &Stamp,
-) -> Result<Vec<Draft>, Rejection> {
+/// What may change of a session; absent fields stay.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    pub title: Option<Option<String>>,
+    pub slug: Option<Option<String>>,
+    pub metadata: Option<Map<String, Value>>,
+    pub limits: Option<Limits>,
+}
+
+pub(super) fn decide(session: &Session, change: Change, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
     if session.status == Status::Archived {
         return Err(Rejection::Archived);
     }
     let created = &session.created;
-    let title = title.filter(|title| *title != created.title);
-    let metadata = metadata.filter(|metadata| *metadata != created.metadata);
-    let limits = limits.filter(|limits| *limits != created.limits);
-    if title.is_none() && metadata.is_none() && limits.is_none() {
+    let title = change.title.filter(|title| *title != created.title);
+    let slug = change.slug.filter(|slug| *slug != created.slug);
+    let metadata = change.metadata.filter(|metadata| *metadata != created.metadata);
+    let limits = change.limits.filter(|limits| *limits != created.limits);
+    if title.is_none() && slug.is_none() && metadata.is_none() && limits.is_none() {
         return Ok(Vec::new());
     }
-    Ok(vec![stamp.draft(None, Body::SessionUpdated { title, metadata, limits })])
+    Ok(vec![stamp.draft(None, Body::SessionUpdated { title, slug, metadata, limits })])
 }

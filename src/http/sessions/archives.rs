@@ -99,12 +99,15 @@ pub async fn write(
         app.0.blobs.delete(&blob).await?;
         return Err(refused);
     }
-    let Answer::Written { bytes } = file(&app, caller.tenant, session, operation, patience).await? else {
-        return Err(ApiError::not_found());
-    };
-    // Unpacked for good; had it not been, it would be forgotten with the operation.
-    let _ = app.0.blobs.delete(&blob).await;
-    Ok(json(&FileWritten { path, bytes }))
+    let written = file(&app, caller.tenant, session, operation, patience).await;
+    if !matches!(&written, Err(error) if error.code.as_deref() == Some("sandbox_busy")) {
+        // Nobody needs it any more; what stays is forgotten with the operation.
+        let _ = app.0.blobs.delete(&blob).await;
+    }
+    match written? {
+        Answer::Written { bytes } => Ok(json(&FileWritten { path, bytes })),
+        _ => Err(ApiError::not_found()),
+    }
 }
 
 /// Keeps a body as it comes; never more of it in memory than one part.

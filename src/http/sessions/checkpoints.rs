@@ -1,19 +1,31 @@
-//! The checkpoints of a session.
+//! The checkpoints of a session: made, listed, gone back to.
 
-use axum::{extract::State, response::Response};
+use axum::{extract::State, http::StatusCode, response::Response};
 
+use super::{
+    control::{operate, outcome},
+    execs::Patience,
+};
 use crate::{
-    domain::SessionId,
+    domain::{
+        CheckpointId, SessionId, TenantId,
+        operation::{Answer as Outcome, Request},
+    },
     http::{
         App,
-        auth::{Caller, ReadSessions},
+        auth::{Caller, ReadSessions, WriteSessions},
+        body::{Body, Nothing, OptionalBody},
         error::ApiError,
         openapi::Errors,
         path::{self, Path},
-        write::json,
+        write::{Answer, Once, json},
     },
+    journal::Unit,
     store::checkpoint::Checkpoint,
-    wire::{Page, sandbox::CheckpointView},
+    wire::{
+        Page,
+        sandbox::{CheckpointView, Restore},
+    },
 };
 
 /// List checkpoints, newest first. Few are kept, so that there is one page.
@@ -27,13 +39,83 @@ pub async fn list(
     let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     tx.session(id).await?;
-    let view = |checkpoint: Checkpoint| CheckpointView {
+    let data = tx.checkpoints(id).await?.into_iter().map(view).collect();
+    Ok(json(&Page { data, next_cursor: None }))
+}
+
+/// Save the session's files as they are now, while everything in the sandbox stands still.
+/// Equal files are the newest checkpoint again. The newest 8 that callers made are kept.
+#[utoipa::path(post, path = "/sessions/{session_id}/checkpoints", tag = "sandbox", operation_id = "createCheckpoint",
+    params(("session_id" = SessionId, Path)), responses((status = 201, body = CheckpointView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    patience: Patience,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let id: SessionId = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        operate(unit, id, &Request::Checkpoint, &stamp).await
+    });
+    kept(&app, caller.tenant, id, (asked.await?, StatusCode::CREATED), patience).await
+}
+
+/// Go back to a checkpoint: the sandbox is removed with what it holds, and the next need
+/// finds the files as they were then. Refused while a turn or a command runs.
+#[utoipa::path(post, path = "/sessions/{session_id}/restore", tag = "sandbox", operation_id = "restoreSession",
+    params(("session_id" = SessionId, Path)), request_body = Restore,
+    responses((status = 200, body = CheckpointView), Errors))]
+pub async fn restore(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    patience: Patience,
+    Body { value: wanted, digest }: Body<Restore>,
+) -> Result<Answer, ApiError> {
+    let id: SessionId = path::id(&session)?;
+    let unknown = || ApiError { param: Some("checkpoint_id".to_owned()), ..ApiError::not_found() };
+    let checkpoint: CheckpointId = wanted.checkpoint_id.parse().map_err(|_| unknown())?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        unit.tx().lock_session(id).await?;
+        let all = unit.tx().checkpoints(id).await?;
+        if !all.iter().any(|known| known.checkpoint == checkpoint) {
+            return Err(unknown());
+        }
+        operate(unit, id, &Request::Restore { checkpoint }, &stamp).await
+    });
+    kept(&app, caller.tenant, id, (asked.await?, StatusCode::OK), patience).await
+}
+
+/// The checkpoint that an operation came to.
+async fn kept(
+    app: &App,
+    tenant: TenantId,
+    session: SessionId,
+    (asked, status): (Answer, StatusCode),
+    patience: Patience,
+) -> Result<Answer, ApiError> {
+    let Some(Outcome::Kept { checkpoint }) = outcome(app, tenant, session, &asked, patience).await? else {
+        let message = "the sandbox did not get to it in time; it is done when its turn comes";
+        return Err(ApiError::conflict("sandbox_busy", message));
+    };
+    let all = app.0.store.begin(tenant).await?.checkpoints(session).await?;
+    let found =
+        all.into_iter().find(|known| known.checkpoint == checkpoint).ok_or_else(ApiError::not_found)?;
+    Ok(Answer { replayed: asked.replayed, ..Answer::new(status, &view(found)) })
+}
+
+fn view(checkpoint: Checkpoint) -> CheckpointView {
+    CheckpointView {
         id: checkpoint.checkpoint,
         sandbox_id: checkpoint.sandbox,
         digest: checkpoint.digest,
         bytes: checkpoint.bytes,
+        by_hand: checkpoint.is_kept,
         created_at: checkpoint.created_at,
-    };
-    let data = tx.checkpoints(id).await?.into_iter().map(view).collect();
-    Ok(json(&Page { data, next_cursor: None }))
+    }
 }

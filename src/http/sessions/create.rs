@@ -3,10 +3,12 @@
 use axum::{extract::State, http::StatusCode};
 use serde_json::{Value, json};
 
+use super::context::sound;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
         AgentId, Level, SessionId, Status, TenantId,
+        context::Context,
         decide::{Input, NewSession},
         session::{Created, Limits},
         source::{PinnedSource, Standing},
@@ -130,6 +132,7 @@ async fn create_new(
         title: wanted.title,
         key: wanted.key,
         client_id: wanted.client_id,
+        slug: wanted.slug,
         metadata: wanted.metadata,
         limits: wanted.limits.over(Limits::default()),
         source: caller.source,
@@ -154,9 +157,10 @@ async fn create_new(
     trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
     let pending = |source: &PinnedSource| SourceView::new(source.clone(), Standing::default());
     let sources: Vec<_> = created.sources.iter().map(pending).collect();
+    let context = sound(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
-    let new = unit.prepare(id, NewSession { created, input }, &stamp).await?;
+    let new = unit.prepare(id, NewSession { created, context, input }, &stamp).await?;
     // Destinations stand before the first events are appended, so these reach them.
     let mut views: Vec<DestinationView> = Vec::with_capacity(letters.len());
     for letter in letters {

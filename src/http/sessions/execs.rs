@@ -9,6 +9,7 @@ use axum::{
 };
 use serde_json::json;
 
+use super::control::{operate, outcome};
 use crate::{
     base::limit::{OPERATION_PATIENCE, OPERATIONS_OPEN_MAX},
     domain::{
@@ -18,7 +19,7 @@ use crate::{
     http::{
         App,
         auth::{Caller, ReadSessions, WriteSessions},
-        body::Body,
+        body::{Body, Nothing, OptionalBody},
         error::ApiError,
         openapi::Errors,
         path::{self, Path},
@@ -34,7 +35,7 @@ use crate::{
 
 /// How long a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), else 20 seconds.
 #[derive(Clone, Copy)]
-pub struct Patience(Duration);
+pub struct Patience(pub(super) Duration);
 
 impl FromRequestParts<App> for Patience {
     type Rejection = ApiError;
@@ -113,6 +114,37 @@ pub async fn get(
     Ok(respond(&exec(seen)?))
 }
 
+/// End a command with all that it started: TERM, then KILL one second later. Answers when it
+/// is over, or after 20 seconds. Of one that is over already nothing changes.
+#[utoipa::path(post, path = "/sessions/{session_id}/exec/{exec_id}/kill", tag = "sandbox", operation_id = "killExec",
+    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)),
+    responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
+pub async fn kill(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path((session, id)): Path<(String, String)>,
+    once: Once,
+    patience: Patience,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Response, ApiError> {
+    let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
+    let stamp = caller.stamp(app.0.journal.origin());
+    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let seen = unit.tx().operation(session, id).await?;
+        let is_over = seen.answer.is_some();
+        exec(seen)?;
+        match is_over {
+            true => Ok(Answer::new(StatusCode::OK, &json!({}))),
+            false => operate(unit, session, &Request::Kill { exec: id }, &stamp).await,
+        }
+    });
+    outcome(&app, caller.tenant, session, &asked.await?, patience).await?;
+    let view = exec(app.0.journal.answered(caller.tenant, session, id, patience.0).await?)?;
+    let is_over = matches!(view.state, ExecState::Completed | ExecState::Failed);
+    let status = if is_over { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, axum::Json(view)).into_response())
+}
+
 /// Whether an operation was taken.
 pub(super) fn ask(was_taken: bool) -> Result<(), ApiError> {
     match was_taken {
@@ -143,13 +175,14 @@ pub(super) async fn file(
 }
 
 /// Why a file operation was not done, as an error of its request.
-fn failed(code: Failure, message: String) -> ApiError {
+pub(super) fn failed(code: Failure, message: String) -> ApiError {
     if let Some(unpaid) = unpaid(code, &message) {
         return unpaid;
     }
     match code {
         Failure::NotFound => ApiError { message: message.into(), ..ApiError::not_found() },
         Failure::Refused => ApiError::invalid("path", message),
+        Failure::InUse => ApiError::conflict("sandbox_in_use", message),
         Failure::TooLarge => ApiError::new(ErrorType::TooLarge, message),
         Failure::SandboxUnavailable => ApiError::conflict("sandbox_unavailable", message),
         Failure::LifecycleHookFailed => ApiError::conflict("lifecycle_hook_failed", message),

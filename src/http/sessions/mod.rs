@@ -2,6 +2,8 @@
 
 pub mod archives;
 pub mod checkpoints;
+pub mod context;
+pub mod control;
 pub mod create;
 pub mod execs;
 pub mod files;
@@ -21,13 +23,16 @@ use super::{
     write::{Answer, Once, json},
 };
 use crate::{
-    domain::{SessionId, Status, decide::Command},
+    domain::{
+        SessionId, Status,
+        decide::{Change, Command},
+    },
     journal::Unit,
     stream::view,
     wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
 };
 
-/// Get a session.
+/// Get a session, by its id or its slug.
 #[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions", operation_id = "getSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn get(
@@ -35,9 +40,12 @@ pub async fn get(
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
-    let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    let session = tx.session(id).await?;
+    let session = match path::id(&session) {
+        Ok(id) => tx.session(id).await?,
+        Err(_) => tx.session_by_slug(&session).await?.ok_or_else(ApiError::not_found)?,
+    };
+    let id = session.id;
     let mut view = view(&mut tx, session).await?;
     if view.status == Status::Queued {
         view.queue_position = tx.queue_position(id).await?;
@@ -61,7 +69,7 @@ pub async fn usage(
     Ok(json(&SessionUsage { usage, models }))
 }
 
-/// Change title, metadata or limits. Limits may be raised while a turn runs.
+/// Change title, slug, metadata or limits. Limits may be raised while a turn runs.
 #[utoipa::path(patch, path = "/sessions/{session_id}", tag = "sessions", operation_id = "updateSession",
     params(("session_id" = SessionId, Path)), request_body = PatchSession,
     responses((status = 200, body = SessionView), Errors))]
@@ -79,7 +87,8 @@ pub async fn patch(
         Some(limits) => Some(limits.over(unit.tx().lock_session(id).await?.created.limits)),
         None => None,
     };
-    let command = Command::Patch { title: change.title, metadata: change.metadata, limits };
+    let PatchSession { title, slug, metadata, .. } = change;
+    let command = Command::Patch(Change { title, slug, metadata, limits });
     let executed = unit.execute(id, command, &stamp).await?;
     let view = view(unit.tx(), executed.session).await?;
     unit.commit().await?;

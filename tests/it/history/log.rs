@@ -306,7 +306,7 @@ impl Writer {
             0 => Body::SandboxCreated { sandbox_id, duration_ms: 1 },
             1 => Body::SandboxLost { sandbox_id, reason: String::new() },
             2 => Body::LimitWarning { limit: "tokens".to_owned(), used: 8, allowed: 10 },
-            _ => Body::SessionUpdated { title: Some(None), metadata: None, limits: None },
+            _ => Body::SessionUpdated { title: Some(None), slug: None, metadata: None, limits: None },
         };
         self.write(turn, body);
     }

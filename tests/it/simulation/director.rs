@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use sojourn::domain::{
     Actor, Event, Status,
-    decide::{Command, Input, NewSession, Stamp},
+    context::ContextChange,
+    decide::{Change, Command, Input, NewSession, Stamp},
     event::ActorKind,
     session::{AgentSnapshot, Created, Limits, Source},
 };
@@ -193,7 +194,7 @@ async fn call(world: &Arc<World>) {
             0..8 => Command::Steer(input("Go on.")),
             8..11 => Command::Steer(Input { interrupt: true, ..input("No, this.") }),
             11..15 => Command::Cancel,
-            15..19 => Command::Patch { title: None, metadata: None, limits: Some(limits(chance)) },
+            15..19 => Command::Patch(Change { limits: Some(limits(chance)), ..Change::default() }),
             _ => Command::Archive { open_calls: Vec::new() },
         };
         execute(world, command).await;
@@ -252,6 +253,7 @@ fn session(world: &World) -> Database {
         title: None,
         key: None,
         client_id: None,
+        slug: None,
         metadata: Default::default(),
         limits,
         source: Source::Api,
@@ -260,7 +262,7 @@ fn session(world: &World) -> Database {
     let is_quiet = !world.plan.processes_fail && world.plan.database_fails_one_in == 0;
     Database::with(
         world.origin.id(),
-        NewSession { created, input },
+        NewSession { created, context: ContextChange::default(), input },
         &stamp(world),
         world.now(),
         Ledger::new(is_quiet),

@@ -6,12 +6,13 @@ use super::{
 };
 
 /// Where tasks and threads are begun, and who joins them.
-const SPAWNS: [(&str, &str); 16] = [
+const SPAWNS: [(&str, &str); 17] = [
     ("src/app.rs", "a JoinSet that the shutdown drains"),
     ("src/telemetry.rs", "a thread within a scope that joins it"),
     ("src/cli/webhook/listen.rs", "a JoinSet that is shut down before the command ends"),
     ("src/cli/serve.rs", "two handles that are awaited before the process ends"),
     ("src/worker/mod.rs", "JoinSets that are drained when the worker stops"),
+    ("src/worker/archive.rs", "work on an archive that ends with its channel"),
     ("src/webhook/courier.rs", "a JoinSet that is drained when the courier stops"),
     ("src/http/serve.rs", "a JoinSet that is drained when the listener stops"),
     ("src/stream/mod.rs", "a tracker that the shutdown waits for"),

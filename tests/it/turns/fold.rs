@@ -14,7 +14,8 @@ use serde_json::{Map, json};
 use sojourn::{
     domain::{
         Actor, Block, Body, Cost, Event, Level, Session, SessionId, StopReason, TurnId, Usage,
-        decide::{Command, Input},
+        context::ContextChange,
+        decide::{Change, Command, Input, Rejection},
         event::{Draft, Failure, Outcome, StepCompleted, TurnCompleted},
         session::{Limits, Status},
         tool::{Replay, ToolCall},
@@ -38,6 +39,8 @@ enum Act {
         tokens: u64,
     },
     Archive,
+    /// A caller's hand, whichever of them.
+    Hold(Grip),
     /// Another worker takes the session, though one may hold it.
     TakeOver,
     Start,
@@ -49,6 +52,32 @@ enum Act {
     End(YieldReason),
     /// A worker that lost the session writes.
     Stale,
+}
+
+/// How a caller takes hold of a session.
+#[derive(Clone, Copy, Debug)]
+enum Grip {
+    Start,
+    Stop,
+    Pause,
+    Resume,
+    Context,
+}
+
+impl Grip {
+    fn command(self) -> Command {
+        match self {
+            Self::Start => Command::Start { has_box: true },
+            Self::Stop => Command::Stop { reason: Some("done".to_owned()) },
+            Self::Pause => Command::Pause,
+            Self::Resume => Command::Resume,
+            Self::Context => Command::ChangeContext(ContextChange {
+                working_dir: Some(Some("/tmp".to_owned())),
+                env_vars: [("A".to_owned(), Some("1".to_owned())), ("B".to_owned(), None)].into(),
+                custom_state: Map::new(),
+            }),
+        }
+    }
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -66,6 +95,8 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(Act::Cancel),
         1 => (1..3u64).prop_map(|tokens| Act::Patch { tokens }),
         1 => Just(Act::Archive),
+        2 => prop::sample::select(vec![Grip::Start, Grip::Stop, Grip::Pause, Grip::Resume, Grip::Context])
+            .prop_map(Act::Hold),
         3 => Just(Act::TakeOver),
         8 => Just(Act::Start),
         6 => (0..4usize).prop_map(|calls| Act::Step { calls }),
@@ -283,8 +314,13 @@ async fn play(world: &World, acts: &[Act]) {
             Act::Patch { tokens } => {
                 let limits = Some(Limits { tokens: Some(*tokens), ..Limits::default() });
                 let title = Some(Some(format!("{tokens}")));
-                world.command(id, Command::Patch { title, metadata: None, limits }).await
+                world.command(id, Command::Patch(Change { title, limits, ..Change::default() })).await
             }
+            Act::Hold(grip) => match world.command(id, grip.command()).await {
+                // As the session is held already.
+                Err(Error::Rejected(Rejection::Paused | Rejection::Stopped)) => Ok(()),
+                done => done,
+            },
             Act::Archive => {
                 let done = world.command(id, Command::Archive { open_calls: Vec::new() }).await;
                 hand.lease = None;
@@ -349,7 +385,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
     let caller = async {
         for at in 0..40u64 {
             let command = match at % 4 {
-                3 => Command::Patch { title: Some(Some(format!("{at}"))), metadata: None, limits: None },
+                3 => Command::Patch(Change { title: Some(Some(format!("{at}"))), ..Change::default() }),
                 _ => Command::Steer(said("more", false)),
             };
             world.command(id, command).await.expect("a command");

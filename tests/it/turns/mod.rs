@@ -2,6 +2,7 @@
 
 mod archive;
 mod cancel;
+mod control;
 mod direct;
 mod environment;
 mod faults;

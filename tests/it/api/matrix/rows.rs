@@ -95,11 +95,26 @@ pub fn table() -> BTreeMap<&'static str, Row> {
 fn sandbox() -> BTreeMap<&'static str, Row> {
     let row = |scope, status, body| Row { scope, token: None, status, body };
     let nothing: Option<fn() -> Value> = None;
+    let empty: Option<fn() -> Value> = Some(|| json!({}));
     BTreeMap::from([
         ("execInSession", row("sessions:write", 202, Some(|| json!({ "command": "true" })))),
         ("getExec", row("sessions:read", 200, nothing)),
         ("readFile", row("sessions:read", 409, nothing)),
         ("writeFile", row("sessions:write", 409, Some(|| json!({})))),
+        ("killExec", row("sessions:write", 202, empty)),
+        ("createCheckpoint", row("sessions:write", 409, empty)),
+        // The checkpoint is in its body: no session here has one.
+        ("restoreSession", row("sessions:write", 404, Some(|| json!({ "checkpoint_id": never("ckp") })))),
+        ("startSession", row("sessions:write", 202, empty)),
+        ("stopSession", row("sessions:write", 202, Some(|| json!({ "reason": "x" })))),
+        ("pauseSession", row("sessions:write", 200, empty)),
+        ("resumeSession", row("sessions:write", 200, empty)),
+        ("wakeSession", row("sessions:write", 200, empty)),
+        ("reattachSession", row("sessions:write", 200, Some(|| json!({ "client_id": "x" })))),
+        ("getContext", row("sessions:read", 200, nothing)),
+        ("updateContext", row("sessions:write", 200, Some(|| json!({ "custom_state": { "x": 1 } })))),
+        ("listTools", row("sessions:read", 200, nothing)),
+        ("registerTool", row("sessions:write", 200, Some(|| json!({ "name": "x" })))),
         ("listFiles", row("sessions:read", 409, nothing)),
         ("readArchive", row("sessions:read", 409, nothing)),
         // Its body is an archive, made where it is sent.

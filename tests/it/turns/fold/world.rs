@@ -9,6 +9,7 @@ use sojourn::{
     domain::{
         Actor, AgentId, Event, Session, SessionId, TenantId, Turn,
         apply::fold,
+        context::ContextChange,
         conversation::ModelOptions,
         decide::{Command, Input, NewSession, Stamp},
         session::{AgentSnapshot, Created, Limits, Source},
@@ -89,12 +90,14 @@ impl World {
             title: None,
             key: None,
             client_id: None,
+            slug: None,
             metadata: Map::new(),
             limits: Limits::default(),
             source: Source::Api,
         };
         let mut unit = self.journal.begin(self.tenant).await.expect("a unit");
-        let prepared = unit.prepare(id, NewSession { created, input }, &self.stamp()).await.expect("a row");
+        let new = NewSession { created, context: ContextChange::default(), input };
+        let prepared = unit.prepare(id, new, &self.stamp()).await.expect("a row");
         unit.create(prepared).await.expect("the first events");
         unit.commit().await.expect("a commit");
         id

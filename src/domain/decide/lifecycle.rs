@@ -1,0 +1,65 @@
+//! Start, stop, pause and resume: a caller's hand on the session and its box.
+
+use super::{Rejection, Stamp, cancel};
+use crate::domain::{
+    event::{Body, Draft},
+    operation,
+    session::{Hold, Session, Status},
+};
+
+/// The box is to be there: said when it was not, or when the session had been stopped.
+pub(super) fn start(session: &Session, has_box: bool, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
+    match session.hold {
+        _ if session.status == Status::Archived => return Err(Rejection::Archived),
+        Some(Hold::Paused) => return Err(Rejection::Paused),
+        Some(Hold::Stopped) | None => {}
+    }
+    if let Some((limit, ..)) = operation::used_up(session) {
+        return Err(Rejection::BudgetExceeded(limit));
+    }
+    let is_new = session.hold.is_some() || !has_box;
+    Ok(is_new.then(|| stamp.draft(None, Body::SessionStarted {})).into_iter().collect())
+}
+
+/// Whatever runs and waits ends, and nothing begins until somebody asks for it anew.
+pub(super) fn stop(
+    session: &Session,
+    reason: Option<String>,
+    stamp: &Stamp,
+) -> Result<Vec<Draft>, Rejection> {
+    if session.status == Status::Archived {
+        return Err(Rejection::Archived);
+    }
+    let mut drafts = cancel::decide(session, stamp);
+    if session.hold != Some(Hold::Stopped) {
+        drafts.push(stamp.draft(None, Body::SessionCompleted { reason }));
+    }
+    Ok(drafts)
+}
+
+pub(super) fn pause(session: &Session, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
+    match session.hold {
+        _ if session.status == Status::Archived => Err(Rejection::Archived),
+        Some(Hold::Stopped) => Err(Rejection::Stopped),
+        Some(Hold::Paused) => Ok(Vec::new()),
+        None => Ok(vec![stamp.draft(None, Body::SessionPaused {})]),
+    }
+}
+
+pub(super) fn resume(session: &Session, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
+    match session.hold {
+        _ if session.status == Status::Archived => Err(Rejection::Archived),
+        Some(Hold::Stopped) => Err(Rejection::Stopped),
+        Some(Hold::Paused) => Ok(vec![stamp.draft(None, Body::SessionResumed {})]),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Nothing of the session changes: what waits is looked at now.
+pub(super) fn wake(session: &Session) -> Result<Vec<Draft>, Rejection> {
+    match session.hold {
+        _ if session.status == Status::Archived => Err(Rejection::Archived),
+        Some(Hold::Paused) => Err(Rejection::Paused),
+        Some(Hold::Stopped) | None => Ok(Vec::new()),
+    }
+}

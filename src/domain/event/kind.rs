@@ -1,0 +1,93 @@
+//! What each type of event is called, and how far it is seen.
+
+use super::{Body, Level, only_told};
+
+impl Body {
+    /// Whether a leased turn's event changes what a list of sessions shows.
+    pub fn moves_status(&self) -> bool {
+        matches!(self, Self::TurnStarted { .. } | Self::TurnCompleted(_))
+    }
+
+    /// The type on the wire, as in `turn.completed`.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::SessionCreated(_) => "session.created",
+            Self::SessionUpdated { .. } => "session.updated",
+            Self::SessionStatusChanged { .. } => "session.status_changed",
+            Self::SessionStarted {} => "session.started",
+            Self::SessionPaused {} => "session.paused",
+            Self::SessionResumed {} => "session.resumed",
+            Self::SessionCompleted { .. } => "session.completed",
+            Self::SessionContextUpdated(_) => "session.context_updated",
+            Self::ToolRegistered(_) => "tool.registered",
+            Self::SessionRejected { .. } => "session.rejected",
+            Self::UserMessage { .. } => "user.message",
+            Self::TurnCancelRequested { .. } => "turn.cancel_requested",
+            Self::TurnStarted { .. } => "turn.started",
+            Self::AgentMessage { .. } => "agent.message",
+            Self::AgentThinking { .. } => "agent.thinking",
+            Self::StepCompleted(_) => "step.completed",
+            Self::StepAborted(_) => "step.aborted",
+            Self::ToolCall { .. } => "tool.call",
+            Self::ExecCompleted { .. } => "exec.completed",
+            Self::ToolResult { .. } => "tool.result",
+            Self::ErrorModel(_) => "error.model",
+            Self::ErrorRuntime(_) => "error.runtime",
+            Self::ErrorTask(_) => "error.task",
+            Self::TurnCompleted(_) => "turn.completed",
+            Self::SandboxCreated { .. } => "sandbox.created",
+            Self::SandboxLost { .. } => "sandbox.lost",
+            Self::SandboxTerminated { .. } => "sandbox.terminated",
+            Self::RevisitScheduled { .. } => "revisit.scheduled",
+            Self::EgressAllowed { .. } => "egress.allowed",
+            Self::EgressDenied { .. } => "egress.denied",
+            Self::SandboxFrozen { .. } => "sandbox.frozen",
+            Self::SandboxThawed { .. } => "sandbox.thawed",
+            Self::SandboxCheckpointCreated { .. } => "sandbox.checkpoint_created",
+            Self::SandboxCheckpointRestored { .. } => "sandbox.checkpoint_restored",
+            Self::SandboxFilesLost { .. } => "sandbox.files_lost",
+            Self::SandboxRotationStarted { .. } => "sandbox.rotation_started",
+            Self::SandboxRotationCompleted { .. } => "sandbox.rotation_completed",
+            Self::SandboxRotationFailed { .. } => "sandbox.rotation_failed",
+            Self::SandboxHeartbeat { .. } => "sandbox.heartbeat",
+            Self::ExecStarted { .. } => "exec.started",
+            Self::FileWritten { .. } => "file.written",
+            Self::SourceCloning { .. } => "source.cloning",
+            Self::SourceCloned { .. } => "source.cloned",
+            Self::SourceFailed { .. } => "source.failed",
+            Self::SourcePrepared { .. } => "source.prepared",
+            Self::LimitWarning { .. } => "limit.warning",
+            Self::LimitExceeded { .. } => "limit.exceeded",
+        }
+    }
+
+    /// How far an event of this type is seen, unless its maker says otherwise.
+    pub fn level(&self) -> Level {
+        match self {
+            Self::UserMessage { .. } | Self::TurnCompleted(_) => Level::User,
+            // Variables are not for whoever watches a page.
+            Self::SessionContextUpdated(_)
+            | Self::StepCompleted(_)
+            | Self::StepAborted(_)
+            | Self::ErrorModel(_)
+            | Self::ErrorRuntime(_)
+            | Self::ErrorTask(_) => Level::Internal,
+            Self::AgentMessage { .. }
+            | Self::SessionCreated(_)
+            | Self::SessionUpdated { .. }
+            | Self::SessionStatusChanged { .. }
+            | Self::SessionStarted {}
+            | Self::SessionPaused {}
+            | Self::SessionResumed {}
+            | Self::SessionCompleted { .. }
+            | Self::SessionRejected { .. }
+            | Self::TurnCancelRequested { .. }
+            | Self::TurnStarted { .. }
+            | Self::AgentThinking { .. }
+            | Self::ToolCall { .. }
+            | Self::ExecCompleted { .. }
+            | Self::ToolResult { .. }
+            | only_told!() => Level::Progress,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What callers keep with a session: its context, and the tools that they say it has.
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+
+use crate::{
+    base::limit::TOOLS_MAX,
+    domain::{
+        SessionId,
+        context::{Context, ContextChange},
+        decide::Command,
+        registry::Tool,
+    },
+    http::{
+        App,
+        auth::{Caller, ReadSessions, WriteSessions},
+        body::Body,
+        error::ApiError,
+        openapi::Errors,
+        path::{self, Path},
+        write::{Answer, Once, json},
+    },
+    journal::Unit,
+    wire::context::{ContextInput, ContextView, ToolInput, ToolList, ToolView, unsound},
+};
+
+/// Read what the session's commands start with.
+#[utoipa::path(get, path = "/sessions/{session_id}/context", tag = "sandbox", operation_id = "getContext",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = ContextView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let session = app.0.store.begin(caller.tenant).await?.session(path::id(&session)?).await?;
+    Ok(json(&ContextView::from(session.context)))
+}
+
+/// Change it: keys that are named are set, null removes one, all others stay.
+#[utoipa::path(patch, path = "/sessions/{session_id}/context", tag = "sandbox", operation_id = "updateContext",
+    params(("session_id" = SessionId, Path)), request_body = ContextInput,
+    responses((status = 200, body = ContextView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    Body { value: wanted, .. }: Body<ContextInput>,
+) -> Result<Response, ApiError> {
+    let id: SessionId = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let before = unit.tx().lock_session(id).await?.context;
+    let change = sound(wanted, before)?;
+    let executed = unit.execute(id, Command::ChangeContext(change), &stamp).await?;
+    unit.commit().await?;
+    Ok(json(&ContextView::from(executed.session.context)))
+}
+
+/// A change that leaves a context as it may be.
+pub(super) fn sound(wanted: ContextInput, before: Context) -> Result<ContextChange, ApiError> {
+    let (change, mut after) = (ContextChange::from(wanted), before);
+    after.apply(&change);
+    match unsound(&after) {
+        None => Ok(change),
+        Some((field, words)) => Err(ApiError::invalid(field, format!("`{field}` {words}"))),
+    }
+}
+
+/// List the tools that were registered, by name.
+#[utoipa::path(get, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "listTools",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = ToolList), Errors))]
+pub async fn tools(
+    State(app): State<App>,
+    caller: Caller<ReadSessions>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let id = path::id(&session)?;
+    let mut tx = app.0.store.begin(caller.tenant).await?;
+    tx.session(id).await?;
+    let tools = tx.registered_tools(id).await?.into_iter().map(ToolView::from).collect();
+    Ok(json(&ToolList { tools }))
+}
+
+/// Register a tool, so that the session says which it has. The service neither runs it nor
+/// offers it to the agent. The same name again replaces it.
+#[utoipa::path(post, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "registerTool",
+    params(("session_id" = SessionId, Path)), request_body = ToolInput,
+    responses((status = 200, body = ToolView), Errors))]
+pub async fn register(
+    State(app): State<App>,
+    caller: Caller<WriteSessions>,
+    Path(session): Path<String>,
+    once: Once,
+    Body { value: wanted, digest }: Body<ToolInput>,
+) -> Result<Response, ApiError> {
+    let id: SessionId = path::id(&session)?;
+    let stamp = caller.stamp(app.0.journal.origin());
+    let tool = Tool::from(wanted);
+    let answered = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        // Locked, so that two at once do not make one too many.
+        unit.tx().lock_session(id).await?;
+        let all = unit.tx().registered_tools(id).await?;
+        let known = all.iter().find(|known| known.name == tool.name).cloned();
+        if known.is_none() && all.len() >= TOOLS_MAX {
+            return Err(ApiError::conflict(
+                "too_many_tools",
+                format!("a session has at most {TOOLS_MAX} tools"),
+            ));
+        }
+        unit.execute(id, Command::RegisterTool { tool: tool.clone(), known }, &stamp).await?;
+        Ok(Answer::new(StatusCode::OK, &ToolView::from(tool.clone())))
+    });
+    Ok(answered.await?.into_response())
+}

@@ -1,0 +1,139 @@
+//! Context and tools of a session on the wire.
+
+use std::collections::BTreeMap;
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::{
+    operation::{absolute, sound_env},
+    present,
+    session::searchable,
+    small_object,
+};
+use crate::{
+    base::{
+        json,
+        limit::{DESCRIPTION_BYTES_MAX, METADATA_BYTES_MAX, WORD_BYTES_MAX},
+    },
+    domain::{
+        context::{Context, ContextChange},
+        registry::Tool,
+    },
+};
+
+/// What changes of a session's context: what is named, key by key; null removes.
+#[derive(Clone, Debug, Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContextInput {
+    /// Absolute; null for `/workspace`.
+    #[garde(inner(inner(length(bytes, min = 1, max = 4_096))), inner(inner(custom(absolute))))]
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<String>)]
+    pub working_dir: Option<Option<String>>,
+    /// Variables of every command, the agent's too. No place for secrets: they are in the log.
+    #[garde(skip)]
+    #[serde(deserialize_with = "json::object")]
+    pub env_vars: BTreeMap<String, Option<String>>,
+    /// Whatever the callers keep; nobody else reads it.
+    #[garde(custom(searchable))]
+    pub custom_state: Map<String, Value>,
+}
+
+/// What the commands of a session start with.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Context)]
+pub struct ContextView {
+    /// Null for `/workspace`.
+    #[schema(required)]
+    pub working_dir: Option<String>,
+    pub env_vars: BTreeMap<String, String>,
+    pub custom_state: Map<String, Value>,
+}
+
+/// A tool that the session has. Nothing here runs it.
+#[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RegisterTool)]
+pub struct ToolInput {
+    /// Unique in the session: the same name again replaces it.
+    #[garde(length(bytes, min = 1, max = WORD_BYTES_MAX), custom(without_nul))]
+    pub name: String,
+    /// The caller's own word; `custom` when absent.
+    #[garde(inner(length(bytes, min = 1, max = WORD_BYTES_MAX)), inner(custom(without_nul)))]
+    pub tool_type: Option<String>,
+    #[garde(length(bytes, max = DESCRIPTION_BYTES_MAX), custom(without_nul))]
+    #[serde(default)]
+    pub description: String,
+    /// JSON Schema of its input.
+    #[garde(custom(searchable))]
+    #[serde(default)]
+    pub input_schema: Map<String, Value>,
+}
+
+/// A tool that was registered.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = RegisteredTool)]
+pub struct ToolView {
+    pub name: String,
+    pub tool_type: String,
+    pub description: String,
+    pub input_schema: Map<String, Value>,
+}
+
+/// The tools of a session, by name.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = RegisteredTools)]
+pub struct ToolList {
+    pub tools: Vec<ToolView>,
+}
+
+impl From<ContextInput> for ContextChange {
+    fn from(input: ContextInput) -> Self {
+        let ContextInput { working_dir, env_vars, custom_state } = input;
+        Self { working_dir, env_vars, custom_state }
+    }
+}
+
+impl From<Context> for ContextView {
+    fn from(context: Context) -> Self {
+        let Context { working_dir, env_vars, custom_state } = context;
+        Self { working_dir, env_vars, custom_state }
+    }
+}
+
+impl From<ToolInput> for Tool {
+    fn from(input: ToolInput) -> Self {
+        let ToolInput { name, tool_type, description, input_schema } = input;
+        Self { name, tool_type: tool_type.unwrap_or_else(|| "custom".to_owned()), description, input_schema }
+    }
+}
+
+impl From<Tool> for ToolView {
+    fn from(tool: Tool) -> Self {
+        let Tool { name, tool_type, description, input_schema } = tool;
+        Self { name, tool_type, description, input_schema }
+    }
+}
+
+/// What is wrong with a context as a change leaves it: its field and the words.
+pub fn unsound(context: &Context) -> Option<(&'static str, String)> {
+    if let Err(error) = sound_env(&context.env_vars, &()) {
+        return Some(("env_vars", error.to_string()));
+    }
+    let bytes: usize = context.env_vars.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > METADATA_BYTES_MAX {
+        return Some(("env_vars", format!("has {bytes} bytes; at most {METADATA_BYTES_MAX} are kept")));
+    }
+    let state = small_object(&context.custom_state, &());
+    state.err().map(|error| ("custom_state", error.to_string()))
+}
+
+fn without_nul(text: &str, _context: &()) -> garde::Result {
+    match text.contains('\0') {
+        true => Err(garde::Error::new("contains U+0000")),
+        false => Ok(()),
+    }
+}
