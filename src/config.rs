@@ -134,7 +134,7 @@ pub struct Settings {
 
     /// A sandbox ends itself when its node has not called it for this long, in seconds; its files stay. What is lost
     /// with a node goes on elsewhere after this and 30 seconds, at least a minute
-    #[arg(long, default_value_t = 30, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
+    #[arg(long, default_value_t = 120, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
     pub box_orphan_seconds: u64,
 
     /// Where blobs are, checkpoints among them: s3://BUCKET/PREFIX, with the AWS_ variables of the AWS tools

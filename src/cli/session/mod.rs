@@ -65,8 +65,6 @@ pub enum Session {
     },
     /// Ask the running turn to end, and end the queued one
     Cancel { session: String },
-    /// Cancel what runs and wait until nothing does
-    Stop { session: String },
     /// Close a session for good
     Archive { session: String },
     #[command(flatten)]
@@ -163,11 +161,6 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
         Session::Delete { session } => drop(client.delete(&format!("/sessions/{session}")).await?),
         Session::Usage { session } => whole::usage(&client, &session, json).await?,
         Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
-        Session::Stop { session } => {
-            client.post(&format!("/sessions/{session}/cancel"), &json!({})).await?;
-            let stopped = watch::settled(&client, &session).await?;
-            show(&stopped, json, stopped["status"].as_str().unwrap_or_default());
-        }
         Session::Archive { session } => act(&client, &session, "archive", json).await?,
         Session::Update { session, title, limits } => update(&client, &session, title, limits, json).await?,
         Session::Result { session } => result(&client, &session, json).await?,

@@ -64,6 +64,21 @@ impl Disk {
         fs::set_permissions(&self.workspace, fs::Permissions::from_mode(0o755))
     }
 
+    /// Moves the files of a disk that was made before disks had file systems of their own
+    /// to where they are looked for now.
+    pub fn adopt(&self) -> io::Result<()> {
+        let (workspace, home) = (self.root.join("workspace"), self.root.join("home"));
+        if self.workspace.exists() || !workspace.exists() {
+            return Ok(());
+        }
+        make_dir(&self.files, 0o700)?;
+        if home.exists() {
+            fs::rename(home, &self.home)?;
+        }
+        // Last: until then it is looked for again.
+        fs::rename(workspace, &self.workspace)
+    }
+
     /// Whether the files have a file system of their own, mounted or not.
     pub fn has_image(&self) -> bool {
         self.image.exists()
@@ -126,5 +141,27 @@ impl Disk {
         let beside = self.root.join("box.new");
         fs::write(&beside, sandbox.to_string())?;
         fs::rename(beside, self.root.join("box"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_an_older_disk_are_found_at_their_new_place() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = Disk::at(root.path().to_owned());
+        disk.adopt().unwrap();
+        assert!(!disk.files.exists(), "there is nothing to move");
+        for (place, text) in [("workspace", "work"), ("home", "habits")] {
+            fs::create_dir(root.path().join(place)).unwrap();
+            fs::write(root.path().join(place).join("note"), text).unwrap();
+        }
+        for _ in 0..2 {
+            disk.adopt().unwrap();
+            assert_eq!(fs::read_to_string(disk.workspace.join("note")).unwrap(), "work");
+            assert_eq!(fs::read_to_string(disk.home.join("note")).unwrap(), "habits");
+        }
     }
 }

@@ -206,6 +206,13 @@ impl Local {
     async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
         let mut writers = spec.previous.clone();
         writers.push(spec.sandbox);
+        disk.adopt().map_err(|error| unavailable("its files cannot be moved to their place", &error))?;
+        if self.volumes.is_none() && disk.has_image() {
+            // Not to be taken for an empty one.
+            let text =
+                "the session's disk has a file system of its own, and none can be mounted here any more";
+            return Err(Fault::Unavailable(text.to_owned()));
+        }
         let is_open = match &self.volumes {
             Some(volumes) if disk.has_image() => volumes.open(disk).await?,
             Some(_) | None => !disk.has_image(),

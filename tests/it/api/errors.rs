@@ -22,7 +22,7 @@ async fn every_fault_of_a_request_has_the_form_of_an_error() {
     assert!(["GET", "POST"].iter().all(|method| allowed.contains(method)), "{allowed}");
     assert_eq!(wrong.error(405)["type"], "method_not_allowed");
     // What is not built yet is refused, not ignored.
-    owner.post(&format!("/sessions/{session}/start"), json!({})).await.error(404);
+    owner.post(&format!("/sessions/{session}/nothing"), json!({})).await.error(404);
     owner.delete(&format!("/sessions/{session}/events")).await.error(405);
     for (body, what) in [
         ("{", "EOF"),

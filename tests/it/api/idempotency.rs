@@ -167,7 +167,9 @@ async fn every_post_is_done_once_for_a_key() {
             "{what}: {}",
             first.body
         );
-        assert!(again.status == first.status && is_replayed(&again), "{what}: {}", again.body);
+        // Some say by the status too that nothing was made.
+        let is_known = [first.status.as_u16(), 200].contains(&again.status.as_u16());
+        assert!(is_known && is_replayed(&again), "{what}: {}", again.body);
         assert_eq!(lasting(&again), lasting(&first), "{what}");
         if operation.path.contains('{') {
             // The same key for another thing is another request.

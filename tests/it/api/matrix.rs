@@ -374,7 +374,9 @@ async fn a_list_shows_no_row_of_another() {
     sqlx::query(used).execute(&mut superuser).await.expect("a row");
     let is_list = |operation: &Operation| {
         let parameters = operation.description["parameters"].as_array();
+        // A stream that begins never ends; the matrix asks for its head.
         operation.method == "GET"
+            && operation.id != "streamEvents"
             && parameters.is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "limit"))
     };
     let lists: Vec<_> =
@@ -400,8 +402,10 @@ async fn a_list_shows_no_row_of_another() {
                 path.replace(&format!("{{{name}}}"), id)
             })
         };
-        world.owner.get(&fill(&theirs)).await.error(404);
-        let shown = world.owner.get(&fill(&mine)).await.ok().to_string();
+        // What only the sandbox could tell is not waited for: nobody works here.
+        let get = |path: String| world.owner.request(Method::GET, &path).header("prefer", "wait=0");
+        send(get(fill(&theirs))).await.error(404);
+        let shown = send(get(fill(&mine))).await.ok().to_string();
         let leaked: Vec<_> = theirs.values().filter(|id| shown.contains(*id)).collect();
         assert!(leaked.is_empty(), "{} shows {leaked:?}", list.path);
     }

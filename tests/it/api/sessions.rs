@@ -62,8 +62,8 @@ async fn fields_that_are_unknown_or_not_built_are_refused_by_name() {
     let owner = &world.owner;
     let session = id(&owner.post("/sessions", json!({})).await.ok());
     for (path, body, param) in [
-        ("/sessions".to_owned(), json!({ "sources": [] }), "sources"),
-        ("/sessions".to_owned(), json!({ "environment": { "disk": "1Gi" } }), "environment.disk"),
+        ("/sessions".to_owned(), json!({ "parent": "ses_1" }), "parent"),
+        ("/sessions".to_owned(), json!({ "environment": { "packages": ["jq"] } }), "environment.packages"),
         ("/sessions".to_owned(), json!({ "limits": { "coffee": 1 } }), "limits.coffee"),
         (
             "/sessions".to_owned(),

@@ -97,7 +97,10 @@ fn pieces_become_one_message_and_its_blocks() {
     assert_eq!(answer.stop, StopReason::ToolUse);
     let usage = Usage { input_tokens: 36, output_tokens: 20, cache_read_tokens: 64, ..Usage::default() };
     assert_eq!(answer.usage, usage);
-    assert_eq!(deltas.len(), 4);
+    let is_said = |delta: &&Delta| matches!(delta, Delta::Text { .. } | Delta::Thinking { .. });
+    assert_eq!(deltas.iter().filter(is_said).count(), 4);
+    // What the provider has counted is told as it comes.
+    assert_eq!(deltas.last(), Some(&Delta::Used(usage)));
 }
 
 #[test]
