@@ -3,12 +3,14 @@
 //! A channel, buffer, page, loop or retry without a number here has no bound,
 //! and what has no bound is what takes a service down.
 
+mod egress;
 mod operation;
 mod source;
 mod trigger;
 
 use std::time::Duration;
 
+pub use egress::*;
 pub use operation::*;
 pub use source::*;
 pub use trigger::*;
@@ -479,30 +481,3 @@ pub const HOUSEKEEPING_BATCH: i64 = 1_000;
 pub const SANDBOX_CALL_ATTEMPTS_MAX: u32 = 3;
 /// First and longest back-off between two tries to start or ask a box.
 pub const SANDBOX_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-
-// ---- egress ----
-
-/// Connections of one box that are served at the same time; others wait.
-pub const EGRESS_CONNECTIONS_MAX: usize = 64;
-/// Different decisions of one turn that are told by name; a box chooses the names.
-pub const EGRESS_DECISIONS_MAX: usize = 128;
-/// How often counts of equal decisions are written while nothing else is.
-pub const EGRESS_FLUSH_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a program may take to begin its handshake in a tunnel.
-pub const EGRESS_HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest beginning of a handshake, in bytes; key shares after quantum make it long.
-pub const EGRESS_HELLO_BYTES_MAX: usize = 64 << 10;
-/// How long a host may take to begin its answer: models think for minutes.
-pub const EGRESS_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
-/// Longest head of a request, in bytes.
-pub const EGRESS_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Certificates that one box's authority keeps; the first is forgotten first.
-pub const EGRESS_LEAVES_MAX: usize = 64;
-/// How long certificates for a box are valid; longer than a box lives.
-pub const EGRESS_CERTIFICATE_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
-/// Bytes of an answer that `web_fetch` reads.
-pub const FETCH_BYTES_MAX: usize = 1 << 20;
-/// How long `web_fetch` may take, redirects included.
-pub const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Redirects that `web_fetch` follows; each is judged anew.
-pub const FETCH_REDIRECTS_MAX: usize = 5;

@@ -169,7 +169,9 @@ async fn every_post_is_done_once_for_a_key() {
         );
         // Some say by the status too that nothing was made.
         let is_known = [first.status.as_u16(), 200].contains(&again.status.as_u16());
-        assert!(is_known && is_replayed(&again), "{what}: {}", again.body);
+        // What is still to be done is asked about again, and is no answer to be replayed yet.
+        let is_open = first.body["error"]["code"] == "sandbox_busy";
+        assert!(is_known && (is_replayed(&again) || is_open), "{what}: {}", again.body);
         assert_eq!(lasting(&again), lasting(&first), "{what}");
         if operation.path.contains('{') {
             // The same key for another thing is another request.
@@ -187,6 +189,9 @@ fn lasting(answer: &Answer) -> Value {
     let mut body = answer.body.clone();
     if let Value::Object(fields) = &mut body {
         fields.remove("client_token");
+        if let Some(Value::Object(error)) = fields.get_mut("error") {
+            error.remove("request_id");
+        }
     }
     body
 }

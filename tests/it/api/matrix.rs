@@ -269,70 +269,65 @@ async fn client_tokens(world: &World, a_try: &Try<'_>, mine: &Things) {
     }
 }
 
+/// Requests about one's own things that name others in bodies and queries.
+fn naming(mine: &Things, ids: &Things) -> Vec<(Method, String, Option<Value>)> {
+    let session = &mine["session_id"];
+    let (agent, schedule, hook) = (&mine["agent_id"], &mine["schedule_id"], &mine["hook_id"]);
+    let get = |path: String| (Method::GET, path, None::<Value>);
+    let id = |name: &str| ids[name].clone();
+    vec![
+        (Method::POST, "/sessions".to_owned(), Some(json!({ "agent": id("agent_id") }))),
+        (Method::POST, "/sessions".to_owned(), Some(json!({ "environment": id("environment_id") }))),
+        (Method::POST, "/sessions".to_owned(), Some(json!({ "agent": agent, "revision": id("revision") }))),
+        (
+            Method::POST,
+            "/agents".to_owned(),
+            Some(
+                json!({ "name": "n", "prompt": "", "model": "scripted/noop", "credential": id("credential_id") }),
+            ),
+        ),
+        (Method::PATCH, format!("/agents/{agent}"), Some(json!({ "credential": id("credential_id") }))),
+        (Method::PUT, "/credentials/default".to_owned(), Some(json!({ "credential": id("credential_id") }))),
+        (
+            Method::POST,
+            format!("/agents/{agent}/schedules"),
+            Some(json!({ "cron": "0 0 1 1 *", "input": "x", "session_id": id("session_id") })),
+        ),
+        (
+            Method::POST,
+            format!("/agents/{agent}/schedules"),
+            Some(json!({ "cron": "0 0 1 1 *", "input": "x", "environment": id("environment_id") })),
+        ),
+        (
+            Method::POST,
+            format!("/agents/{agent}/hooks"),
+            Some(json!({ "kind": "generic", "environment": id("environment_id") })),
+        ),
+        (
+            Method::PATCH,
+            format!("/agents/{agent}/schedules/{schedule}"),
+            Some(json!({ "environment": id("environment_id") })),
+        ),
+        (
+            Method::PATCH,
+            format!("/agents/{agent}/hooks/{hook}"),
+            Some(json!({ "environment": id("environment_id") })),
+        ),
+        (Method::PATCH, format!("/agents/{agent}"), Some(json!({ "environment": id("environment_id") }))),
+        (Method::POST, format!("/agents/{agent}/revisions/{}/activate", id("revision")), Some(json!({}))),
+        get(format!("/usage?by=agent&agent={}", id("agent_id"))),
+        get(format!("/audit?target={}", id("session_id"))),
+        get(format!("/sessions?agent={}", id("agent_id"))),
+        get(format!("/sessions/{session}/events?turn_id={}", id("turn_id"))),
+        get(format!("/sessions/{session}/deliveries?destination={}", id("destination_id"))),
+    ]
+}
+
 #[tokio::test]
 async fn ids_in_bodies_and_queries_tell_nothing_either() {
     let world = World::still().await;
     let (mine, theirs) = (things(&world.owner).await, things(&world.stranger).await);
-    let session = &mine["session_id"];
-    let (agent, schedule, hook) = (&mine["agent_id"], &mine["schedule_id"], &mine["hook_id"]);
-    let get = |path: String| (Method::GET, path, None::<Value>);
-    let requests = |ids: &Things| {
-        let id = |name: &str| ids[name].clone();
-        vec![
-            (Method::POST, "/sessions".to_owned(), Some(json!({ "agent": id("agent_id") }))),
-            (Method::POST, "/sessions".to_owned(), Some(json!({ "environment": id("environment_id") }))),
-            (
-                Method::POST,
-                "/sessions".to_owned(),
-                Some(json!({ "agent": agent, "revision": id("revision") })),
-            ),
-            (
-                Method::POST,
-                "/agents".to_owned(),
-                Some(
-                    json!({ "name": "n", "prompt": "", "model": "scripted/noop", "credential": id("credential_id") }),
-                ),
-            ),
-            (Method::PATCH, format!("/agents/{agent}"), Some(json!({ "credential": id("credential_id") }))),
-            (
-                Method::PUT,
-                "/credentials/default".to_owned(),
-                Some(json!({ "credential": id("credential_id") })),
-            ),
-            (
-                Method::POST,
-                format!("/agents/{agent}/schedules"),
-                Some(json!({ "cron": "0 0 1 1 *", "input": "x", "session_id": id("session_id") })),
-            ),
-            (
-                Method::POST,
-                format!("/agents/{agent}/schedules"),
-                Some(json!({ "cron": "0 0 1 1 *", "input": "x", "environment": id("environment_id") })),
-            ),
-            (
-                Method::POST,
-                format!("/agents/{agent}/hooks"),
-                Some(json!({ "kind": "generic", "environment": id("environment_id") })),
-            ),
-            (
-                Method::PATCH,
-                format!("/agents/{agent}/schedules/{schedule}"),
-                Some(json!({ "environment": id("environment_id") })),
-            ),
-            (
-                Method::PATCH,
-                format!("/agents/{agent}/hooks/{hook}"),
-                Some(json!({ "environment": id("environment_id") })),
-            ),
-            (Method::PATCH, format!("/agents/{agent}"), Some(json!({ "environment": id("environment_id") }))),
-            (Method::POST, format!("/agents/{agent}/revisions/{}/activate", id("revision")), Some(json!({}))),
-            get(format!("/usage?by=agent&agent={}", id("agent_id"))),
-            get(format!("/audit?target={}", id("session_id"))),
-            get(format!("/sessions?agent={}", id("agent_id"))),
-            get(format!("/sessions/{session}/events?turn_id={}", id("turn_id"))),
-            get(format!("/sessions/{session}/deliveries?destination={}", id("destination_id"))),
-        ]
-    };
+    let requests = |ids: &Things| naming(&mine, ids);
     let unknown: Things =
         theirs.iter().map(|(name, id)| (*name, never(id.split('_').next().expect("a prefix")))).collect();
     for (foreign, unknown) in requests(&theirs).into_iter().zip(requests(&unknown)) {

@@ -226,7 +226,9 @@ pub async fn a_full_disk_ends_the_command_and_not_the_box(world: &World<'_>) {
 /// While a command swaps a directory for a link and back, file operations of a worker
 /// through it stay in the box, with the command's rights.
 pub async fn a_race_of_links_leads_nowhere(world: &World<'_>) {
-    let swap = "mkdir real; echo own > real/passwd; exec python3 - <<'END'
+    // There before anything is written through it, which would make a directory of the name.
+    world.says("mkdir real; echo own > real/passwd; ln -s real d").await;
+    let swap = "exec python3 - <<'END'
 import itertools, os
 for target in itertools.cycle(['/etc', '/.sojourn/control', 'real']):
     os.symlink(target, 'new')
