@@ -48,23 +48,6 @@ pub(super) async fn until_settled(
     Ok(exit_code(reason.unwrap_or("completed")))
 }
 
-/// Waits until no turn runs or waits; returns the session as it is then.
-pub(super) async fn settled(client: &Client, session: &str) -> anyhow::Result<Value> {
-    loop {
-        let now = client.get(&format!("/sessions/{session}")).await?;
-        if is_settled(&now) {
-            return Ok(now);
-        }
-        let head = now["head"].as_i64().unwrap_or_default();
-        let mut events = pin!(client.follow(session, "user", head));
-        while let Some(event) = events.next().await {
-            if event?["type"] == "turn.completed" {
-                break;
-            }
-        }
-    }
-}
-
 /// Prints events: those that are there, or also those that come.
 pub(super) async fn events(
     client: &Client,
