@@ -31,6 +31,7 @@ chaos: ## kill, freeze and cut a deployment, the long form; CHAOS='--kills 50' f
 lint: ## formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --test bench --test chaos --locked -- -D warnings
 
 openapi: ## write openapi.yaml anew from the code
 	cargo run --quiet --locked -- openapi > openapi.yaml.new

@@ -9,6 +9,7 @@ use sojourn::{
     blob::Blobs,
     domain::{
         Actor, Body, SessionId, TenantId,
+        context::ContextChange,
         conversation::ModelOptions,
         decide::{Input, NewSession, Stamp},
         event::Draft,
@@ -163,8 +164,10 @@ impl Rig {
             credential_id: None,
             agent_snapshot: Some(snapshot),
             environment: None,
+            sources: Vec::new(),
             title: None,
             key: None,
+            slug: None,
             client_id: None,
             metadata: Map::new(),
             limits: Limits::default(),
@@ -174,7 +177,9 @@ impl Rig {
         let input = Some(Input { text: "begin".to_owned(), ..Input::default() });
         let id = self.origin.id();
         let mut unit = self.journal.begin(self.tenant).await?;
-        let prepared = unit.prepare(id, NewSession { created, input }, &stamp).await?;
+        let prepared = unit
+            .prepare(id, NewSession { created, context: ContextChange::default(), input }, &stamp)
+            .await?;
         unit.create(prepared).await?;
         unit.commit().await?;
         Ok(id)
@@ -216,8 +221,8 @@ pub async fn drive(busy: &[Busy], events: usize, span: Duration) -> anyhow::Resu
     use std::sync::atomic::{AtomicU64, Ordering};
     let (done, began) = (Arc::new(AtomicU64::new(0)), tokio::time::Instant::now());
     let mut writers = JoinSet::new();
-    for busy in busy.iter().cloned() {
-        let done = done.clone();
+    for busy in busy {
+        let (busy, done) = (busy.clone(), done.clone());
         writers.spawn(async move {
             while began.elapsed() < span {
                 busy.append(events).await?;
