@@ -135,7 +135,8 @@ pub async fn recoveries(
              select at, process
              from chaos.write b
              where b.session_id = w.session_id and b.seq < w.seq and b.turn_id = w.turn_id
-               and b.type not in ('user.message', 'turn.cancel_requested')
+               -- A call that went with its worker is said by the next one, with its own start.
+               and b.type not in ('user.message', 'turn.cancel_requested', 'step.aborted')
              order by b.seq desc
              limit 1
          ) p on true

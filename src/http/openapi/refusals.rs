@@ -31,7 +31,10 @@ const INTERNAL: Refusal = ("500", "Internal", "The service failed.");
 const UNAVAILABLE: Refusal = ("503", "Unavailable", "Not now; `Retry-After` says when to try again.");
 
 /// Operations that look for what their body or their query names.
-const NAMING: [&str; 4] = ["createAgent", "createSession", "importSession", "setDefaultCredential"];
+const NAMING: [&str; 6] =
+    ["createAgent", "createSession", "importSession", "setDefaultCredential", "listSessions", "getUsage"];
+/// What begins something in a sandbox, which may cost more than may be spent.
+const SPENDING: [&str; 3] = ["execInSession", "startSession", "restoreSession"];
 /// What is asked of a sandbox, by a request that changes nothing in the log.
 const FILES: [&str; 3] = ["readFile", "readArchive", "listFiles"];
 
@@ -50,7 +53,7 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
         // A WebSocket is asked for by headers that are not described.
         (INVALID, has_body || reads_query || writes || id == "connectEvents"),
         (UNAUTHORIZED, is_keyed),
-        (PAYMENT_REQUIRED, id == "execInSession"),
+        (PAYMENT_REQUIRED, SPENDING.contains(&id)),
         (FORBIDDEN, is_keyed && !is_admin),
         (NOT_FOUND, path.contains('{') || NAMING.contains(&id)),
         (CONFLICT, writes || FILES.contains(&id)),
