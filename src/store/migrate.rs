@@ -124,8 +124,9 @@ async fn claim_deployment(
     .bind(master.check_value().as_slice())
     .bind(app_role)
     .bind(system_role)
-    .fetch_one(owner)
+    .fetch_one(&mut *owner)
     .await?;
+    sqlx::query("call sojourn_know_system()").execute(owner).await?;
     Ok(held)
 }
 

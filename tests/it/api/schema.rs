@@ -101,6 +101,22 @@ async fn refused(connection: &mut PgConnection, statement: &str, role: &str) {
     assert_eq!(code.as_deref(), Some("42501"), "{role}: {statement}: {error}");
 }
 
+/// Each table of each statement has its policy in it: a call there, or a table that the
+/// policy reads, would be paid by every append.
+#[tokio::test]
+async fn a_policy_compares_and_calls_nothing() {
+    let world = World::still().await;
+    let mut app = PgConnection::connect(&world.ground.database.app_url).await.expect("the role may connect");
+    let plan: Vec<String> = sqlx::query_scalar("explain (verbose, costs off) select head from session")
+        .fetch_all(&mut app)
+        .await
+        .expect("a plan");
+    let plan = plan.join("\n");
+    assert!(plan.contains("CURRENT_USER = '") && plan.contains("'sojourn.tenant'"), "{plan}");
+    assert!(!plan.contains("sojourn_is_system") && !plan.contains("deployment"), "{plan}");
+    world.end().await;
+}
+
 #[tokio::test]
 async fn the_app_role_sees_one_tenant_or_none() {
     let world = World::still().await;
