@@ -142,7 +142,8 @@ impl From<ClaimRow> for Claimed {
 
 /// $1 rows, $2 hold, $3 and $4 who is full, $5-$8 who holds how many, $9 and $10 how
 /// many one may hold, $11 the window. Looks at more rows than it takes, because the
-/// oldest may all be of one destination.
+/// oldest may all be of one destination. A row is named by all that its indexes have in
+/// front, so that whichever of them is read has it at once.
 const CLAIM: &str = "
 with due as (
     select tenant_id, delivery_id, created_at, destination_id, ready_at
@@ -161,10 +162,11 @@ with due as (
     left join unnest($7::uuid[], $8::integer[]) as t (tenant_id, held) using (tenant_id)
 ), taken as (
     -- Only these are locked; one that another courier took meanwhile is due no more.
-    select v.tenant_id, v.delivery_id, v.created_at
+    select v.tenant_id, v.delivery_id, v.created_at, v.destination_id
     from ranked r
     join delivery v
         on v.tenant_id = r.tenant_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
+        and v.destination_id = r.destination_id
     where r.at_destination <= $9
       and r.at_tenant <= $10
       and v.ready_at <= now()
@@ -179,6 +181,7 @@ with due as (
     where v.tenant_id = taken.tenant_id
       and v.delivery_id = taken.delivery_id
       and v.created_at = taken.created_at
+      and v.destination_id = taken.destination_id
     returning v.*
 )
 select h.tenant_id, h.delivery_id, h.created_at, h.session_id, h.destination_id, h.event_id, h.event_seq, h.type,
@@ -253,7 +256,8 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
         "with settled as (
             update delivery
             set status = $4, ready_at = $5, response_code = $6, error = $7, updated_at = now()
-            where tenant_id = $1 and delivery_id = $2 and created_at = $3 and status = 'delivering' and attempts = $8
+            where tenant_id = $1 and delivery_id = $2 and created_at = $3 and destination_id = $10
+              and status = 'delivering' and attempts = $8
             returning tenant_id, delivery_id, session_id, attempts
          ), logged as (
             insert into delivery_attempt (
@@ -274,6 +278,7 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
     .bind(&settled.error)
     .bind(claimed.attempt)
     .bind(millis)
+    .bind(claimed.destination.uuid())
     .fetch_optional(tx)
     .await?;
     Ok(done.is_some())
