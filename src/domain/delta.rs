@@ -30,6 +30,11 @@ pub struct Start {
 }
 
 impl Delta {
+    /// Whether the events change the log and nothing else.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Sums up the events of one append.
     pub fn of<'a>(drafts: impl IntoIterator<Item = &'a Draft>) -> Self {
         let mut delta = Self::default();

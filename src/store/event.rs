@@ -162,22 +162,51 @@ macro_rules! range {
     };
 }
 
+/// Appends the events of the sessions that a statement changed: `s` has `tenant_id`,
+/// `session_id`, `ts` and the `base` that they follow, and `$from` joins the columns of
+/// [`Columns`] to it as `e`, with their `place`.
+macro_rules! appended {
+    ($from:literal) => {
+        concat!(
+            "insert into event (
+        tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+        body_bytes
+    )
+    select s.tenant_id, s.session_id, s.base + e.place, s.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
+           e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
+    from s
+    ",
+            $from,
+            "
+    returning tenant_id, session_id, seq, event_id, type, level"
+        )
+    };
+}
+pub(super) use appended;
+
 /// Puts what a statement `appended` into the outbox of every destination that wants
 /// it: in the statement that writes the event, or not at all.
 /// An organization's webhook hears what concerns the organization at any level.
-/// Destinations are found by the index `destination_of_session`.
+/// Destinations are found by the index `destination_of_session`, once for each session:
+/// those of the session and those of the organization, each by the whole of its key.
 macro_rules! outbox {
     () => {
         "insert into delivery (
             tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, ready_at
          )
          select a.tenant_id, gen_random_uuid(), a.session_id, d.destination_id, a.event_id, a.seq, a.type, 'pending', now()
-         from appended a
-         join destination d
-             on d.tenant_id = a.tenant_id and (d.session_id = a.session_id or d.session_id is null)
-         where d.enabled
-           and d.deleted_at is null
-           and (a.level <= d.level
+         from (
+             select l.session_id as of_session, d.*
+             from (select distinct tenant_id, session_id from appended) l
+             cross join lateral (
+                 select * from destination where tenant_id = l.tenant_id and session_id = l.session_id
+                 union all
+                 select * from destination where tenant_id = l.tenant_id and session_id is null
+             ) d
+             where d.enabled and d.deleted_at is null
+         ) d
+         join appended a on a.tenant_id = d.tenant_id and a.session_id = d.of_session
+         where (a.level <= d.level
                 or (d.session_id is null
                     and a.type in ('session.created', 'limit.warning', 'limit.exceeded')))
            and a.seq > d.created_after_seq

@@ -3,8 +3,10 @@
 //! It bumps the session's `head` only where the epoch still matches, so a worker
 //! that lost its lease changes nothing. It touches turn-owned columns only, as
 //! differences, because a caller may change the row between two records. The same
-//! for several sessions in one commit is in `together`.
+//! for several sessions in one commit is in `together`; for events that make no
+//! difference beside the log itself, in `plain`.
 
+mod plain;
 mod together;
 
 use sqlx::FromRow;
@@ -13,7 +15,7 @@ use uuid::Uuid;
 use super::{
     Error, Result, Store,
     column::{count, storable, word},
-    event::{Columns, Packed, outbox},
+    event::{Columns, Packed, appended, outbox},
     usage::ledger,
 };
 use crate::{
@@ -53,6 +55,12 @@ pub struct Record {
     pub turn: Option<TurnId>,
     pub ts: Timestamp,
     pub events: Vec<Packed>,
+}
+
+impl Record {
+    fn delta(&self) -> Delta {
+        Delta::of(self.events.iter().map(|event| &event.draft))
+    }
 }
 
 /// What became of a fenced append.
@@ -97,7 +105,10 @@ impl Store {
     /// turn the events are of the session alone, as what becomes of its sandbox.
     pub async fn record(&self, record: &Record) -> Result<Recorded> {
         let Record { fence, turn, ts, events } = record;
-        let delta = Delta::of(events.iter().map(|event| &event.draft));
+        let delta = record.delta();
+        if delta.is_none() {
+            return self.record_plain(record).await;
+        }
         let columns = Columns::of(events);
         let end = delta.end.as_ref();
         let row: Row = sqlx::query_as(RECORD)
@@ -201,20 +212,17 @@ with s as (
            or ($17 > 1 and running_turn_id = $5))
       -- Nothing is written for a turn that is over, by whoever comes late.
       and ($5::uuid is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
-    returning head - cardinality($7::uuid[]) as base, queued_turn_id is not null as more, agent_id,
+    returning tenant_id, session_id, updated_at as ts, head - cardinality($7::uuid[]) as base,
+              queued_turn_id is not null as more, agent_id,
               case when $37 then coalesce($38, agent_snapshot ->> 'model', '') end as model
 ), appended as (
-    insert into event (
-        tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
-        body_bytes
-    )
-    select $1, $2, s.base + e.place, $6, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
-           e.refs::json, e.body::json, e.content_ref, e.body_bytes
-    from s
-    cross join unnest($7::uuid[], $8::text[], $9::smallint[], $10::text[], $11::uuid[], $12::uuid[], $13::text[],
+    ",
+    appended!(
+        "cross join unnest($7::uuid[], $8::text[], $9::smallint[], $10::text[], $11::uuid[], $12::uuid[], $13::text[],
                       $14::text[], $15::text[], $16::integer[]) with ordinality
-        as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
-    returning tenant_id, session_id, seq, event_id, type, level
+        as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)"
+    ),
+    "
 ), outbox as (
     ",
     outbox!(),

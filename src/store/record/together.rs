@@ -15,7 +15,7 @@ use crate::{
     store::{
         Result, Store,
         column::{count, storable, word},
-        event::{Columns, outbox},
+        event::{Columns, appended, outbox},
         usage::ledger,
     },
 };
@@ -81,8 +81,9 @@ impl Used {
     }
 }
 
+/// What became of a member.
 #[derive(FromRow)]
-struct MemberRow {
+pub(super) struct MemberRow {
     /// Whether nobody else held the session's row.
     seen: bool,
     base: Option<i64>,
@@ -90,15 +91,20 @@ struct MemberRow {
     letters: bool,
 }
 
+impl MemberRow {
+    fn recorded(self) -> Option<Recorded> {
+        self.seen.then(|| Row { base: self.base, held: self.held, letters: self.letters }.recorded())
+    }
+}
+
 impl Members {
-    fn of(records: &[Record]) -> Self {
+    fn of(records: &[Record], deltas: &[Delta]) -> Self {
         let mut members = Self::default();
-        records.iter().for_each(|record| members.push(record));
+        records.iter().zip(deltas).for_each(|(record, delta)| members.push(record, delta));
         members
     }
 
-    fn push(&mut self, record: &Record) {
-        let delta = Delta::of(record.events.iter().map(|event| &event.draft));
+    fn push(&mut self, record: &Record, delta: &Delta) {
         let end = delta.end.as_ref();
         let error = end.and_then(|end| end.error.as_ref());
         self.tenants.push(record.fence.tenant.uuid());
@@ -117,7 +123,7 @@ impl Members {
         self.codes.push(error.map(|error| storable(&error.code)));
         self.messages.push(error.map(|error| storable(&error.message)));
         self.seconds.push(end.map(|end| count(end.active_seconds)));
-        self.used.push(&delta);
+        self.used.push(delta);
     }
 }
 
@@ -130,12 +136,18 @@ impl Store {
     /// Any but `Unavailable` means that nothing of it was written: one member's text may
     /// be `Unstorable`, and all go with it.
     pub async fn record_together(&self, records: &[Record]) -> Result<Vec<Option<Recorded>>> {
-        let members = Members::of(records);
+        let deltas: Vec<_> = records.iter().map(Record::delta).collect();
+        let rows = match deltas.iter().all(Delta::is_none) {
+            true => self.record_plain_together(records).await?,
+            false => self.record_deltas_together(records, &deltas).await?,
+        };
+        Ok(rows.into_iter().map(MemberRow::recorded).collect())
+    }
+
+    async fn record_deltas_together(&self, records: &[Record], deltas: &[Delta]) -> Result<Vec<MemberRow>> {
+        let members = Members::of(records, deltas);
         let columns = Columns::of(records.iter().flat_map(|record| &record.events));
-        let of = |(member, record): (usize, &Record)| vec![member as i64 + 1; record.events.len()];
-        let owners: Vec<i64> = records.iter().enumerate().flat_map(of).collect();
-        let places: Vec<i64> = records.iter().flat_map(|record| 1..=record.events.len() as i64).collect();
-        let rows: Vec<MemberRow> = sqlx::query_as(TOGETHER)
+        let rows = sqlx::query_as(TOGETHER)
             .bind(members.tenants)
             .bind(members.sessions)
             .bind(members.epochs)
@@ -152,8 +164,8 @@ impl Store {
             .bind(members.codes)
             .bind(members.messages)
             .bind(members.seconds)
-            .bind(owners)
-            .bind(places)
+            .bind(members_of_events(records))
+            .bind(places_of_events(records))
             .bind(columns.ids)
             .bind(columns.types)
             .bind(columns.levels)
@@ -180,12 +192,19 @@ impl Store {
             .bind(members.used.unpriced_steps)
             .fetch_all(&self.system)
             .await?;
-        let recorded = |row: &MemberRow| {
-            let one = Row { base: row.base, held: row.held, letters: row.letters };
-            row.seen.then(|| one.recorded())
-        };
-        Ok(rows.iter().map(recorded).collect())
+        Ok(rows)
     }
+}
+
+/// Which member each event is of, from 1.
+pub(super) fn members_of_events(records: &[Record]) -> Vec<i64> {
+    let of = |(member, record): (i64, &Record)| std::iter::repeat_n(member, record.events.len());
+    (1..).zip(records).flat_map(of).collect()
+}
+
+/// The place of each event among those of its member, from 1.
+pub(super) fn places_of_events(records: &[Record]) -> Vec<i64> {
+    records.iter().flat_map(|record| 1..=record.events.len() as i64).collect()
 }
 
 /// $1-$16 the members, $17-$28 their events, $29-$42 what the members used.
@@ -276,18 +295,14 @@ with m as (
               u.head - m.events as base, u.queued_turn_id is not null as more, u.agent_id,
               case when m.uses then coalesce(m.model, u.agent_snapshot ->> 'model', '') end as model
 ), appended as (
-    insert into event (
-        tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
-        body_bytes
-    )
-    select s.tenant_id, s.session_id, s.base + e.place, s.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
-           e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
-    from s
-    join unnest($17::bigint[], $18::bigint[], $19::uuid[], $20::text[], $21::smallint[], $22::text[], $23::uuid[],
+    ",
+    appended!(
+        "join unnest($17::bigint[], $18::bigint[], $19::uuid[], $20::text[], $21::smallint[], $22::text[], $23::uuid[],
                 $24::uuid[], $25::text[], $26::text[], $27::text[], $28::integer[])
         as e (member, place, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes)
-        using (member)
-    returning tenant_id, session_id, seq, event_id, type, level
+        using (member)"
+    ),
+    "
 ), outbox as (
     ",
     outbox!(),
