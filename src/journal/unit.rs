@@ -61,7 +61,7 @@ impl Unit {
         self.hints.push(hint);
     }
 
-    /// Stores a new session's row; [`Unit::create`] appends its first events. What
+    /// Stores a new session; [`Unit::create`] appends its first events. What
     /// must be there before them, like destinations, is stored in between.
     pub async fn prepare(
         &mut self,
@@ -84,7 +84,7 @@ impl Unit {
         let Prepared { session, drafts, events, now } = prepared;
         self.append(&session, 0, now, drafts).await?;
         if session.queued.is_some() {
-            self.enqueue(session.id).await?;
+            self.hints.push(Hint::Job);
         }
         Ok(Executed { session, events })
     }

@@ -6,11 +6,14 @@
 
 use sqlx::FromRow;
 
-use super::{Error, Result, Store, Tx};
-use crate::base::{limit, seal::DataKey};
+use super::{Error, Result, Store, Tx, tenant::unwrap};
+use crate::base::{
+    Origin, limit,
+    seal::{DataKey, MasterKey},
+};
 
 /// Which request this is.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Slot {
     /// `header`, `session` for a session's own key, `steer/<session>` for a message's.
     pub scope: String,
@@ -19,11 +22,17 @@ pub struct Slot {
     pub fingerprint: [u8; 32],
 }
 
+/// A slot that this transaction claimed: do it, then [`Tx::answer`].
+#[must_use]
+pub struct Claimed {
+    slot: Slot,
+    key: DataKey,
+}
+
 /// What is known of a request.
-#[derive(Debug)]
 pub enum Begun {
-    /// It is new: do it, then [`Tx::answer`].
-    Fresh,
+    /// It is new.
+    Fresh(Claimed),
     /// It was done; this is what was answered.
     Replay { status: u16, body: Vec<u8> },
     /// The key was used for another request.
@@ -42,21 +51,28 @@ impl Tx {
     ///
     /// # Errors
     /// `Busy` when an equal request has been in flight for `IDEMPOTENCY_WAIT`.
-    pub async fn begin_once(&mut self, slot: &Slot, key: &DataKey) -> Result<Begun> {
+    pub async fn begin_once(&mut self, slot: Slot, master: &MasterKey) -> Result<Begun> {
         let tenant = self.tenant.uuid();
-        let inserted = sqlx::query(
-            "insert into idempotency (tenant_id, scope, key, fingerprint)
-             values ($1, $2, $3, $4)
-             on conflict do nothing",
+        let (is_fresh, wrapped): (bool, Vec<u8>) = sqlx::query_as(
+            "with claimed as (
+                insert into idempotency (tenant_id, scope, key, fingerprint)
+                values ($1, $2, $3, $4)
+                on conflict do nothing
+                returning key
+             )
+             select exists (select from claimed), data_key
+             from tenant
+             where tenant_id = $1",
         )
         .bind(tenant)
         .bind(&slot.scope)
         .bind(&slot.key)
         .bind(slot.fingerprint.as_slice())
-        .execute(self.connection())
+        .fetch_one(self.connection())
         .await?;
-        if inserted.rows_affected() == 1 {
-            return Ok(Begun::Fresh);
+        let key = unwrap(master, &wrapped, self.tenant)?;
+        if is_fresh {
+            return Ok(Begun::Fresh(Claimed { slot, key }));
         }
         let row: Row = sqlx::query_as(
             "select fingerprint, status, answer
@@ -73,12 +89,20 @@ impl Tx {
         }
         let (Some(status), Some(sealed)) = (row.status, row.answer) else { return Err(Error::Busy) };
         let body =
-            key.open(&sealed, &context(self, slot)).map_err(|error| Error::Corrupt(error.to_string()))?;
+            key.open(&sealed, &context(self, &slot)).map_err(|error| Error::Corrupt(error.to_string()))?;
         Ok(Begun::Replay { status: status.unsigned_abs(), body: body.to_vec() })
     }
 
-    /// Remembers the answer; committed with the effect or not at all.
-    pub async fn answer(&mut self, slot: &Slot, status: u16, sealed: Vec<u8>) -> Result<()> {
+    /// Remembers the answer, sealed for its slot; committed with the effect or not at all.
+    pub async fn answer(
+        &mut self,
+        claimed: &Claimed,
+        status: u16,
+        body: &[u8],
+        origin: &Origin,
+    ) -> Result<()> {
+        let Claimed { slot, key } = claimed;
+        let sealed = key.seal(body, &context(self, slot), origin);
         let tenant = self.tenant.uuid();
         sqlx::query(
             "update idempotency
@@ -105,11 +129,6 @@ impl Tx {
             .execute(self.connection())
             .await?;
         Ok(())
-    }
-
-    /// The associated data that binds a sealed answer to its slot.
-    pub fn answer_context(&self, slot: &Slot) -> String {
-        context(self, slot)
     }
 }
 
@@ -139,6 +158,7 @@ impl Store {
     }
 }
 
+/// The associated data that binds a sealed answer to its slot.
 fn context(tx: &Tx, slot: &Slot) -> String {
     format!("idempotency/{}/{}/{}", tx.tenant, slot.scope, slot.key)
 }

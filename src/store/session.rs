@@ -274,15 +274,26 @@ impl Tx {
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }
 
-    /// Stores a new session with the turns that its first events made.
+    /// Stores a new session with the turn that its first events made, and the job that
+    /// has that turn begun.
     ///
     /// # Errors
     /// `Conflict("session_key")` when another session holds the key.
     pub async fn insert_session(&mut self, session: &Session) -> Result<()> {
         let tenant = self.tenant.uuid();
         let created = &session.created;
+        let turn = session.queued.as_ref();
         sqlx::query(
-            "insert into session (
+            "with queued as (
+                insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
+                select $1, $2, $16, $24, $25, $26, $27
+                where $16::uuid is not null
+             ), job_of_turn as (
+                insert into job (tenant_id, session_id, kind, ready_at)
+                select $1, $2, 'turn', now()
+                where $16 is not null
+             )
+             insert into session (
                 tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
                 limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
                 environment, actor, sources, context, slug
@@ -305,7 +316,7 @@ impl Tx {
         .bind(session.head)
         .bind(session.input_head)
         .bind(session.input_cursor)
-        .bind(session.queued.as_ref().map(|turn| turn.id.uuid()))
+        .bind(turn.map(|turn| turn.id.uuid()))
         .bind(session.created_at)
         .bind(session.updated_at)
         .bind(created.environment.as_ref().map(json))
@@ -313,11 +324,12 @@ impl Tx {
         .bind((!created.sources.is_empty()).then(|| json(&created.sources)))
         .bind((!session.context.is_empty()).then(|| json(&session.context)))
         .bind(&created.slug)
+        .bind(turn.map(|turn| word(&turn.state)))
+        .bind(turn.map(|turn| turn.attempt))
+        .bind(turn.map(|turn| turn.input_from_seq))
+        .bind(turn.map(|turn| turn.input_to_seq))
         .execute(self.connection())
         .await?;
-        if let Some(turn) = &session.queued {
-            self.put_turn(session.id, turn).await?;
-        }
         Ok(())
     }
 
@@ -337,8 +349,15 @@ impl Tx {
     /// session was closed, so that its worker's next write is refused.
     pub async fn update_session(&mut self, session: &Session, ended: &[Turn]) -> Result<()> {
         let tenant = self.tenant.uuid();
+        let turn = session.queued.as_ref();
         sqlx::query(
-            "update session
+            "with queued as (
+                insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
+                select $1, $2, $11, $23, $24, $25, $26
+                where $11::uuid is not null
+                on conflict (tenant_id, session_id, turn_id) do update set input_to_seq = excluded.input_to_seq
+             )
+             update session
              set title = $3, metadata = $4::json, limits = $5::json, status = $6, head = $7, input_head = $8,
                  input_cursor = $9, running_turn_id = $10, queued_turn_id = $11, cancel_turn_id = $12,
                  ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
@@ -357,7 +376,7 @@ impl Tx {
         .bind(session.input_head)
         .bind(session.input_cursor)
         .bind(session.running.as_ref().map(|turn| turn.id.uuid()))
-        .bind(session.queued.as_ref().map(|turn| turn.id.uuid()))
+        .bind(turn.map(|turn| turn.id.uuid()))
         .bind(session.cancel_turn_id.map(Id::uuid))
         .bind(session.ended.as_ref().map(|turn| turn.id.uuid()))
         .bind(session.turns)
@@ -369,9 +388,13 @@ impl Tx {
         .bind(session.hold.as_ref().map(word))
         .bind((!session.context.is_empty()).then(|| json(&session.context)))
         .bind(&session.created.slug)
+        .bind(turn.map(|turn| word(&turn.state)))
+        .bind(turn.map(|turn| turn.attempt))
+        .bind(turn.map(|turn| turn.input_from_seq))
+        .bind(turn.map(|turn| turn.input_to_seq))
         .execute(self.connection())
         .await?;
-        for turn in ended.iter().chain(&session.queued) {
+        for turn in ended {
             self.put_turn(session.id, turn).await?;
         }
         Ok(())

@@ -335,7 +335,7 @@ async fn purge(tx: &mut PgConnection, tenant: Uuid) -> Result<()> {
     Ok(())
 }
 
-fn unwrap(master: &MasterKey, wrapped: &[u8], tenant: TenantId) -> Result<DataKey> {
+pub(super) fn unwrap(master: &MasterKey, wrapped: &[u8], tenant: TenantId) -> Result<DataKey> {
     if wrapped.is_empty() {
         // The organization is deleted, and whoever asks has not heard of it yet.
         return Err(Error::NotFound);

@@ -78,7 +78,6 @@ async fn create_by_key(
     digest: [u8; 32],
 ) -> Result<Answer, ApiError> {
     let slot = Slot { scope: "session".to_owned(), key: key.clone(), fingerprint: digest };
-    let data_key = unit.tx().data_key(app.0.store.master()).await?;
     let conflict = || ApiError {
         param: Some("key".to_owned()),
         ..ApiError::conflict(
@@ -86,17 +85,16 @@ async fn create_by_key(
             "another session was created with this key; steer it or use a new key",
         )
     };
-    match unit.tx().begin_once(&slot, &data_key).await? {
-        Begun::Fresh => {
+    match unit.tx().begin_once(slot, app.0.store.master()).await? {
+        Begun::Fresh(claimed) => {
             // The slot lives as long as the session; this is a net under it.
             if unit.tx().session_by_key(&key).await?.is_some() {
                 return Err(conflict());
             }
             let answer = create_new(app, caller, unit, wanted).await?;
             let id = answer.body["session"]["id"].to_string();
-            let sealed =
-                data_key.seal(id.as_bytes(), &unit.tx().answer_context(&slot), app.0.journal.origin());
-            unit.tx().answer(&slot, StatusCode::CREATED.as_u16(), sealed).await?;
+            let status = StatusCode::CREATED.as_u16();
+            unit.tx().answer(&claimed, status, id.as_bytes(), app.0.journal.origin()).await?;
             Ok(answer)
         }
         Begun::Replay { .. } => {

@@ -59,13 +59,11 @@ async fn steer_once(
     digest: [u8; 32],
 ) -> Result<Answer, ApiError> {
     let slot = Slot { scope: format!("steer/{}", caller.session), key, fingerprint: digest };
-    let data_key = unit.tx().data_key(app.0.store.master()).await?;
-    match unit.tx().begin_once(&slot, &data_key).await? {
-        Begun::Fresh => {
+    match unit.tx().begin_once(slot, app.0.store.master()).await? {
+        Begun::Fresh(claimed) => {
             let answer = append(app, caller, unit, message).await?;
-            let context = unit.tx().answer_context(&slot);
-            let sealed = data_key.seal(answer.body.to_string().as_bytes(), &context, app.0.journal.origin());
-            unit.tx().answer(&slot, answer.status.as_u16(), sealed).await?;
+            let (status, body) = (answer.status.as_u16(), answer.body.to_string());
+            unit.tx().answer(&claimed, status, body.as_bytes(), app.0.journal.origin()).await?;
             Ok(answer)
         }
         Begun::Replay { body, .. } => {
