@@ -397,6 +397,10 @@ pub const WEBHOOKS_SLOW_MAX: usize = 128;
 pub const WEBHOOK_SLOW_AFTER: Duration = Duration::from_secs(2);
 /// How long a receiver is remembered as slow, and how many are.
 pub const WEBHOOK_SLOW_MEMORY: (Duration, usize) = (Duration::from_secs(120), 10_000);
+/// How long a courier without a free place waits for more letters to end before it
+/// claims again, unless a quarter of them did: a claim for each place costs more than
+/// the letter that it finds.
+pub const WEBHOOK_GATHER: Duration = Duration::from_millis(5);
 /// Rows that a claim looks at for letters to different destinations.
 pub const WEBHOOK_CLAIM_ROWS: i64 = 1_024;
 /// A destination that has answered no letter for this long is disabled.

@@ -13,9 +13,10 @@ use super::{
     Error, Result, Store,
     audit::{self, Act},
     notice,
+    tenant::unwrap,
 };
 use crate::{
-    base::{Id, Origin, Timestamp, limit, seal::DataKey},
+    base::{Id, Origin, Timestamp, limit},
     domain::{Actor, DeliveryId, DestinationId, EventId, Notice, SessionId, TenantId, WebhookId},
 };
 
@@ -41,6 +42,7 @@ pub struct Claimed {
     /// The session's, as JSON.
     pub metadata: Option<String>,
     created_at: Timestamp,
+    wrapped_key: Vec<u8>,
     sealed_secret: Vec<u8>,
     sealed_secret_before: Option<Vec<u8>>,
 }
@@ -97,24 +99,9 @@ struct ClaimRow {
     include_raw: bool,
     is_wanted: bool,
     metadata: Option<String>,
+    wrapped_key: Vec<u8>,
     sealed_secret: Vec<u8>,
     sealed_secret_before: Option<Vec<u8>>,
-}
-
-impl Claimed {
-    /// The destination's secrets: one, or two while the first replaces the second.
-    pub fn secrets(&self, key: &DataKey) -> Result<Vec<String>> {
-        let context = super::destination::context(self.tenant, self.destination);
-        let open = |sealed: &Vec<u8>| {
-            let plain = key.open(sealed, &context).map_err(|error| Error::Corrupt(error.to_string()))?;
-            String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))
-        };
-        [Some(&self.sealed_secret), self.sealed_secret_before.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(open)
-            .collect()
-    }
 }
 
 impl From<ClaimRow> for Claimed {
@@ -134,6 +121,7 @@ impl From<ClaimRow> for Claimed {
             is_wanted: row.is_wanted,
             metadata: row.metadata,
             created_at: row.created_at,
+            wrapped_key: row.wrapped_key,
             sealed_secret: row.sealed_secret,
             sealed_secret_before: row.sealed_secret_before,
         }
@@ -186,9 +174,10 @@ with due as (
 )
 select h.tenant_id, h.delivery_id, h.created_at, h.session_id, h.destination_id, h.event_id, h.event_seq, h.type,
        h.notice::text, h.attempts, d.url, d.include_raw, d.enabled and d.deleted_at is null as is_wanted,
-       s.metadata::text, d.sealed_secret,
+       s.metadata::text, t.data_key as wrapped_key, d.sealed_secret,
        case when d.secret_before_until > now() then d.sealed_secret_before end as sealed_secret_before
 from held h
+join tenant t using (tenant_id)
 join destination d using (tenant_id, destination_id)
 left join session s on s.tenant_id = h.tenant_id and s.session_id = h.session_id";
 
@@ -214,14 +203,37 @@ impl Store {
         Ok(rows.into_iter().map(Claimed::from).collect())
     }
 
+    /// The destination's secrets: one, or two while the first replaces the second.
+    pub fn secrets(&self, claimed: &Claimed) -> Result<Vec<String>> {
+        let key = unwrap(&self.master, &claimed.wrapped_key, claimed.tenant)?;
+        let context = super::destination::context(claimed.tenant, claimed.destination);
+        let open = |sealed: &Vec<u8>| {
+            let plain = key.open(sealed, &context).map_err(|error| Error::Corrupt(error.to_string()))?;
+            String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))
+        };
+        [Some(&claimed.sealed_secret), claimed.sealed_secret_before.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(open)
+            .collect()
+    }
+
     /// Writes what became of a try, and what follows for its destination: one that
     /// failed for `WEBHOOK_DISABLE_AFTER` is disabled, and its organization is told.
     pub async fn settle_delivery(&self, claimed: &Claimed, settled: &Settled, origin: &Origin) -> Result<()> {
-        let mut tx = self.system.begin().await?;
-        if !write(&mut tx, claimed, settled).await? {
-            return Ok(tx.commit().await?);
+        if settled.status == Status::Delivered {
+            // Nothing follows in most cases, and a crash between these two leaves a receiver
+            // that is thought to fail until the next letter reaches it.
+            let mut connection = self.system.acquire().await?;
+            if write(&mut connection, claimed, settled).await? == Some(true) {
+                judge(&mut connection, claimed, settled).await?;
+            }
+            return Ok(());
         }
-        if settled.duration.is_some()
+        let mut tx = self.system.begin().await?;
+        let is_written = write(&mut tx, claimed, settled).await?.is_some();
+        if is_written
+            && settled.duration.is_some()
             && let Some((session, reason)) = judge(&mut tx, claimed, settled).await?
         {
             let id = match session {
@@ -244,15 +256,16 @@ impl Store {
     }
 }
 
-/// Writes the outcome into the delivery and its log; false when another has done it.
-async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled) -> Result<bool> {
+/// Writes the outcome into the delivery and its log; returns whether its destination is
+/// known as failing, and nothing when another has written.
+async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled) -> Result<Option<bool>> {
     let (status, retry_at) = match settled.status {
         Status::Delivered => ("delivered", None),
         Status::Failed { retry_at } => ("failed", Some(retry_at)),
         Status::DeadLetter | Status::Gone => ("dead_letter", None),
     };
     let millis = settled.duration.map(|took| i32::try_from(took.as_millis()).unwrap_or(i32::MAX));
-    let done = sqlx::query(
+    let written: Option<(bool,)> = sqlx::query_as(
         "with settled as (
             update delivery
             set status = $4, ready_at = $5, response_code = $6, error = $7, updated_at = now()
@@ -267,7 +280,10 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
             from settled
             where $9 is not null
          )
-         select 1 from settled",
+         select exists (
+             select from destination where tenant_id = $1 and destination_id = $10 and failing_since is not null
+         )
+         from settled",
     )
     .bind(claimed.tenant.uuid())
     .bind(claimed.delivery.uuid())
@@ -281,7 +297,7 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
     .bind(claimed.destination.uuid())
     .fetch_optional(tx)
     .await?;
-    Ok(done.is_some())
+    Ok(written.map(|(is_failing,)| is_failing))
 }
 
 /// Changes the destination where this try changes what is known of it; returns its

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     base::{
         Origin,
-        limit::{CLAIM_POLL, DRAIN_TIMEOUT},
+        limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_GATHER},
     },
     domain::Entry,
     net,
@@ -60,6 +60,7 @@ impl Courier {
                 // A place that was waited for; else the next letter comes with a hint.
                 Some(done) = letters.under_way.join_next_with_id(), if letters.places.is_crowded() => {
                     letters.settle(done);
+                    letters.gather().await;
                 }
                 () = stop.cancelled() => {}
             }
@@ -122,10 +123,9 @@ impl Courier {
     }
 
     async fn write(&self, claimed: &Claimed) -> store::Result<Option<Letter>> {
-        let key = self.store.data_key(claimed.tenant).await?;
         let Some((event_type, event)) = self.content(claimed).await? else { return Ok(None) };
         let secrets: Result<Vec<_>, _> =
-            claimed.secrets(&key)?.iter().map(|secret| Secret::parse(secret)).collect();
+            self.store.secrets(claimed)?.iter().map(|secret| Secret::parse(secret)).collect();
         let (Ok(secrets), Ok(url)) = (secrets, net::parse(&claimed.url)) else { return Ok(None) };
         let metadata: Map<String, serde_json::Value> =
             claimed.metadata.as_deref().and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
@@ -173,6 +173,18 @@ struct Done {
 }
 
 impl Letters {
+    /// Waits a moment for more letters to end.
+    async fn gather(&mut self) {
+        let wanted = self.under_way.len() / 4;
+        let ended = async {
+            for _ in 0..wanted {
+                let Some(done) = self.under_way.join_next_with_id().await else { return };
+                self.settle(done);
+            }
+        };
+        let _enough_or_late = timeout(WEBHOOK_GATHER, ended).await;
+    }
+
     /// Gives back the place of a letter, whatever became of it.
     fn settle(&mut self, done: Result<(task::Id, Done), task::JoinError>) {
         let (id, Done { took, has_answered }) =
