@@ -1,6 +1,6 @@
 //! Postgres: the record. The only room with SQL; one file per table family.
 //!
-//! Two pools. `app` speaks for one tenant at a time, under forced row level
+//! Two kinds of connections. `app` speaks for one tenant at a time, under forced row level
 //! security; `system` does the service's own work and names the tenant in every
 //! statement. Nothing here decides anything: rules live in `domain`.
 

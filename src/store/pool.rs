@@ -1,4 +1,4 @@
-//! Connections: the two pools, and a transaction that speaks for one tenant.
+//! Connections: the pools, and a transaction that speaks for one tenant.
 
 use std::{str::FromStr, time::Duration};
 
@@ -27,11 +27,18 @@ pub struct Urls {
 /// Has the server plan a statement once for a connection, whatever its values.
 const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
 
+/// Connections for the appends of leased turns: those under way, and some that wait for a
+/// row that a caller holds.
+const APPEND_CONNECTIONS_MAX: u32 = 8;
+
 /// The database of a running process. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     pub(super) app: PgPool,
     pub(super) system: PgPool,
+    /// For the appends of leased turns alone: few at a time, and their statements are the
+    /// longest to plan, so they stay on the few connections that have planned them.
+    pub(super) append: PgPool,
     pub(super) master: MasterKey,
 }
 
@@ -41,7 +48,8 @@ pub struct Tx {
     pub(super) tenant: TenantId,
 }
 
-/// How many connections each pool may open.
+/// How many connections the pools may open; that of the appends is a part of `system`'s
+/// size, beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSizes {
     pub app: u32,
@@ -49,7 +57,7 @@ pub struct PoolSizes {
 }
 
 impl Store {
-    /// Opens both pools; connects lazily, so that a start does not depend on the
+    /// Opens the pools; connects lazily, so that a start does not depend on the
     /// database being up at that very moment.
     pub fn open(urls: &Urls, sizes: PoolSizes, master: MasterKey) -> Result<Self> {
         let app = PgConnectOptions::from_str(&urls.app)?.application_name("sojourn-app");
@@ -61,7 +69,8 @@ impl Store {
             // One role for both: the connection itself says what it is for.
             system = system.options([("sojourn.scope", "system")]);
         }
-        Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), master })
+        let append = pool(system.clone(), sizes.system.min(APPEND_CONNECTIONS_MAX));
+        Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), append, master })
     }
 
     /// Begins a transaction that sees only `tenant`'s rows.
@@ -110,6 +119,7 @@ impl Store {
     /// Closes every connection; running statements are waited for.
     pub async fn close(&self) {
         self.app.close().await;
+        self.append.close().await;
         self.system.close().await;
     }
 }

@@ -151,7 +151,7 @@ impl Store {
             .bind(!delta.usage.is_none())
             .bind(delta.model)
             .bind(delta.settles)
-            .fetch_one(&self.system)
+            .fetch_one(&self.append)
             .await
             .map_err(Error::from)?;
         Ok(row.recorded())

@@ -37,7 +37,7 @@ impl Store {
             .bind(columns.bodies)
             .bind(columns.contents)
             .bind(columns.sizes)
-            .fetch_one(&self.system)
+            .fetch_one(&self.append)
             .await?;
         Ok(row.recorded())
     }
@@ -65,7 +65,7 @@ impl Store {
             .bind(columns.bodies)
             .bind(columns.contents)
             .bind(columns.sizes)
-            .fetch_all(&self.system)
+            .fetch_all(&self.append)
             .await?;
         Ok(rows)
     }

@@ -190,7 +190,7 @@ impl Store {
             .bind(members.used.sandbox_memory_micros)
             .bind(members.used.fee_micros)
             .bind(members.used.unpriced_steps)
-            .fetch_all(&self.system)
+            .fetch_all(&self.append)
             .await?;
         Ok(rows)
     }
