@@ -302,7 +302,7 @@ impl Server {
                 return self.help(token, &["read", &path, &offset.to_string(), &bytes_max.to_string()]);
             }
             Call::WriteFile { epoch, path } => match self.fence(epoch) {
-                Ok(()) if self.is_over => Answer::fault(FaultKind::Refused, "the sandbox's disk is full"),
+                Ok(()) if self.is_over => full(),
                 Ok(()) => {
                     self.was_written = true;
                     return self.help(token, &["write", &path, &payload_bytes.to_string()]);
@@ -317,13 +317,18 @@ impl Server {
             Call::Unpack { epoch } => match self.fence(epoch) {
                 Ok(()) => {
                     self.was_written = true;
-                    return self.help(token, &["unpack"]);
+                    return self.help(token, &["unpack", &self.disk_bytes.unwrap_or(0).to_string()]);
                 }
                 Err(stale) => stale,
             },
             Call::ReadTree { path } => return self.help(token, &["read-tree", &path]),
             Call::WriteTree { epoch, path } => match self.fence(epoch) {
-                Ok(()) => return self.help(token, &["write-tree", &path]),
+                Ok(()) if self.is_over => full(),
+                Ok(()) => {
+                    self.was_written = true;
+                    let disk_bytes = self.disk_bytes.unwrap_or(0).to_string();
+                    return self.help(token, &["write-tree", &path, &disk_bytes]);
+                }
                 Err(stale) => stale,
             },
         };
@@ -425,6 +430,10 @@ impl Server {
             }
         }
     }
+}
+
+fn full() -> Answer {
+    Answer::fault(FaultKind::Refused, "the sandbox's disk is full")
 }
 
 fn busy_packing() -> Answer {
