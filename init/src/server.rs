@@ -19,7 +19,8 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{WaitOptions, wait},
+    fs::Mode,
+    process::{WaitOptions, umask, wait},
 };
 use sojourn_init::protocol::{Answer, CONTROL_DIR, Call, FaultKind, PROGRAM, PROXY_PORT, SOCKET_NAME};
 
@@ -49,8 +50,12 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
     privilege::keep_what_init_needs()?;
     let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);
+    // Nobody is in its group but the root of a box, or a service that is not root itself
+    // and may connect from the first moment on.
+    let before = umask(Mode::from_raw_mode(0o117));
     let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    umask(before);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
     listener.set_nonblocking(true)?;
     let mut server = Server {
         listener,
