@@ -45,13 +45,16 @@ impl OrdinaryUser {
             lent: FIRST_LENT + number % RANGES * LENT,
             delegated: None,
         };
-        let passwd = fs::read_to_string("/etc/passwd").unwrap();
+        let [passwd, group] =
+            ["passwd", "group"].map(|table| fs::read_to_string(Path::new("/etc").join(table)).unwrap());
         let (uid, home) = (user.uid, user.home());
         let line = format!("sojourn-test:x:{uid}:{uid}::{}:/bin/sh\n", home.display());
         let lent = format!("sojourn-test:{}:{LENT}\n", user.lent);
         // Another number for groups, as a machine may have it.
         let groups = format!("sojourn-test:{}:{LENT}\n", user.lent + RANGES * LENT);
-        for (name, content) in [("passwd", passwd + &line), ("subuid", lent), ("subgid", groups)] {
+        let passwd = passwd + &line;
+        let group = format!("{group}sojourn-test:x:{uid}:\n");
+        for (name, content) in [("passwd", passwd), ("group", group), ("subuid", lent), ("subgid", groups)] {
             fs::write(user.scratch.path().join(name), content).unwrap();
         }
         fs::create_dir(user.scratch.path().join("bin")).unwrap();
@@ -110,7 +113,7 @@ impl OrdinaryUser {
 
     /// A program of root's that finds this user in the machine's tables.
     pub fn known_to(&self, program: &str) -> Command {
-        let script = r#"for table in passwd subuid subgid; do mount --bind "$1/$table" "/etc/$table" || exit; done
+        let script = r#"for table in passwd group subuid subgid; do mount --bind "$1/$table" "/etc/$table" || exit; done
             shift; exec "$@""#;
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation=private", "--", "sh", "-c", script, "sh"]);
@@ -133,7 +136,7 @@ impl OrdinaryUser {
                     [ ! -d "$hierarchy" ] || echo $$ > "$hierarchy/cgroup.procs"
                 done
             fi
-            for table in passwd subuid subgid; do mount --bind "$scratch/$table" "/etc/$table"; done
+            for table in passwd group subuid subgid; do mount --bind "$scratch/$table" "/etc/$table"; done
             mount --bind "$from" "$scratch/bin"
             exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all "$scratch/bin/$name" "$@""#;
         let mut command = Command::new("unshare");
