@@ -447,13 +447,23 @@ async fn off_the_reactor<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
+/// A lock that is let go at its end and not with its last descriptor: a program that is
+/// just being started has a copy of each.
+struct Held(File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
 /// Who holds this makes or erases on the disk; another process of the service, or
 /// a worker that lost the session and does not know it yet, does not.
-fn lock(path: &Path) -> Result<File, Fault> {
+fn lock(path: &Path) -> Result<Held, Fault> {
     let file = File::options().create(true).truncate(false).write(true).open(path);
     let file = file.map_err(|error| unavailable("the session's disk cannot be locked", &error))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Held(file)),
         Err(TryLockError::WouldBlock) => {
             Err(Fault::Unavailable("a sandbox is being made on the same disk".to_owned()))
         }
