@@ -94,10 +94,24 @@ CMD ["serve", "--role", "api"]
 #
 # deploy/compose.yaml says the same in Compose's words. The sandboxes see this
 # image's /usr, read-only: add an agent's further tools here.
+#
+# With --user 10001:10001 it makes the same sandboxes without root (what is weaker
+# then: docs/sandboxes.md, "Without root"; mostly that processors and memory of a
+# sandbox are not limited). It needs
+#
+#   capabilities  SETGID SETUID, all others dropped: the process has neither, only
+#                 newuidmap and newgidmap get them
+#   seccomp, apparmor, /proc   as above, and not no-new-privileges, which would keep
+#                 those two from it
 
 FROM base AS worker
 RUN apt-get update -q \
- && apt-get install -y -q --no-install-recommends bash e2fsprogs git python3 runc \
+ && apt-get install -y -q --no-install-recommends bash e2fsprogs git libcap2-bin python3 runc uidmap \
  && rm -rf /var/lib/apt/lists/*
+# As set-user-id programs the two would need more rights than these.
+RUN usermod --add-subuids 100000-165535 --add-subgids 100000-165535 sojourn \
+ && chmod u-s /usr/bin/newuidmap /usr/bin/newgidmap \
+ && setcap cap_setuid=ep /usr/bin/newuidmap \
+ && setcap cap_setgid=ep /usr/bin/newgidmap
 USER 0:10001
 CMD ["serve", "--role", "worker"]

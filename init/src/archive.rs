@@ -16,6 +16,8 @@ use std::{io, os::unix::net::UnixStream, path::Path};
 
 use sojourn_init::protocol::{HOME, WORKSPACE};
 
+use crate::usage::Room;
+
 /// What is kept: the name in the archive, the directory in the box.
 const ROOTS: [(&str, &str); 2] = [("workspace", WORKSPACE), ("home", HOME)];
 /// Longest name of an entry, in bytes: a path is opened at once when it is read back.
@@ -38,9 +40,9 @@ pub fn pack(caller: &mut UnixStream) -> io::Result<()> {
 }
 
 /// Takes the session's files, into directories that are empty.
-pub fn unpack(caller: &mut UnixStream) -> io::Result<()> {
+pub fn unpack(caller: &mut UnixStream, room: Room) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
-    unpack::run(caller)
+    unpack::run(caller, room)
 }
 
 /// Sends what is below a directory.
@@ -50,9 +52,9 @@ pub fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
 }
 
 /// Takes files into a directory, over what is there; it is made where there is none.
-pub fn write_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
+pub fn write_tree(caller: &mut UnixStream, path: &Path, room: Room) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
-    unpack::tree(caller, path)
+    unpack::tree(caller, path, room)
 }
 
 fn refused(words: impl Into<String>) -> io::Error {

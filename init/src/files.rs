@@ -24,7 +24,7 @@ use sojourn_init::{
     protocol::{Answer, FaultKind, WORKSPACE},
 };
 
-use crate::{archive, privilege};
+use crate::{archive, privilege, some, usage::Room};
 
 /// How long a caller may take to send or take a content.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 pub const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
 
 /// Does one operation and answers it: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`,
-/// `pack`, `unpack`, `read-tree PATH` or `write-tree PATH`.
+/// `pack`, `unpack DISK_BYTES`, `read-tree PATH` or `write-tree PATH DISK_BYTES`.
 pub fn serve(operation: &[&str]) -> io::Result<()> {
     privilege::become_command_user()?;
     let mut caller = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -52,12 +52,16 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
             write(&absolute(path), &content)
         }
         ["pack"] => archive::pack(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
-        ["unpack"] => archive::unpack(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
+        ["unpack", disk_bytes] => {
+            let room = Room::of(some(number(disk_bytes)?));
+            archive::unpack(&mut caller, room).map(|()| (Answer::Done {}, Vec::new()))
+        }
         ["read-tree", path] => {
             archive::read_tree(&mut caller, &absolute(path)).map(|()| (Answer::Done {}, Vec::new()))
         }
-        ["write-tree", path] => {
-            archive::write_tree(&mut caller, &absolute(path)).map(|()| (Answer::Done {}, Vec::new()))
+        ["write-tree", path, disk_bytes] => {
+            let room = Room::of(some(number(disk_bytes)?));
+            archive::write_tree(&mut caller, &absolute(path), room).map(|()| (Answer::Done {}, Vec::new()))
         }
         _ => return Err(io::Error::other("file takes read, write, pack, unpack, read-tree or write-tree")),
     };

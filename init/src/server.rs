@@ -19,7 +19,8 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{WaitOptions, wait},
+    fs::Mode,
+    process::{WaitOptions, umask, wait},
 };
 use sojourn_init::protocol::{Answer, CONTROL_DIR, Call, FaultKind, PROGRAM, PROXY_PORT, SOCKET_NAME};
 
@@ -49,8 +50,12 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
     privilege::keep_what_init_needs()?;
     let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);
+    // Nobody is in its group but the root of a box, or a service that is not root itself
+    // and may connect from the first moment on.
+    let before = umask(Mode::from_raw_mode(0o117));
     let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    umask(before);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
     listener.set_nonblocking(true)?;
     let mut server = Server {
         listener,
@@ -302,7 +307,7 @@ impl Server {
                 return self.help(token, &["read", &path, &offset.to_string(), &bytes_max.to_string()]);
             }
             Call::WriteFile { epoch, path } => match self.fence(epoch) {
-                Ok(()) if self.is_over => Answer::fault(FaultKind::Refused, "the sandbox's disk is full"),
+                Ok(()) if self.is_over => full(),
                 Ok(()) => {
                     self.was_written = true;
                     return self.help(token, &["write", &path, &payload_bytes.to_string()]);
@@ -317,13 +322,18 @@ impl Server {
             Call::Unpack { epoch } => match self.fence(epoch) {
                 Ok(()) => {
                     self.was_written = true;
-                    return self.help(token, &["unpack"]);
+                    return self.help(token, &["unpack", &self.disk_bytes.unwrap_or(0).to_string()]);
                 }
                 Err(stale) => stale,
             },
             Call::ReadTree { path } => return self.help(token, &["read-tree", &path]),
             Call::WriteTree { epoch, path } => match self.fence(epoch) {
-                Ok(()) => return self.help(token, &["write-tree", &path]),
+                Ok(()) if self.is_over => full(),
+                Ok(()) => {
+                    self.was_written = true;
+                    let disk_bytes = self.disk_bytes.unwrap_or(0).to_string();
+                    return self.help(token, &["write-tree", &path, &disk_bytes]);
+                }
                 Err(stale) => stale,
             },
         };
@@ -425,6 +435,10 @@ impl Server {
             }
         }
     }
+}
+
+fn full() -> Answer {
+    Answer::fault(FaultKind::Refused, "the sandbox's disk is full")
 }
 
 fn busy_packing() -> Answer {

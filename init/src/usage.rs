@@ -56,6 +56,40 @@ impl Usage {
 /// Prints the bytes that workspace and home take.
 pub fn serve() -> io::Result<()> {
     privilege::become_command_user()?;
+    writeln!(io::stdout(), "{}", taken())
+}
+
+/// What may still be written, for a helper that writes much at once: an archive could be
+/// over before anybody looks. Without a size the disk has one of its own.
+pub struct Room {
+    disk_bytes: Option<u64>,
+    left: u64,
+}
+
+impl Room {
+    pub fn of(disk_bytes: Option<u64>) -> Self {
+        Self { disk_bytes, left: 0 }
+    }
+
+    /// For one more file.
+    pub fn take_file(&mut self) -> io::Result<()> {
+        self.take(FILE_BYTES)
+    }
+
+    /// # Errors
+    /// `StorageFull` when there is not as much.
+    pub fn take(&mut self, bytes: u64) -> io::Result<()> {
+        let Some(disk_bytes) = self.disk_bytes else { return Ok(()) };
+        if self.left < bytes {
+            // What took the place of other files has made room as well.
+            self.left = disk_bytes.saturating_sub(taken());
+        }
+        self.left = self.left.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(())
+    }
+}
+
+fn taken() -> u64 {
     let mut bytes = 0u64;
     let mut directories = vec![PathBuf::from(WORKSPACE), PathBuf::from(HOME)];
     while let Some(directory) = directories.pop() {
@@ -64,10 +98,7 @@ pub fn serve() -> io::Result<()> {
             // Removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             // Closed to its owner or too deep: nobody hides files there.
-            Err(_) => {
-                bytes = u64::MAX;
-                break;
-            }
+            Err(_) => return u64::MAX,
         };
         for entry in entries.flatten() {
             let Ok(meta) = entry.metadata() else { continue };
@@ -77,5 +108,5 @@ pub fn serve() -> io::Result<()> {
             }
         }
     }
-    writeln!(io::stdout(), "{bytes}")
+    bytes
 }

@@ -6,12 +6,14 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{PermissionsExt, chown},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use sojourn_init::protocol::PROXY_SOCKET;
 use tokio::net::UnixListener;
+
+use super::Fault;
 
 /// Where the connections of a box arrive.
 #[derive(Debug)]
@@ -23,15 +25,24 @@ pub struct Door {
 }
 
 impl Door {
-    /// Listens in `shown`, the directory that the box sees; only `owner`, the host's
-    /// id of the box's root, may connect. Replaces another door in one step.
-    pub(super) fn open(private: PathBuf, shown: PathBuf, owner: u32) -> io::Result<Self> {
+    /// Listens in `shown`, the directory that the box sees; only whom `give` gives the
+    /// socket to, the box's root, may connect. Replaces another door in one step.
+    pub(super) async fn open(
+        private: PathBuf,
+        shown: PathBuf,
+        give: impl AsyncFnOnce(&Path) -> Result<(), Fault>,
+    ) -> Result<Self, Fault> {
+        let failed = |error: io::Error| Fault::Unavailable(format!("its way out cannot be opened: {error}"));
         let beside = shown.join(".proxy");
-        remove(&beside)?;
-        let listener = UnixListener::bind(&beside)?;
-        chown(&beside, Some(owner), Some(owner))?;
-        fs::set_permissions(&beside, fs::Permissions::from_mode(0o600))?;
-        fs::rename(&beside, shown.join(PROXY_SOCKET))?;
+        let listen = || -> io::Result<UnixListener> {
+            remove(&beside)?;
+            let listener = UnixListener::bind(&beside)?;
+            fs::set_permissions(&beside, fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        };
+        let listener = listen().map_err(failed)?;
+        give(&beside).await?;
+        fs::rename(&beside, shown.join(PROXY_SOCKET)).map_err(failed)?;
         Ok(Self { listener, private, shown })
     }
 
@@ -61,8 +72,9 @@ mod tests {
     #[tokio::test]
     async fn a_second_door_takes_the_place_of_the_first() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Door::open(directory.path().to_owned(), directory.path().to_owned(), 0);
-        let (first, second) = (open().unwrap(), open().unwrap());
+        let open =
+            || Door::open(directory.path().to_owned(), directory.path().to_owned(), async |_: &Path| Ok(()));
+        let (first, second) = (open().await.unwrap(), open().await.unwrap());
         let socket = directory.path().join(PROXY_SOCKET);
         let (connected, accepted) =
             tokio::join!(tokio::net::UnixStream::connect(socket), second.listener.accept());

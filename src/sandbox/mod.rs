@@ -143,6 +143,8 @@ pub trait Sandbox: Send + Sync {
 pub struct Capabilities {
     /// Who can reach a live box.
     pub reach: Reach,
+    /// Whether a box is held to the processors and the memory of its limits.
+    pub holds_size: bool,
 }
 
 /// Who can reach a live box.

@@ -29,6 +29,9 @@ use crate::{
 
 /// Why a box ends whose disk the next one goes on with.
 const ROTATED: &str = "rotated";
+/// A limit that is asked for and not kept would be worse than none.
+const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker cannot hold a sandbox to them: \
+    it is not root, and no cgroup is delegated to it";
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
 /// Who looks after a session's box.
@@ -134,6 +137,9 @@ impl Keeper {
     /// A new box with the session's files.
     pub(super) async fn make(&self, sandbox: &dyn Sandbox) -> Result<Met, ToolFault> {
         let Fence { tenant, session, epoch, .. } = self.fence;
+        if self.wish.names_size && !sandbox.capabilities().holds_size {
+            return Err(ToolFault::Unavailable(NO_SIZE.to_owned()));
+        }
         let store = &self.worker.store;
         let mut past = store.past_sandboxes(tenant, session).await.map_err(away)?;
         let checkpoints = store.checkpoints(tenant, session).await.map_err(away)?;

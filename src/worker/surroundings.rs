@@ -25,6 +25,8 @@ const ENVIRONMENT_DELETED: &str = "environment_deleted";
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wish {
     pub limits: BoxLimits,
+    /// The environment names processors or memory, which not every provider holds a box to.
+    pub names_size: bool,
     /// The environment's variables, and the placeholders of its secrets.
     pub env: Vec<(String, String)>,
     /// What makes the box ready.
@@ -78,6 +80,7 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
             pids: size.pids,
             disk_bytes: size.disk_bytes,
         },
+        names_size: snapshot.config.cpus.is_some() || snapshot.config.memory.is_some(),
         env: env.chain(placeholders).collect(),
         post_start: snapshot.config.hooks.post_start.clone(),
         post_clone: snapshot.config.hooks.post_clone.clone(),

@@ -27,28 +27,29 @@ use sojourn_init::{frame, protocol::Answer};
 use tar::{Archive, Entry, EntryType};
 
 use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, ROOTS, refused, unhex};
+use crate::usage::Room;
 
 /// Content that is read at once; a whole one of zeroes becomes a hole.
 const CHUNK_BYTES: usize = 64 << 10;
 
-pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
+pub(super) fn run(caller: &mut UnixStream, room: Room) -> io::Result<()> {
     let mut roots = Vec::new();
     for (name, path) in ROOTS {
         roots.push((name, openat(CWD, path, directory_flags(), Mode::empty())?));
     }
-    unpack(caller, Ground::Session(roots))
+    unpack(caller, Ground::Session(roots), room)
 }
 
 /// Over what is below a directory.
-pub(super) fn tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
+pub(super) fn tree(caller: &mut UnixStream, path: &Path, room: Room) -> io::Result<()> {
     fs::create_dir_all(path)?;
     // A link is followed: the directory that it names is meant.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    unpack(caller, Ground::Tree(openat(CWD, path, flags, Mode::empty())?))
+    unpack(caller, Ground::Tree(openat(CWD, path, flags, Mode::empty())?), room)
 }
 
-fn unpack(caller: &mut UnixStream, ground: Ground) -> io::Result<()> {
-    let mut unpacker = Unpacker { ground, directories: Vec::new() };
+fn unpack(caller: &mut UnixStream, ground: Ground, room: Room) -> io::Result<()> {
+    let mut unpacker = Unpacker { ground, room, directories: Vec::new() };
     let mut archive = Archive::new(Parts { caller, part: Vec::new(), read: 0, is_over: false });
     for (count, entry) in (1..).zip(archive.entries()?) {
         if count > ENTRIES_MAX {
@@ -105,6 +106,7 @@ enum Ground {
 
 struct Unpacker {
     ground: Ground,
+    room: Room,
     /// Rights and times of directories, set when nothing is written into them any more.
     directories: Vec<(PathBuf, Look)>,
 }
@@ -118,6 +120,7 @@ struct Look {
 
 impl Unpacker {
     fn entry(&mut self, mut entry: Entry<'_, Parts<'_>>) -> io::Result<()> {
+        self.room.take_file()?;
         let mut look = look(&mut entry)?;
         if self.is_tree() {
             // Whose the file is it is here, and nobody else is to be it.
@@ -141,19 +144,19 @@ impl Unpacker {
                 }
                 self.directories.push((path, look));
             }
-            EntryType::Regular | EntryType::Continuous => self.put(&parent, &name, |name| {
+            EntryType::Regular | EntryType::Continuous => self.put(&parent, &name, |room, name| {
                 let flags =
                     OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = File::from(openat(&parent, name, flags, Mode::from_raw_mode(0o600))?);
                 let promised = entry.size();
-                if fill(&file, &mut entry)? != promised {
+                if fill(&file, &mut entry, room)? != promised {
                     return Err(refused("its content is cut off"));
                 }
                 set(&file, &look)
             })?,
             EntryType::Symlink => {
                 let target = link.ok_or_else(|| refused("a link leads nowhere"))?;
-                self.put(&parent, &name, |name| {
+                self.put(&parent, &name, |_, name| {
                     symlinkat(target.as_os_str().as_bytes(), &parent, name)?;
                     Ok(utimensat(&parent, name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?)
                 })?;
@@ -162,7 +165,7 @@ impl Unpacker {
                 let first = inside(&link.ok_or_else(|| refused("a link leads nowhere"))?)?;
                 let beside = self.open(first.parent().unwrap_or(Path::new("")))?;
                 let first = first.file_name().ok_or_else(|| refused("a link leads nowhere"))?;
-                self.put(&parent, &name, |name| {
+                self.put(&parent, &name, |_, name| {
                     Ok(linkat(&beside, first, &parent, name, AtFlags::empty())?)
                 })?;
             }
@@ -190,16 +193,16 @@ impl Unpacker {
     /// Makes an entry; where something may be of its name, under another name first, so
     /// that whoever looks sees the old one or the new.
     fn put(
-        &self,
+        &mut self,
         parent: &OwnedFd,
         name: &OsStr,
-        make: impl FnOnce(&OsStr) -> io::Result<()>,
+        make: impl FnOnce(&mut Room, &OsStr) -> io::Result<()>,
     ) -> io::Result<()> {
         if !self.is_tree() {
-            return make(name);
+            return make(&mut self.room, name);
         }
         let beside = OsString::from(format!(".sojourn-write-{}", std::process::id()));
-        let made = make(&beside).and_then(|()| Ok(renameat(parent, &beside, parent, name)?));
+        let made = make(&mut self.room, &beside).and_then(|()| Ok(renameat(parent, &beside, parent, name)?));
         // Two names of one file are not renamed, and what failed has no other owner.
         let _ = unlinkat(parent, &beside, AtFlags::empty());
         made
@@ -316,7 +319,7 @@ fn set(file: impl AsFd, look: &Look) -> io::Result<()> {
 
 /// Writes a file's content, of which it returns the length; what is nothing but zeroes
 /// takes no room.
-fn fill(file: &File, content: &mut impl Read) -> io::Result<u64> {
+fn fill(file: &File, content: &mut impl Read, room: &mut Room) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0u64;
     loop {
@@ -332,6 +335,7 @@ fn fill(file: &File, content: &mut impl Read) -> io::Result<u64> {
             return Ok(at);
         }
         if chunk[..filled].iter().any(|&byte| byte != 0) {
+            room.take(filled as u64)?;
             file.write_all_at(&chunk[..filled], at)?;
         }
         at += filled as u64;

@@ -38,6 +38,7 @@ use crate::{
 };
 
 /// What a configuration is made of.
+#[derive(Clone, Copy)]
 pub struct Ingredients<'a> {
     pub rootfs: &'a Path,
     pub disk: &'a Disk,

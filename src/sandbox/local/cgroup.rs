@@ -20,16 +20,20 @@ use crate::{
     sandbox::{Fault, Stats},
 };
 
-/// Below every hierarchy's root: the parent of all boxes.
+/// Below every hierarchy's root, or below what is delegated: the parent of all boxes.
 const PARENT: &str = "sojourn";
+/// Beside it: the service's own processes, where they must be out of the way.
+const SERVICE: &str = "sojourn-service";
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 /// The hierarchies of this machine.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
-    /// Every mounted hierarchy, named and controllerless ones included.
+    /// Every mounted hierarchy, named and controllerless ones included, from `base` on.
     mounts: Vec<PathBuf>,
     memory: PathBuf,
+    /// The cgroup below which boxes have theirs: the root, or a delegated one.
+    base: PathBuf,
     unified: bool,
     /// Whether swap is accounted and can be limited.
     pub limits_swap: bool,
@@ -50,13 +54,51 @@ impl Cgroups {
     /// `Unavailable` when processor, memory or processes cannot be limited here.
     pub fn find() -> Result<Self, Fault> {
         let unusable = |why: String| Fault::Unavailable(format!("cgroups cannot be used here: {why}"));
-        let mountinfo =
-            fs::read_to_string("/proc/self/mountinfo").map_err(|error| unusable(error.to_string()))?;
-        let cgroups = Self::among(&parse(&mountinfo)).map_err(unusable)?;
+        let cgroups = Self::mounted().map_err(unusable)?;
         cgroups
             .make_parent()
             .map_err(|error| unusable(format!("{error}; limits need a writable hierarchy")))?;
-        Ok(cgroups)
+        Ok(cgroups.detect_swap())
+    }
+
+    /// The same below the service's own cgroup, where that was given to its user, as
+    /// systemd does by `Delegate=yes`.
+    ///
+    /// # Errors
+    /// Why boxes can have no cgroups here, for the log.
+    pub fn delegated() -> Result<Self, String> {
+        let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let cgroups = Self::mounted()?;
+        let own = own_of(&own, cgroups.unified).ok_or("the service has no cgroup of its own")?;
+        let cgroups = cgroups.below(own);
+        let place = cgroups.memory.display();
+        let made = cgroups.make_parent().and_then(|()| cgroups.make_parents());
+        made.map_err(|error| format!("no cgroup is delegated to the service's user: {place}: {error}"))?;
+        Ok(cgroups.detect_swap())
+    }
+
+    fn mounted() -> Result<Self, String> {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+        Self::among(&parse(&mountinfo))
+    }
+
+    /// The same, from this cgroup of every hierarchy on.
+    fn below(self, own: &Path) -> Self {
+        // A service that was started anew may find itself where an earlier one moved to.
+        let base = if own.ends_with(SERVICE) { own.parent().unwrap_or(own) } else { own };
+        let inside = |mount: &Path| mount.join(base.strip_prefix("/").unwrap_or(base));
+        Self {
+            mounts: self.mounts.iter().map(|mount| inside(mount)).collect(),
+            memory: inside(&self.memory),
+            base: base.to_owned(),
+            ..self
+        }
+    }
+
+    /// The parents in all hierarchies: the runtime makes boxes' cgroups in each.
+    fn make_parents(&self) -> io::Result<()> {
+        let with_controllers = |mount: &&PathBuf| self.unified || !mount.join("cgroup.freeze").exists();
+        self.mounts.iter().filter(with_controllers).try_for_each(|mount| make_dir(&mount.join(PARENT)))
     }
 
     fn among(mounted: &[Mounted]) -> Result<Self, String> {
@@ -71,12 +113,11 @@ impl Cgroups {
             if let Some(missing) = CONTROLLERS.iter().find(|controller| of_v1(controller).is_none()) {
                 return Err(format!("the controller {missing} is not mounted"));
             }
-            return Ok(Self { mounts, memory, unified: false, limits_swap: false });
+            return Ok(Self { mounts, memory, base: "/".into(), unified: false, limits_swap: false });
         }
-        match mounted.iter().find(|mount| mount.v1_controllers.is_none()) {
-            Some(mount) => Ok(Self { mounts, memory: mount.path.clone(), unified: true, limits_swap: false }),
-            None => Err("none is mounted".to_owned()),
-        }
+        let unified = mounted.iter().find(|mount| mount.v1_controllers.is_none());
+        let memory = unified.ok_or_else(|| "none is mounted".to_owned())?.path.clone();
+        Ok(Self { mounts, memory, base: "/".into(), unified: true, limits_swap: false })
     }
 
     fn make_parent(&self) -> io::Result<()> {
@@ -92,8 +133,9 @@ impl Cgroups {
         let pass_on = |directory: &Path| fs::write(directory.join("cgroup.subtree_control"), &wanted);
         if pass_on(&self.memory).is_err() {
             // Within a container the hierarchy's root holds the container's own
-            // processes, and a cgroup with processes passes nothing on.
-            let own = self.memory.join("sojourn-service");
+            // processes, as a delegated cgroup holds the service, and a cgroup with
+            // processes passes nothing on.
+            let own = self.memory.join(SERVICE);
             make_dir(&own)?;
             for pid in pids(&self.memory) {
                 fs::write(own.join("cgroup.procs"), pid.to_string())?;
@@ -106,8 +148,8 @@ impl Cgroups {
     }
 
     /// The box's path as the runtime wants it: below each hierarchy's root.
-    pub fn path(sandbox: SandboxId) -> PathBuf {
-        Path::new("/").join(PARENT).join(sandbox.to_string())
+    pub fn path(&self, sandbox: SandboxId) -> PathBuf {
+        self.base.join(PARENT).join(sandbox.to_string())
     }
 
     /// Makes the box's memory cgroup. Returns the file of its counters, in which
@@ -119,7 +161,7 @@ impl Cgroups {
     }
 
     /// The file that exists in a memory cgroup where swap can be limited.
-    pub fn detect_swap(mut self) -> Self {
+    fn detect_swap(mut self) -> Self {
         let name = if self.unified { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
         self.limits_swap = self.memory.join(PARENT).join(name).exists();
         self
@@ -241,6 +283,18 @@ fn make_dir(path: &Path) -> io::Result<()> {
     }
 }
 
+/// The own cgroup in a `/proc/self/cgroup` (cgroups(7): `number:controllers:path`), of the
+/// hierarchy that limits memory.
+fn own_of(cgroup: &str, unified: bool) -> Option<&Path> {
+    let of_memory = |line: &&str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next().unwrap_or_default();
+        if unified { controllers.is_empty() } else { controllers.split(',').any(|name| name == "memory") }
+    };
+    let line = cgroup.lines().find(of_memory)?;
+    line.splitn(3, ':').nth(2).map(Path::new)
+}
+
 /// The cgroup mounts of a mountinfo (proc(5): `id parent dev root point options
 /// tags - type source options`).
 fn parse(mountinfo: &str) -> Vec<Mounted> {
@@ -284,6 +338,21 @@ mod tests {
         let mounted = parse("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
         let cgroups = Cgroups::among(&mounted).unwrap();
         assert!(cgroups.unified && cgroups.memory == Path::new("/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn what_is_delegated_is_the_services_own_cgroup() {
+        let hybrid = "4:memory:/of/memory\n3:cpu,cpuacct:/of/cpu\n1:name=systemd:/x\n0::/of/v2\n";
+        assert_eq!(own_of(hybrid, false), Some(Path::new("/of/memory")));
+        assert_eq!(own_of(hybrid, true), Some(Path::new("/of/v2")));
+        assert_eq!(own_of("", true), None);
+        let cgroups = |own: &str| Cgroups::among(&parse(HYBRID)).unwrap().below(Path::new(own));
+        let sandbox = SandboxId::from_uuid(uuid::Uuid::from_u128(1));
+        for own in ["/slice/unit", "/slice/unit/sojourn-service"] {
+            assert_eq!(cgroups(own).memory, Path::new("/sys/fs/cgroup/memory/slice/unit"));
+            let path = Path::new("/slice/unit/sojourn").join(sandbox.to_string());
+            assert_eq!(cgroups(own).path(sandbox), path);
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::{fs, path::Path};
 
 use rustix::process::geteuid;
 
-use super::{Config, Layout, Local, cgroup::Cgroups, oci::maps_every_range, runtime::Runtime};
+use super::{
+    Config, Layout, Local, cgroup::Cgroups, oci::maps_every_range, rootless::Users, runtime::Runtime,
+};
 
 /// Programs of a box, below the `/usr` that it sees.
 const PROGRAMS: [&str; 3] = ["bash", "git", "python3"];
@@ -32,30 +34,51 @@ pub fn checks(config: &Config) -> Vec<Check> {
     let runtime = Runtime::find(&config.runtime, layout.runtime_state())
         .map(|_| format!("{} can be run", config.runtime))
         .map_err(|fault| format!("{fault}; run scripts/setup, or set SOJOURN_SANDBOX_RUNTIME"));
-    let cgroups = Cgroups::find()
-        .map(|_| "groups for boxes can be made".to_owned())
-        .map_err(|fault| format!("{fault}; a container needs a writable /sys/fs/cgroup"));
+    let (ids, cgroups) = match geteuid().is_root() {
+        true => (user_ids(), cgroups()),
+        false => (lent_ids(), Ok(delegated())),
+    };
+    let root = match geteuid().is_root() {
+        true => "containers can be made",
+        false => "it is not: containers are made without (docs/sandboxes.md)",
+    };
     vec![
         Check { what: "sandbox runtime", found: runtime },
-        Check { what: "root", found: root() },
-        Check { what: "user ids", found: user_ids() },
+        Check { what: "root", found: Ok(root.to_owned()) },
+        Check { what: "user ids", found: ids },
         Check { what: "cgroups", found: cgroups },
         Check { what: "root files", found: programs(Path::new("/usr/bin")) },
         Check { what: "sandboxes", found: all(config) },
     ]
 }
 
+fn cgroups() -> Result<String, String> {
+    Cgroups::find()
+        .map(|_| "groups for boxes can be made".to_owned())
+        .map_err(|fault| format!("{fault}; a container needs a writable /sys/fs/cgroup"))
+}
+
+/// What a service without root is held to. It works without, and says so.
+fn delegated() -> String {
+    match Cgroups::delegated() {
+        Ok(_) => "one is delegated: groups for boxes can be made".to_owned(),
+        Err(reason) => format!(
+            "{reason}; processors and memory of sandboxes are not limited, environments that name them are \
+             refused: systemd-run --user --scope --property=Delegate=yes sojourn serve"
+        ),
+    }
+}
+
+fn lent_ids() -> Result<String, String> {
+    Users::find()
+        .map(|users| format!("{} has {} subordinate ids", users.name, users.count))
+        .map_err(|fault| fault.to_string())
+}
+
 fn all(config: &Config) -> Result<String, String> {
     match Local::new(config.clone()) {
         Ok(_) => Ok("can be made here".to_owned()),
         Err(fault) => Err(format!("{fault}; until then turns that use tools fail")),
-    }
-}
-
-fn root() -> Result<String, String> {
-    match geteuid().is_root() {
-        true => Ok("containers can be made".to_owned()),
-        false => Err("containers need root: start the worker as root".to_owned()),
     }
 }
 

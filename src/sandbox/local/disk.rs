@@ -51,10 +51,15 @@ impl Disk {
         [image.clone(), files.clone(), output.clone(), root.join("box"), self.incomplete()]
     }
 
-    /// Makes what is missing, owned by the session's ids. What exists keeps its
-    /// owner and content; only directories that no box can replace are touched.
-    pub fn prepare(&self, ids: IdRange) -> io::Result<()> {
+    /// Makes what is missing, owned by the session's ids; without them, the engine gives it
+    /// to them. What exists keeps its owner and content; only directories that no box can
+    /// replace are touched.
+    pub fn prepare(&self, ids: Option<IdRange>) -> io::Result<()> {
         make_dir(&self.files, 0o700)?;
+        let Some(ids) = ids else {
+            make_dir(&self.workspace, 0o755)?;
+            return [&self.home, &self.output].into_iter().try_for_each(|path| make_dir(path, 0o700));
+        };
         for (path, owner) in
             [(&self.workspace, ids.command()), (&self.home, ids.command()), (&self.output, ids.first)]
         {

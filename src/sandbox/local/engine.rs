@@ -8,7 +8,7 @@ use std::{fmt::Debug, path::Path};
 
 use async_trait::async_trait;
 
-use super::{bundle::Ingredients, layout::IdRange};
+use super::{bundle::Ingredients, layout::IdRange, rootless::Users};
 use crate::{
     domain::{SandboxId, SessionId},
     sandbox::{Fault, Found, Stats},
@@ -19,6 +19,16 @@ use crate::{
 pub trait Engine: Debug + Send + Sync {
     /// The ids of the host that a session's boxes use.
     fn ids(&self, session: SessionId) -> IdRange;
+
+    /// Who acts for the users of boxes; the service itself where it is root.
+    fn users(&self) -> Option<&Users> {
+        None
+    }
+
+    /// Whether a box is held to its processors and memory.
+    fn holds_size(&self) -> bool {
+        true
+    }
 
     /// Whether boxes have gVisor for a kernel.
     fn is_gvisor(&self) -> bool {

@@ -7,10 +7,14 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt, chown},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    fs::{StatVfsMountFlags, statvfs},
+    process::geteuid,
+};
 use sha2::{Digest, Sha256};
 use sojourn_init::protocol::COMMAND_UID;
 use uuid::Uuid;
@@ -21,6 +25,16 @@ use crate::{
     domain::{SandboxId, SessionId, TenantId},
     sandbox::Found,
 };
+
+/// Where root has what dies with the machine.
+const RUN: &str = "/run/sojourn";
+/// Where root has the root file systems of boxes, if that is no place for programs.
+const SKELETONS: &str = "/var/lib/sojourn";
+/// Below the data directory.
+const DISKS: &str = "boxes";
+/// Beside the disks: where an ordinary user has the same, and which run directory it took.
+const SKELETON: &str = "skeleton";
+const RUN_NOTE: &str = "run";
 
 /// The directories of one provider.
 #[derive(Clone, Debug)]
@@ -69,25 +83,75 @@ impl Layout {
         Self { data_dir, run_dir }
     }
 
-    /// The run directory when none is configured: short, one per data directory.
+    /// The run directory when none is configured: short, one per data directory. That of
+    /// an ordinary user is where the start before had it, for its boxes may live.
     pub fn default_run_dir(data_dir: &Path) -> PathBuf {
         let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
-        Path::new("/run/sojourn").join(text::hex(&digest[..6]))
+        let name = text::hex(&digest[..6]);
+        let me = geteuid();
+        if me.is_root() {
+            return Path::new(RUN).join(name);
+        }
+        let before = fs::read_to_string(data_dir.join(DISKS).join(RUN_NOTE)).map(PathBuf::from).ok();
+        if let Some(before) = before.filter(|before| before.is_dir()) {
+            return before;
+        }
+        let is_own =
+            |place: &PathBuf| place.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == me.as_raw());
+        let places = [
+            Some(PathBuf::from(RUN)),
+            std::env::var_os("XDG_RUNTIME_DIR").map(|place| Path::new(&place).join("sojourn")),
+        ];
+        let usable = |place: &PathBuf| {
+            place.is_absolute()
+                && (is_own(place) || place.parent().is_some_and(|above| is_own(&above.to_owned())))
+        };
+        let place = places.into_iter().flatten().find(usable);
+        place.unwrap_or_else(|| PathBuf::from(format!("/tmp/sojourn-{}", me.as_raw()))).join(name)
     }
 
-    /// Makes the directories that every box needs. The way to a box's root file
-    /// system must be open to its users; what it leads through shows nothing.
+    /// Makes the directories that every box needs.
     pub fn prepare(&self) -> io::Result<()> {
         make_dir(&self.disks(), 0o700)?;
-        make_dir(&self.run_dir, 0o711)?;
-        for above in self.run_dir.ancestors() {
-            if fs::metadata(above)?.permissions().mode() & 0o001 == 0 {
-                let text = format!("{} must be open to every user (mode o+x)", above.display());
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-            }
+        if geteuid().is_root() {
+            make_dir(&self.run_dir, 0o711)?;
+            open_to_all(&self.run_dir)?;
+        } else {
+            let parent = self.run_dir.parent().unwrap_or(&self.run_dir);
+            make_dir(parent, 0o711)?;
+            vet(parent)?;
+            make_dir(&self.run_dir, 0o711)?;
+            fs::write(self.disks().join(RUN_NOTE), self.run_dir.as_os_str().as_encoded_bytes())?;
         }
         make_dir(&self.boxes(), 0o700)?;
         make_dir(&self.runtime_state(), 0o700)
+    }
+
+    /// Where the root file systems of boxes are, the first of these from which programs
+    /// can be run: many machines mount `/run` without that right.
+    pub fn skeletons(&self) -> io::Result<PathBuf> {
+        let other = if geteuid().is_root() { PathBuf::from(SKELETONS) } else { self.disks().join(SKELETON) };
+        let places = match geteuid().is_root() {
+            true => [self.run_dir.clone(), other],
+            // What lies long in a directory for short-lived files may be cleared away.
+            false => [other, self.run_dir.clone()],
+        };
+        for place in &places {
+            make_dir(place, 0o711)?;
+            if !statvfs(place)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+                if geteuid().is_root() {
+                    open_to_all(place)?;
+                }
+                return Ok(place.clone());
+            }
+        }
+        let text = format!("{} and {} are mounted noexec", places[0].display(), places[1].display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    }
+
+    /// Whether something of this provider is below a directory.
+    pub fn is_below(&self, place: &Path) -> bool {
+        self.data_dir.starts_with(place) || self.run_dir.starts_with(place)
     }
 
     pub fn run_dir(&self) -> &Path {
@@ -96,7 +160,7 @@ impl Layout {
 
     /// The sessions' disks, and what they are made from.
     pub fn disks(&self) -> PathBuf {
-        self.data_dir.join("boxes")
+        self.data_dir.join(DISKS)
     }
 
     /// What the runtime knows about its containers.
@@ -128,13 +192,14 @@ impl Layout {
         Disk::at(root)
     }
 
-    /// Makes the box's directory with its owner in it, both at once.
+    /// Makes the box's directory with its owner in it, both at once. Without `ids` its
+    /// users get what is theirs from the engine.
     pub fn claim(
         &self,
         sandbox: SandboxId,
         tenant: TenantId,
         session: SessionId,
-        ids: IdRange,
+        ids: Option<IdRange>,
     ) -> io::Result<()> {
         let unnamed = self.boxes().join(format!(".{sandbox}"));
         remove_dir(&unnamed)?;
@@ -144,7 +209,7 @@ impl Layout {
         make_dir(&self.egress(sandbox), 0o755)?;
         let control = self.control(sandbox);
         make_dir(&control, 0o700)?;
-        chown(&control, Some(ids.first), Some(ids.first))
+        ids.map_or(Ok(()), |ids| chown(&control, Some(ids.first), Some(ids.first)))
     }
 
     /// Whose box it is, if there is one.
@@ -198,6 +263,28 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
         Ok(()) | Err(_) => {}
     }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Whether every user can pass. The way to a box's root file system must be open to its
+/// users; what it leads through shows nothing.
+fn open_to_all(path: &Path) -> io::Result<()> {
+    for above in path.ancestors() {
+        if fs::metadata(above)?.permissions().mode() & 0o001 == 0 {
+            let text = format!("{} must be open to every user (mode o+x)", above.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+    }
+    Ok(())
+}
+
+/// Nobody else may put things where an ordinary user's boxes are.
+fn vet(parent: &Path) -> io::Result<()> {
+    let meta = fs::symlink_metadata(parent)?;
+    if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let text = format!("{} belongs to someone else, or others may write there", parent.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 fn names(path: &Path) -> io::Result<Vec<String>> {
@@ -255,9 +342,9 @@ mod tests {
         let session = SessionId::from_uuid(Uuid::from_u128(2));
         let sandbox = SandboxId::from_uuid(Uuid::from_u128(3));
         layout.disk(tenant, session).make_root().unwrap();
-        layout.disk(tenant, session).prepare(IdRange::of(session)).unwrap();
+        layout.disk(tenant, session).prepare(Some(IdRange::of(session))).unwrap();
         assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: None }]);
-        layout.claim(sandbox, tenant, session, IdRange::of(session)).unwrap();
+        layout.claim(sandbox, tenant, session, Some(IdRange::of(session))).unwrap();
         assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: Some(sandbox) }]);
         assert_eq!(layout.owner(sandbox), Some((tenant, session)));
     }

@@ -15,7 +15,9 @@ mod engine;
 mod freezer;
 mod layout;
 mod oci;
+mod removal;
 mod rootfs;
+mod rootless;
 mod runtime;
 mod seccomp;
 mod volume;
@@ -23,15 +25,16 @@ mod volume;
 use std::{
     fs::{self, File, TryLockError},
     io,
+    os::unix::fs::chown,
     path::{Path, PathBuf},
-    process::Stdio,
     sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::{process::Command, sync::mpsc, time::timeout};
+use rustix::process::geteuid;
+use tokio::{sync::mpsc, time::timeout};
 
 pub use checks::{Check, checks};
 
@@ -41,8 +44,9 @@ use self::{
     docker::Docker,
     engine::Engine,
     freezer::Gate,
-    layout::{Layout, remove_dir},
+    layout::Layout,
     oci::Oci,
+    rootless::{Rootless, Users},
     runtime::Runtime,
     volume::Volumes,
 };
@@ -111,23 +115,34 @@ impl Local {
     /// Looks whether boxes can be made here and lays what all of them share.
     ///
     /// # Errors
-    /// `Unavailable` with one line that says what is missing: the runtime, root,
-    /// cgroups, user ids, a writable directory.
+    /// `Unavailable` with one line that says what is missing: the runtime, user ids,
+    /// cgroups, a writable directory.
     pub fn new(config: Config) -> Result<Self, Fault> {
         let layout = Layout::new(config.data_dir, config.run_dir);
         let prepare = || -> Result<PathBuf, Fault> {
             layout.prepare().map_err(|error| unavailable("its directories cannot be made", &error))?;
-            rootfs::build(layout.run_dir())
+            let skeletons = layout.skeletons();
+            skeletons
+                .and_then(|skeletons| rootfs::build(&skeletons))
                 .map_err(|error| unavailable("its root file system cannot be made", &error))
         };
         let (engine, rootfs): (Arc<dyn Engine>, _) = match config.docker {
+            Some(_) if !geteuid().is_root() => {
+                let text =
+                    "the provider docker needs a service that is root: it gives files to users of containers";
+                return Err(Fault::Unavailable(text.to_owned()));
+            }
             Some(docker) => {
                 let rootfs = prepare()?;
                 (Arc::new(Docker::open(docker, rootfs.clone(), layout.run_dir())?), rootfs)
             }
             None => {
                 let runtime = Runtime::find(&config.runtime, layout.runtime_state())?;
-                (Arc::new(Oci::new(runtime)?), prepare()?)
+                let engine: Arc<dyn Engine> = match geteuid().is_root() {
+                    true => Arc::new(Oci::new(runtime)?),
+                    false => Arc::new(Rootless::new(runtime, Users::find()?, layout.clone())?),
+                };
+                (engine, prepare()?)
             }
         };
         let volumes = match config.disks {
@@ -147,6 +162,10 @@ impl Local {
     /// The bundle, the container, its first answer. Leaves its remains to the caller.
     async fn assemble(&self, spec: &Spec, epoch: i64) -> Result<(), Fault> {
         let disk = self.layout.disk(spec.tenant, spec.session);
+        // What is left of the output of the box before.
+        if disk.output.exists() {
+            removal::directories(self.engine.users(), vec![disk.output.clone()]).await?;
+        }
         self.lay_out(spec, &disk).map_err(|error| unavailable("its files cannot be made", &error))?;
         let box_dir = self.layout.sandbox(spec.sandbox);
         let ingredients = Ingredients {
@@ -182,9 +201,9 @@ impl Local {
 
     /// Everything on disk that the box needs.
     fn lay_out(&self, spec: &Spec, disk: &Disk) -> io::Result<()> {
-        let ids = self.engine.ids(spec.session);
+        // Where the service is not root it has no right to give.
+        let ids = self.engine.users().is_none().then(|| self.engine.ids(spec.session));
         disk.note_box(spec.sandbox)?;
-        remove_dir(&disk.output)?;
         disk.prepare(ids)?;
         self.layout.claim(spec.sandbox, spec.tenant, spec.session, ids)
     }
@@ -221,7 +240,7 @@ impl Local {
             return Ok(Files::Kept);
         }
         volume::close(disk).await?;
-        remove_disk(&disk.parts()).await?;
+        removal::disk(self.engine.users(), &disk.parts()).await?;
         if let Some(volumes) = &self.volumes {
             volumes.make(disk, spec.limits.disk_bytes).await?;
         }
@@ -239,7 +258,7 @@ impl Local {
 #[async_trait]
 impl Sandbox for Local {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reach: Reach::Node }
+        Capabilities { reach: Reach::Node, holds_size: self.engine.holds_size() }
     }
 
     /// Dropping the future may leave remains; the next `create` with this id or
@@ -372,20 +391,24 @@ impl Sandbox for Local {
         self.attach(grip).await?;
         let Some((_, session)) = self.layout.owner(grip.sandbox) else { return Err(Fault::Gone) };
         let (private, shown) = (self.layout.sandbox(grip.sandbox), self.layout.egress(grip.sandbox));
-        Door::open(private, shown, self.engine.ids(session).first)
-            .map_err(|error| unavailable("its way out cannot be opened", &error))
+        let owner = self.engine.ids(session).first;
+        let give = async |socket: &Path| match self.engine.users() {
+            Some(users) => users.give(socket, owner).await,
+            None => chown(socket, Some(owner), Some(owner))
+                .map_err(|error| unavailable("its way out cannot be opened", &error)),
+        };
+        Door::open(private, shown, give).await
     }
 
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault> {
         let box_dir = self.layout.sandbox(sandbox);
         self.engine.remove(sandbox, &box_dir).await?;
+        if !box_dir.exists() {
+            return Ok(());
+        }
         let output = self.disk_of(sandbox).map(|disk| disk.output);
-        let removed = off_the_reactor(move || {
-            // The box's own directory goes last: while it is there, the box is listed.
-            output.map_or(Ok(()), |output| remove_dir(&output))?;
-            remove_dir(&box_dir)
-        });
-        removed.await.map_err(|error| unavailable("its files cannot be removed", &error))
+        // The box's own directory goes last: while it is there, the box is listed.
+        removal::directories(self.engine.users(), output.into_iter().chain([box_dir]).collect()).await
     }
 
     async fn erase(&self, tenant: TenantId, session: SessionId) -> Result<(), Fault> {
@@ -398,7 +421,7 @@ impl Sandbox for Local {
             return Err(Fault::Refused("a sandbox is alive on this disk: destroy it first".to_owned()));
         }
         volume::close(&disk).await?;
-        remove_disk(std::slice::from_ref(&disk.root)).await?;
+        removal::disk(self.engine.users(), std::slice::from_ref(&disk.root)).await?;
         // The tenant's directory goes with the last session; another may be there.
         let _ = disk.root.parent().map(fs::remove_dir);
         Ok(())
@@ -424,33 +447,23 @@ async fn off_the_reactor<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Removes what a box wrote. The tree may be deeper than a recursion or the open
-/// files of this process allow; `rm` is made for that and follows no link.
-async fn remove_disk(parts: &[PathBuf]) -> Result<(), Fault> {
-    let removal = Command::new("/bin/rm")
-        .args(["-rf", "--one-file-system", "--"])
-        .args(parts)
-        .env_clear()
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .status();
-    match timeout(limit::DISK_REMOVE_TIMEOUT, removal).await {
-        Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(_)) => Err(Fault::Unavailable("the session's disk cannot be removed".to_owned())),
-        Ok(Err(error)) => Err(unavailable("the session's disk cannot be removed", &error)),
-        Err(_) => Err(Fault::Unavailable("removing the session's disk takes too long".to_owned())),
+/// A lock that is let go at its end and not with its last descriptor: a program that is
+/// just being started has a copy of each.
+struct Held(File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 
 /// Who holds this makes or erases on the disk; another process of the service, or
 /// a worker that lost the session and does not know it yet, does not.
-fn lock(path: &Path) -> Result<File, Fault> {
+fn lock(path: &Path) -> Result<Held, Fault> {
     let file = File::options().create(true).truncate(false).write(true).open(path);
     let file = file.map_err(|error| unavailable("the session's disk cannot be locked", &error))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Held(file)),
         Err(TryLockError::WouldBlock) => {
             Err(Fault::Unavailable("a sandbox is being made on the same disk".to_owned()))
         }

@@ -1,12 +1,12 @@
 //! Containers made by an OCI runtime: `runc`, gVisor's `runsc`, and what is like them.
 //!
-//! Called by `local` as an engine. The runtime makes and deletes; freezing, counting
+//! Called by `local` as an engine where the service is root. The runtime makes and deletes; freezing, counting
 //! and the last word on whether a box is over are the cgroups'.
 
 use std::{fs, io, path::Path};
 
 use async_trait::async_trait;
-use rustix::process::{Pid, geteuid, test_kill_process};
+use rustix::process::{Pid, test_kill_process};
 
 use super::{
     bundle::{self, Ingredients},
@@ -32,15 +32,12 @@ impl Oci {
     /// # Errors
     /// `Unavailable` with one line that says what is missing.
     pub fn new(runtime: Runtime) -> Result<Self, Fault> {
-        if !geteuid().is_root() {
-            return Err(Fault::Unavailable("the local sandbox needs root to make containers".to_owned()));
-        }
         let uid_map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         if !maps_every_range(&uid_map) {
             let text = "the user ids 1879048192 to 2147287039 do not exist in this user namespace";
             return Err(Fault::Unavailable(text.to_owned()));
         }
-        Ok(Self { runtime, cgroups: Cgroups::find()?.detect_swap() })
+        Ok(Self { runtime, cgroups: Cgroups::find()? })
     }
 }
 
@@ -60,14 +57,14 @@ impl Engine for Oci {
         let oom_counter = self.cgroups.make(sandbox);
         let oom_counter = oom_counter.map_err(|error| unavailable("its cgroup cannot be made", &error))?;
         let cgroup = bundle::Cgroup {
-            path: &Cgroups::path(sandbox),
+            path: &self.cgroups.path(sandbox),
             oom_counter: &oom_counter,
             limits_swap: self.cgroups.limits_swap,
         };
         bundle::spec(of, Some(&cgroup))
             .and_then(|configuration| configuration.save(box_dir.join("config.json")))
             .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
-        self.runtime.run(sandbox, box_dir).await
+        self.runtime.run(sandbox, box_dir, &[]).await
     }
 
     async fn ended(&self, _: SandboxId, box_dir: &Path) -> Option<String> {

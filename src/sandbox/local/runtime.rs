@@ -7,11 +7,11 @@
 //! open as long as the box lives.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
-    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -69,11 +69,12 @@ impl Runtime {
     }
 
     /// Makes a container of the bundle and starts it. The host's pid of its first
-    /// process is in the bundle's file `pid`.
-    pub async fn run(&self, sandbox: SandboxId, bundle: &Path) -> Result<(), Fault> {
+    /// process is in the bundle's file `pid`. `before` are a program and its arguments
+    /// that becomes the runtime in the end; none where that is started itself.
+    pub async fn run(&self, sandbox: SandboxId, bundle: &Path, before: &[OsString]) -> Result<(), Fault> {
         let pid_file = bundle.join("pid");
         let id = sandbox.to_string();
-        let arguments: [&std::ffi::OsStr; 7] = [
+        let arguments: [&OsStr; 7] = [
             "run".as_ref(),
             "--detach".as_ref(),
             "--bundle".as_ref(),
@@ -82,7 +83,7 @@ impl Runtime {
             pid_file.as_ref(),
             id.as_ref(),
         ];
-        let status = self.command(bundle, &arguments, limit::RUNTIME_COMMAND_TIMEOUT).await?;
+        let status = self.command(bundle, before, &arguments).await?;
         match status.success() && pid_file.exists() {
             true => Ok(()),
             false => Err(Fault::Unavailable(format!("the runtime did not start it: {}", last_words(bundle)))),
@@ -96,8 +97,8 @@ impl Runtime {
             return Ok(());
         }
         let id = sandbox.to_string();
-        let arguments: [&std::ffi::OsStr; 3] = ["delete".as_ref(), "--force".as_ref(), id.as_ref()];
-        self.command(logs, &arguments, limit::RUNTIME_COMMAND_TIMEOUT).await.map(|_| ())
+        let arguments: [&OsStr; 3] = ["delete".as_ref(), "--force".as_ref(), id.as_ref()];
+        self.command(logs, &[], &arguments).await.map(|_| ())
     }
 
     /// Whether the runtime has state of a container.
@@ -126,12 +127,15 @@ impl Runtime {
     async fn command(
         &self,
         logs: &Path,
-        arguments: &[&std::ffi::OsStr],
-        patience: Duration,
+        before: &[OsString],
+        arguments: &[&OsStr],
     ) -> Result<ExitStatus, Fault> {
+        let patience = limit::RUNTIME_COMMAND_TIMEOUT;
         let failed = |error: io::Error| Fault::Unavailable(format!("the runtime did not start: {error}"));
         let output = File::options().create(true).append(true).open(logs.join("init.log")).map_err(failed)?;
-        let mut child = Command::new(&self.program)
+        let mut words = before.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
+        let mut child = Command::new(words.next().unwrap_or_default())
+            .args(words)
             .arg("--root")
             .arg(&self.state_dir)
             .arg("--log")

@@ -18,6 +18,7 @@ use std::{
 use rustix::{
     fs::{SeekFrom as Seeking, seek},
     mount::{UnmountFlags, unmount},
+    process::geteuid,
 };
 use tokio::{process::Command, time::timeout};
 
@@ -65,6 +66,9 @@ impl Volumes {
     /// What is missing, for the log.
     pub fn find(run_dir: &Path) -> Result<Self, String> {
         let program = |name: &str| runtime::find_program(name).ok_or_else(|| format!("{name} was not found"));
+        if !geteuid().is_root() {
+            return Err("mounting a file system takes root".to_owned());
+        }
         if !Path::new("/dev/loop-control").exists() {
             return Err("there are no loop devices".to_owned());
         }

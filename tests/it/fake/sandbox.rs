@@ -174,7 +174,7 @@ impl Web for FakeWeb {
 #[async_trait]
 impl Sandbox for FakeBox {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reach: Reach::Node }
+        Capabilities { reach: Reach::Node, holds_size: true }
     }
 
     async fn create(&self, _: &Spec, _: i64) -> Result<Files, Fault> {

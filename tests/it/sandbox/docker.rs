@@ -18,11 +18,12 @@ use sojourn::{
     domain::SandboxId,
     sandbox::{
         Files, Grip, Sandbox, Spec, checkpoint,
-        local::{Config, Local, docker},
+        local::{Config, Disks, Local, docker},
     },
 };
 
-use super::{Provider, conforms, local::LocalProvider, run};
+use super::{Provider, conforms, limits, local::LocalProvider, run};
+use crate::support::ordinary::OrdinaryUser;
 
 /// A daemon, stopped with all that it made when it is dropped.
 struct Daemon {
@@ -32,15 +33,25 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        let place = tempfile::Builder::new().prefix("sjd").tempdir_in("/tmp").unwrap();
+        Self::started(Command::new("setpriv"), &[])
+    }
+
+    /// The same, with a namespace for the users of its containers.
+    fn remapped(user: &OrdinaryUser) -> Self {
+        Self::started(user.known_to("setpriv"), &["--userns-remap=sojourn-test"])
+    }
+
+    fn started(mut command: Command, more: &[&str]) -> Self {
+        let open_to_all = fs::Permissions::from_mode(0o711);
+        let place =
+            tempfile::Builder::new().prefix("sjd").permissions(open_to_all).tempdir_in("/tmp").unwrap();
         let path = |name: &str| place.path().join(name);
         fs::write(path("daemon.json"), "{}").unwrap();
         let log = fs::File::create(path("log")).unwrap();
         // It ends with the test, however that ends.
-        let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "dockerd", "--storage-driver", "overlay2", "--bridge=none"]);
         command.args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]);
-        command.arg("--host").arg(format!("unix://{}", path("socket").display()));
+        command.args(more).arg("--host").arg(format!("unix://{}", path("socket").display()));
         for (option, name) in [
             ("--config-file", "daemon.json"),
             ("--data-root", "data"),
@@ -87,6 +98,7 @@ struct DockerProvider {
     data: tempfile::TempDir,
     run: tempfile::TempDir,
     image: Option<String>,
+    disks: Disks,
 }
 
 impl DockerProvider {
@@ -94,7 +106,12 @@ impl DockerProvider {
         let data = tempfile::tempdir().unwrap();
         let open_to_all = fs::Permissions::from_mode(0o711);
         let run = tempfile::Builder::new().permissions(open_to_all).tempdir().unwrap();
-        Self { daemon: Arc::clone(daemon), data, run, image: None }
+        Self { daemon: Arc::clone(daemon), data, run, image: None, disks: Disks::Volumes }
+    }
+
+    /// On an image of the daemon.
+    fn on(daemon: &Arc<Daemon>, image: &str) -> Self {
+        Self { image: Some(image.to_owned()), ..Self::new(daemon) }
     }
 
     fn config(&self) -> Config {
@@ -102,6 +119,7 @@ impl DockerProvider {
         Config {
             run_dir: self.run.path().join("run"),
             docker: Some(docker),
+            disks: self.disks,
             ..Config::new(&self.data.path().join("data"))
         }
     }
@@ -191,4 +209,87 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             assert_eq!(part.content, b"from-runc\n");
         })
     });
+}
+
+/// Programs of the image in the test below; all else that a box has comes from the service.
+const PROGRAMS: [&str; 4] = ["bash", "cat", "id", "ls"];
+
+/// A small image: a few programs of this machine with what they load, and a mark.
+fn import(daemon: &Daemon, name: &str) {
+    let script = r#"set -e
+        cd "$1"; shift
+        mkdir -p usr/bin usr/lib usr/lib64 usr/sbin usr/share
+        for place in bin lib lib64 sbin; do ln -s "usr/$place" "$place"; done
+        for program in "$@"; do
+            cp "/usr/bin/$program" usr/bin/
+            for library in $(ldd "/usr/bin/$program" | grep -o '/[^ ]*'); do
+                at=$(realpath "$(dirname "$library")")
+                mkdir -p ".$at"; cp -L "$library" ".$at/"
+            done
+        done
+        echo of-the-image > usr/share/mark
+        tar --create --file ../image.tar ."#;
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let made = Command::new("sh").args(["-c", script, "sh"]).arg(&root).args(PROGRAMS).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    daemon.docker(&["import", place.path().join("image.tar").to_str().unwrap(), name]);
+}
+
+#[test]
+fn a_box_of_an_image_has_the_programs_of_the_image() {
+    let daemon = Arc::new(Daemon::start());
+    let missing =
+        Local::new(DockerProvider::on(&daemon, "sojourn-test:none").config()).unwrap_err().to_string();
+    assert!(missing.contains("has no image sojourn-test:none (SOJOURN_SANDBOX_IMAGE)"), "{missing}");
+    import(&daemon, "sojourn-test:1");
+    run(&DockerProvider::on(&daemon, "sojourn-test:1"), limits(), |world| {
+        Box::pin(async {
+            assert_eq!(world.says("cat /usr/share/mark; id -u; id -un").await, "of-the-image\n1000\nagent");
+            assert_eq!(world.says("ls /usr/bin").await, PROGRAMS.join("\n"), "nothing of the machine's own");
+            assert_eq!(
+                world
+                    .says("ls -A /root /opt /home; ls /etc/shadow 2>/dev/null; true")
+                    .await
+                    .matches("shadow")
+                    .count(),
+                0
+            );
+            world.sandbox.write_file(world.grip, "file", b"written").await.unwrap();
+            assert_eq!(world.says("cat file; echo back > back").await, "written");
+            let part = world.sandbox.read_file(world.grip, "back", 0, 10).await.unwrap();
+            assert_eq!(part.content, b"back\n");
+            assert_eq!(world.says("echo x 2>/dev/null > /usr/share/mark || echo closed").await, "closed");
+        })
+    });
+}
+
+/// What `make test` checks with such a daemon; `make test-full` checks all.
+const REMAPPED: [&str; 6] = [
+    "a_command_reports_its_output_and_its_exit_code",
+    "a_command_is_an_unprivileged_user_for_good",
+    "the_escape_checklist_holds",
+    "a_box_reaches_what_its_door_leads_to",
+    "the_disk_outlives_the_box",
+    "files_come_back_as_they_were",
+];
+
+#[test]
+fn a_daemon_that_maps_its_users_conforms() {
+    let user = OrdinaryUser::with_equal_ids();
+    let daemon = Arc::new(Daemon::remapped(&user));
+    // It does not see what is mounted after its start.
+    let open = || DockerProvider { disks: Disks::Directories, ..DockerProvider::new(&daemon) };
+    let (first, daemon) = (user.first_lent().to_string(), Arc::clone(&daemon));
+    run(&open(), limits(), |world| {
+        Box::pin(async move {
+            let name = world.spec.sandbox.to_string();
+            let pid = daemon.docker(&["inspect", "--format", "{{.State.Pid}}", &name]);
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+            assert_eq!(uid.split_whitespace().next(), Some(first.as_str()));
+        })
+    });
+    conforms(&open, &REMAPPED);
 }

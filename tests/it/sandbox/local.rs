@@ -47,7 +47,7 @@ impl LocalProvider {
         self.config().data_dir
     }
 
-    fn config(&self) -> Config {
+    pub fn config(&self) -> Config {
         let data_dir = self.data.path().join("a".repeat(150));
         Config {
             run_dir: self.run.path().join("run"),
@@ -140,7 +140,7 @@ fn a_fork_bomb_is_contained_and_killed() {
     });
 }
 
-const BOMB: &str =
+pub const BOMB: &str =
     "trap '' TERM; echo armed; bomb() { bomb | bomb & }; while :; do bomb 2>/dev/null; done 2>/dev/null";
 
 fn pids_current(world: &World<'_>) -> u32 {
@@ -254,4 +254,31 @@ fn a_missing_runtime_is_one_clear_line() {
     let fault =
         Local::new(Config { runtime: "no-such-runtime".to_owned(), ..provider.config() }).unwrap_err();
     assert_eq!(fault, Fault::Unavailable("no-such-runtime was not found; run scripts/setup".to_owned()));
+}
+
+/// Debian mounts `/run` so. The test runs again where everything that it makes is mounted
+/// so, and where `/var/lib` is not the machine's.
+#[test]
+fn a_run_directory_that_is_no_place_for_programs_is_no_obstacle() {
+    const AGAIN: &str = "SOJOURN_TEST_NOEXEC";
+    if std::env::var_os(AGAIN).is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let script = r#"mount -t tmpfs -o noexec,nosuid,nodev,mode=711 tmpfs "$1" && mount -t tmpfs tmpfs /var/lib || exit
+            TMPDIR=$1; export TMPDIR; shift; exec "$@""#;
+        let ran = std::process::Command::new("unshare")
+            .args(["--mount", "--propagation=private", "--", "sh", "-c", script, "sh"])
+            .arg(place.path())
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "sandbox::local::a_run_directory_that_is_no_place_for_programs_is_no_obstacle"])
+            .env(AGAIN, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let program = std::env::temp_dir().join("program");
+    fs::copy("/bin/true", &program).unwrap();
+    assert!(std::process::Command::new(program).status().is_err(), "no program runs here");
+    with_local(|world| Box::pin(async { assert_eq!(world.says("echo runs").await, "runs") }));
 }

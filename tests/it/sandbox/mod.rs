@@ -15,6 +15,7 @@ mod gvisor;
 mod lifecycle;
 mod local;
 mod rest;
+mod rootless;
 mod trees;
 
 pub use escape::tried;

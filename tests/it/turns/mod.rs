@@ -12,6 +12,7 @@ mod leaks;
 mod limits;
 mod nodes;
 mod rest;
+mod rootless;
 mod rotation;
 mod source;
 mod steering;

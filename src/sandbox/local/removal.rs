@@ -1,0 +1,48 @@
+//! Removing what a box had.
+//!
+//! Called by `local`. Where the service is root it removes everything itself; else what
+//! belongs to users of boxes is removed by a program that is root over them.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tokio::{process::Command, time::timeout};
+
+use super::{layout::remove_dir, off_the_reactor, rootless::Users, runtime, unavailable};
+use crate::{base::limit::DISK_REMOVE_TIMEOUT, sandbox::Fault};
+
+/// Removes directories that no box's command can write into, one after the other.
+pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(), Fault> {
+    if users.is_some() {
+        return disk(users, &paths).await;
+    }
+    let removed = off_the_reactor(move || paths.iter().try_for_each(|path: &PathBuf| remove_dir(path)));
+    removed.await.map_err(|error| unavailable("its files cannot be removed", &error))
+}
+
+/// Removes what a box wrote. The tree may be deeper than a recursion or the open
+/// files of this process allow; `rm` is made for that and follows no link.
+pub async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(), Fault> {
+    let mut rm = match users {
+        Some(users) => users.command("/bin/rm"),
+        None => Command::new("/bin/rm"),
+    };
+    let removal = rm
+        .args(["-rf", "--one-file-system", "--"])
+        .args(parts.iter().map(AsRef::as_ref))
+        .env_clear()
+        .env("PATH", runtime::PATH)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .status();
+    match timeout(DISK_REMOVE_TIMEOUT, removal).await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(_)) => Err(Fault::Unavailable("the session's disk cannot be removed".to_owned())),
+        Ok(Err(error)) => Err(unavailable("the session's disk cannot be removed", &error)),
+        Err(_) => Err(Fault::Unavailable("removing the session's disk takes too long".to_owned())),
+    }
+}

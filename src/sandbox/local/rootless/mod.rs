@@ -1,0 +1,179 @@
+//! Containers made by `runc` where the service is an ordinary user.
+//!
+//! Called by `local` as an engine. The runtime runs as root of a user namespace that has
+//! the service's subordinate ids (`users`), so a box is what it is where the service is
+//! root: a user namespace of its own within that one, its users no user of the host.
+//! What only cgroups can hold, processors and memory, is held where one is delegated to
+//! the service, and else not at all; the end, the rest and the figures of a box are read
+//! from its processes then.
+
+mod processes;
+mod users;
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, test_kill_process};
+
+pub use users::Users;
+
+use super::{
+    bundle::{self, Ingredients},
+    cgroup::Cgroups,
+    engine::Engine,
+    layout::{IdRange, Layout},
+    runtime::{Runtime, last_words},
+    unavailable,
+};
+use crate::{
+    domain::{SandboxId, SessionId},
+    sandbox::{Fault, Found, Stats},
+};
+
+/// Root of the users' namespace gives the box's directories to its users, lays the root
+/// file system where they can reach it, and becomes the runtime. The control directory is
+/// the box's; through its group, which what is made in it gets too, the service may enter.
+const SCRIPT: &str = r#"set -e
+root=$1 command=$2 control=$3 output=$4 workspace=$5 home=$6 rootfs=$7 place=$8
+shift 8
+chown -h "$root:0" "$control"
+chmod 2770 "$control"
+chown -h "$root:$root" "$output"
+chown -h "$command:$command" "$workspace" "$home"
+mount --bind "$rootfs" "$place"
+exec "$@""#;
+
+/// Directories of any machine over which the root file system is laid, for the runtime's
+/// eyes alone: a box's users cannot pass the service's own ones.
+const PLACES: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
+
+/// An OCI runtime, and whom its containers belong to.
+#[derive(Clone, Debug)]
+pub struct Rootless {
+    runtime: Runtime,
+    users: Users,
+    cgroups: Option<Cgroups>,
+    place: PathBuf,
+    layout: Layout,
+}
+
+impl Rootless {
+    /// # Errors
+    /// `Unavailable` with one line that says what is missing.
+    pub fn new(runtime: Runtime, users: Users, layout: Layout) -> Result<Self, Fault> {
+        if runtime.is_gvisor {
+            let text = "gVisor's runsc needs a service that is root; without root it is runc";
+            return Err(Fault::Unavailable(text.to_owned()));
+        }
+        let is_free = |place: &Path| place.is_dir() && !layout.is_below(place);
+        let place = PLACES.iter().map(Path::new).find(|place| is_free(place)).ok_or_else(|| {
+            Fault::Unavailable(format!("none of {} is a directory apart from the data", PLACES.join(", ")))
+        })?;
+        let cgroups = Cgroups::delegated().inspect_err(|reason| {
+            tracing::warn!(
+                reason,
+                "sandboxes are made without root: their processors and memory are not limited, and environments \
+                 that name `cpus` or `memory` are refused; processes, disk, time and output are limited"
+            );
+        });
+        Ok(Self { runtime, users, cgroups: cgroups.ok(), place: place.to_owned(), layout })
+    }
+
+    /// The program that gives the box its files, and then is the runtime.
+    fn words(&self, of: &Ingredients<'_>) -> Vec<OsString> {
+        let mut words = self.users.words();
+        words.extend(["/bin/sh", "-c", SCRIPT, "sh"].map(OsString::from));
+        words.extend([of.ids.first, of.ids.command()].map(|id| id.to_string().into()));
+        let paths =
+            [of.control_dir, &of.disk.output, &of.disk.workspace, &of.disk.home, of.rootfs, &self.place];
+        words.extend(paths.map(|path| path.as_os_str().to_owned()));
+        words
+    }
+}
+
+#[async_trait]
+impl Engine for Rootless {
+    fn ids(&self, session: SessionId) -> IdRange {
+        self.users.ids(session)
+    }
+
+    fn users(&self) -> Option<&Users> {
+        Some(&self.users)
+    }
+
+    fn holds_size(&self) -> bool {
+        self.cgroups.is_some()
+    }
+
+    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, box_dir: &Path) -> Result<(), Fault> {
+        let inside = Ingredients { rootfs: &self.place, ..*of };
+        let spec = match &self.cgroups {
+            Some(cgroups) => {
+                let oom_counter = cgroups.make(sandbox);
+                let oom_counter =
+                    oom_counter.map_err(|error| unavailable("its cgroup cannot be made", &error))?;
+                let path = cgroups.path(sandbox);
+                let cgroup = bundle::Cgroup {
+                    path: &path,
+                    oom_counter: &oom_counter,
+                    limits_swap: cgroups.limits_swap,
+                };
+                bundle::spec(&inside, Some(&cgroup))
+            }
+            // The runtime refuses to promise what it cannot hold.
+            None => bundle::spec(&inside, None).map(|mut spec| {
+                if let Some(linux) = spec.linux_mut() {
+                    linux.set_resources(None);
+                }
+                spec
+            }),
+        };
+        spec.and_then(|spec| spec.save(box_dir.join("config.json")))
+            .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
+        self.runtime.run(sandbox, box_dir, &self.words(of)).await
+    }
+
+    async fn ended(&self, _: SandboxId, box_dir: &Path) -> Option<String> {
+        let pid = fs::read_to_string(box_dir.join("pid")).ok()?;
+        let pid = Pid::from_raw(pid.trim().parse().ok()?)?;
+        test_kill_process(pid).is_err().then(|| last_words(box_dir))
+    }
+
+    async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {
+        match self.cgroups.as_ref().and_then(|cgroups| cgroups.freezer(sandbox)) {
+            Some(freezer) if freezer.is_frozen() == freeze => Ok(()),
+            Some(freezer) => freezer.set(freeze).await,
+            None => processes::freeze(&self.users, sandbox, &self.layout.sandbox(sandbox), freeze).await,
+        }
+    }
+
+    async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault> {
+        Ok(match &self.cgroups {
+            Some(cgroups) => cgroups.stats(sandbox),
+            None => processes::stats(&self.users, sandbox, &self.layout.sandbox(sandbox)),
+        })
+    }
+
+    /// The runtime is not asked: from another namespace than the one that made a box it
+    /// has no right over its processes, and all that is left after them is its state.
+    async fn remove(&self, sandbox: SandboxId, _: &Path) -> Result<(), Fault> {
+        if let Some(cgroups) = &self.cgroups {
+            cgroups.kill(sandbox);
+        }
+        processes::end(&self.users, sandbox).await?;
+        if let Some(cgroups) = &self.cgroups {
+            cgroups.remove(sandbox).await?;
+        }
+        self.runtime
+            .forget(sandbox)
+            .map_err(|error: io::Error| unavailable("its state cannot be removed", &error))
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, Fault> {
+        Ok(Vec::new())
+    }
+}

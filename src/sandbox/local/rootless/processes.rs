@@ -1,0 +1,202 @@
+//! The processes of a box, where no cgroup keeps them together.
+//!
+//! Called by `rootless`. Every process of a box has the box's directory among its mounts,
+//! and no command can make mounts of its own; the runtime that is making a box has it
+//! among its arguments. The service may signal all of them: it made the user namespace
+//! that theirs is in. Whoever is signalled is held by a descriptor first and looked at
+//! again, so that a number that was given anew hits nobody.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fd::OwnedFd,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use super::{super::unavailable, users::Users};
+use crate::{
+    base::limit::{FREEZE_TIMEOUT, SANDBOX_END_TIMEOUT, SANDBOX_START_POLL},
+    domain::SandboxId,
+    sandbox::{Fault, Stats},
+};
+
+/// In a box's directory while its processes stand still, or are about to.
+const FROZEN: &str = "frozen";
+/// Of a second, in which the kernel tells times of processors (proc(5), USER_HZ).
+const TICKS: u64 = 100;
+
+/// One process, held.
+struct Process {
+    pid: i32,
+    held: OwnedFd,
+}
+
+/// Kills all processes of a box.
+///
+/// # Errors
+/// `Unavailable` when one would not vanish: then the box is not over.
+pub async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
+    let until = Instant::now() + SANDBOX_END_TIMEOUT;
+    loop {
+        let found = of(users, sandbox);
+        if found.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Fault::Unavailable(format!("processes of {sandbox} do not end")));
+        }
+        signal(&found, Signal::KILL);
+        tokio::time::sleep(SANDBOX_START_POLL.0).await;
+    }
+}
+
+/// Stops every process, or lets them go on. What is so already is not touched.
+pub async fn freeze(users: &Users, sandbox: SandboxId, box_dir: &Path, freeze: bool) -> Result<(), Fault> {
+    let mark = box_dir.join(FROZEN);
+    let failed = |error: io::Error| unavailable("that it stands still cannot be noted", &error);
+    if mark.exists() == freeze {
+        return Ok(());
+    }
+    if !freeze {
+        signal(&of(users, sandbox), Signal::CONT);
+        return fs::remove_file(mark).map_err(failed);
+    }
+    // First: whoever comes after a crash must know that there is something to let go.
+    match fs::write(&mark, "") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Gone),
+        written => written.map_err(failed)?,
+    }
+    let until = Instant::now() + FREEZE_TIMEOUT;
+    let mut stopped = BTreeSet::new();
+    loop {
+        let found = of(users, sandbox);
+        if found.is_empty() {
+            return Err(Fault::Gone);
+        }
+        // One that was started by another before that was stopped is found by the next look.
+        let (old, new): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| stopped.contains(&one.pid));
+        if new.is_empty() && old.iter().all(|one| state(one.pid).is_none_or(|state| state == 'T')) {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            // Half a frozen box would hang its next caller.
+            signal(&of(users, sandbox), Signal::CONT);
+            fs::remove_file(mark).map_err(failed)?;
+            return Err(Fault::Unavailable("its processes do not come to a stand".to_owned()));
+        }
+        signal(&new, Signal::STOP);
+        stopped.extend(new.iter().map(|one| one.pid));
+        tokio::time::sleep(SANDBOX_START_POLL.0).await;
+    }
+}
+
+/// What the processes take together: memory that is shared counts once.
+pub fn stats(users: &Users, sandbox: SandboxId, box_dir: &Path) -> Stats {
+    let found = of(users, sandbox);
+    let ticks: u64 = found.iter().filter_map(|process| ticks(process.pid)).sum();
+    Stats {
+        memory_bytes: found.iter().filter_map(|process| memory_bytes(process.pid)).sum(),
+        processes: found.len() as u64,
+        cpu: Duration::from_millis(ticks * 1_000 / TICKS),
+        is_frozen: !found.is_empty() && box_dir.join(FROZEN).exists(),
+    }
+}
+
+fn signal(processes: &[Process], signal: Signal) {
+    for process in processes {
+        // It may have ended meanwhile; the next look tells.
+        let _ = pidfd_send_signal(&process.held, signal);
+    }
+}
+
+/// Every process of the box that has not ended, the oldest first.
+fn of(users: &Users, sandbox: SandboxId) -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut found: Vec<Process> = pids
+        .filter(|&pid| belongs(users, pid, sandbox))
+        .filter_map(|pid| {
+            let held = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+            Some(Process { pid, held })
+        })
+        // What the descriptor holds is what was looked at, if it is still the same now.
+        .filter(|process| belongs(users, process.pid, sandbox))
+        .collect();
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+fn belongs(users: &Users, pid: i32, sandbox: SandboxId) -> bool {
+    let place = format!("/proc/{pid}");
+    if !fs::metadata(&place).is_ok_and(|process| users.owns(process.uid())) {
+        return false;
+    }
+    // One that has ended has no mounts.
+    let mounts = fs::read(format!("{place}/mountinfo")).unwrap_or_default();
+    let arguments = fs::read(format!("{place}/cmdline")).unwrap_or_default();
+    is_mounted(&mounts, sandbox) || is_made(&arguments, sandbox)
+}
+
+fn is_mounted(mountinfo: &[u8], sandbox: SandboxId) -> bool {
+    let needle = format!("/boxes/{sandbox}/control ");
+    mountinfo.windows(needle.len()).any(|window| window == needle.as_bytes())
+}
+
+/// Whether these are the arguments of a runtime that makes the box.
+fn is_made(cmdline: &[u8], sandbox: SandboxId) -> bool {
+    let bundle = format!("/boxes/{sandbox}");
+    let words: Vec<&[u8]> = cmdline.split(|&byte| byte == 0).collect();
+    words.windows(2).any(|pair| pair[0] == b"--bundle" && pair[1].ends_with(bundle.as_bytes()))
+}
+
+/// What follows the name in `/proc/<pid>/stat`, from the state on.
+fn fields(pid: i32) -> Option<Vec<String>> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = String::from_utf8_lossy(&stat[name_end + 1..]).into_owned();
+    Some(rest.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+fn state(pid: i32) -> Option<char> {
+    fields(pid)?.first()?.chars().next()
+}
+
+/// Its time of processors, and that of the children that it has buried.
+fn ticks(pid: i32) -> Option<u64> {
+    Some(fields(pid)?.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum())
+}
+
+fn memory_bytes(pid: i32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_belongs_to_the_box_that_its_mounts_or_its_making_name() {
+        let [one, other] = [1, 2].map(|bits| SandboxId::from_uuid(uuid::Uuid::from_u128(bits)));
+        let mounts = format!("30 1 0:3 /s/ab/boxes/{one}/control /.sojourn/control rw - tmpfs tmpfs rw\n");
+        assert!(is_mounted(mounts.as_bytes(), one) && !is_mounted(mounts.as_bytes(), other));
+        let made = format!("runc\0run\0--bundle\0/run/s/boxes/{one}\0--pid-file\0/run/s/boxes/{one}/pid\0");
+        assert!(is_made(made.as_bytes(), one) && !is_made(made.as_bytes(), other));
+        let looked = format!("less\0/run/s/boxes/{one}/init.log\0");
+        assert!(!is_made(looked.as_bytes(), one), "who looks on is nobody's process");
+    }
+
+    #[test]
+    fn a_process_has_a_state_a_time_and_memory() {
+        let own = std::process::id().cast_signed();
+        assert!(matches!(state(own), Some('R' | 'S' | 'D')));
+        assert!(ticks(own).is_some() && memory_bytes(own).is_some_and(|bytes| bytes > 0));
+    }
+}

@@ -1,0 +1,157 @@
+//! The whole service as an ordinary user, its database with it, in a home that is closed
+//! to everybody else: a session works, sleeps, wakes, and is gone in the end.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    thread,
+};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::json;
+
+use super::{comes_true, of, outputs, run, script, steer, until};
+use crate::support::{
+    ordinary::OrdinaryUser,
+    service::{Caller, KEY},
+};
+
+/// A service that runs as an ordinary user.
+struct Unprivileged<'a> {
+    user: &'a OrdinaryUser,
+    child: Child,
+    owner: Caller,
+}
+
+impl<'a> Unprivileged<'a> {
+    fn start(user: &'a OrdinaryUser, more: &[&str]) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_sojourn"));
+        let mut child = user
+            .command(program)
+            .args(["serve", "--listen=127.0.0.1:0", "--lease-ms=1000", "--first-session=off"])
+            .args(more)
+            .arg(format!("--data-dir={}", data_dir(user).display()))
+            .arg(format!("--bootstrap-api-key={KEY}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let mut said = Vec::new();
+        let base = lines.find_map(|line| {
+            said.push(line.ok()?);
+            said.last()?.strip_prefix("sojourn serves ").map(|address| format!("{address}/v3"))
+        });
+        let base = base.unwrap_or_else(|| panic!("it serves: {said:#?}"));
+        thread::spawn(move || lines.for_each(|line| eprintln!("{}", line.unwrap_or_default())));
+        Self { user, child, owner: Caller::new(&base, KEY) }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// As on Ctrl-C: the database ends with it.
+    fn stop(mut self) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a number");
+        kill_process(pid, Signal::TERM).expect("it runs");
+        assert!(self.child.wait().expect("it ends").success());
+        assert_eq!(self.user.processes(), Vec::<i32>::new(), "nothing of it is left");
+    }
+}
+
+fn data_dir(user: &OrdinaryUser) -> PathBuf {
+    user.home().join("data")
+}
+
+/// Disks, bundles, sockets and the runtime's state of boxes.
+fn left(user: &OrdinaryUser) -> Vec<PathBuf> {
+    let disks = data_dir(user).join("boxes");
+    let run_dir = PathBuf::from(fs::read_to_string(disks.join("run")).expect("where it runs"));
+    let entries =
+        |place: PathBuf| fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
+    let disks = entries(disks).filter(|path| path.is_dir() && !path.ends_with("skeleton"));
+    disks.chain(entries(run_dir.join("boxes"))).chain(entries(run_dir.join("runtime"))).collect()
+}
+
+/// Removes what such a service keeps outside of its home, which a machine does itself.
+struct RunDir(PathBuf);
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            assert!(thread::panicking(), "{}: {error}", self.0.display());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
+    assert!(geteuid().is_root(), "this test needs root to be another user");
+    let user = OrdinaryUser::new();
+    let _run_dir = RunDir(PathBuf::from(format!("/tmp/sojourn-{}", user.uid())));
+    // Frozen soon, put away never.
+    let service = Unprivileged::start(&user, &["--box-freeze-ms=300", "--box-hibernate-ms=600000"]);
+    let owner = &service.owner;
+    let work = "id -u; id -G; echo kept > note; mkfifo pipe; ln -s note link; echo home > ~/mark; chmod 000 ~/mark; \
+        echo here > /tmp/mark; (sleep 617 > /dev/null 2>&1 &)";
+    let id = owner.play(json!([run(work), { "text": "Done." }])).await;
+    let frozen = until(owner, &id, "sandbox.frozen").await;
+    assert_eq!(outputs(&frozen)[0], "1000\n1000\n");
+    let memory = of(&frozen, "sandbox.frozen")[0]["body"]["memory_bytes"].as_u64();
+    assert!(memory.expect("a number") > 0, "it is counted without a cgroup");
+    steer(owner, &id, &script(json!([run("cat /tmp/mark; pgrep -c sleep"), { "text": "Done." }]))).await;
+    let thawed = owner.settled(&id, 2).await;
+    assert_eq!(outputs(&thawed)[1], "here\n1\n", "it goes on where it stood");
+
+    // Killed while a command runs; the next one finds the box alive, and the command.
+    steer(owner, &id, &script(json!([run("touch started; sleep 3; echo over"), { "text": "Done." }]))).await;
+    until_file(owner, &id, "started").await;
+    service.kill();
+    assert!(user.processes_of_boxes() > 0, "boxes outlive their service");
+    let hasty = ["--box-freeze-ms=300", "--box-hibernate-ms=900"];
+    let service = Unprivileged::start(&user, &hasty);
+    let owner = &service.owner;
+    let slept = until(owner, &id, "sandbox.terminated").await;
+    assert_eq!(outputs(&slept)[2], "over\n");
+    assert_eq!(of(&slept, "sandbox.terminated")[0]["body"]["reason"], "idle");
+    comes_true("it sleeps as a file", || user.processes_of_boxes() == 0 && left(&user).is_empty()).await;
+
+    steer(owner, &id, &script(json!([run("cat link; stat -c '%a %U' ~/mark pipe"), { "text": "Done." }])))
+        .await;
+    let woken = owner.settled(&id, 4).await;
+    assert_eq!(outputs(&woken)[3], "kept\n0 agent\n644 agent\n");
+    assert_eq!(of(&woken, "sandbox.checkpoint_restored").len(), 1);
+
+    // What it names and cannot have, it is told.
+    let sized = owner.play_in(json!([run("true"), { "text": "Done." }]), json!({ "memory": "512Mi" })).await;
+    let refused = owner.settled(&sized, 1).await;
+    let end = &of(&refused, "turn.completed")[0]["body"];
+    assert_eq!(end["error"]["code"], "sandbox_unavailable", "{end}");
+    assert!(end["error"]["message"].as_str().expect("words").contains("`cpus` or `memory`"), "{end}");
+
+    // Killed in the middle of making and ending boxes; the next start clears up.
+    for _ in 0..3 {
+        steer(owner, &id, &script(json!([run("true"), { "text": "Done." }]))).await;
+    }
+    service.kill();
+    let service = Unprivileged::start(&user, &hasty);
+    for session in [&id, &sized] {
+        service.owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
+    }
+    comes_true("everything of boxes is gone", || user.processes_of_boxes() == 0 && left(&user).is_empty())
+        .await;
+    service.stop();
+}
+
+async fn until_file(owner: &Caller, session: &str, path: &str) {
+    loop {
+        let found = owner.get(&format!("/sessions/{session}/files?path={path}")).await;
+        if found.status.is_success() {
+            return;
+        }
+    }
+}
