@@ -122,7 +122,8 @@ impl Follower {
 
     async fn follow(&mut self) -> Result<(), Ended> {
         loop {
-            (self.output.seen(), self.log.seen());
+            self.output.seen();
+            self.log.seen();
             match self.look().await {
                 Ok(look) => self.say(look).await?,
                 Err(store::Error::NotFound) => return Err(Ended),

@@ -19,6 +19,7 @@ use sojourn::{
         local::{Config, Local},
     },
 };
+use sqlx::Connection;
 
 use crate::{
     ground::{Ground, Process},
@@ -65,8 +66,6 @@ struct Taken {
     /// Memory of the service itself, and its open files.
     service: u64,
     files: usize,
-    /// What the machine has left, in bytes.
-    available: u64,
 }
 
 /// Measures, prints, and writes the chapter.
@@ -100,6 +99,10 @@ async fn measure(plan: &Boxes, ground: &Ground) -> anyhow::Result<String> {
     service.stop().await?;
 
     let service = serve(2_000).await?;
+    // Their day is over.
+    let mut connection = ground.connection().await?;
+    sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut connection).await?;
+    connection.close().await?;
     let began = Instant::now();
     sessions.extend(make(&service, plan.asleep.saturating_sub(plan.frozen)).await?);
     println!("{} sessions more made in {:.0} s", plan.asleep - plan.frozen, began.elapsed().as_secs_f64());
@@ -108,7 +111,8 @@ async fn measure(plan: &Boxes, ground: &Ground) -> anyhow::Result<String> {
     // They are asleep and not gone.
     let caller = Caller::of(service.address)?;
     for session in [sessions.first(), sessions.last()].into_iter().flatten() {
-        let read = caller.post(&format!("/sessions/{session}/exec"), &json!({ "command": "cat file" })).await?;
+        let read =
+            caller.post(&format!("/sessions/{session}/exec"), &json!({ "command": "cat file" })).await?;
         ensure!(read["stdout"] == "here\n", "a session woke without its file: {read}");
     }
     for session in &sessions {
@@ -133,11 +137,7 @@ async fn make(service: &Process, count: usize) -> anyhow::Result<Vec<String>> {
     stream::iter(0..count).map(one).buffer_unordered(TOGETHER).try_collect().await
 }
 
-async fn until(
-    ground: &Ground,
-    service: &Process,
-    is_so: impl Fn(&Taken) -> bool,
-) -> anyhow::Result<Taken> {
+async fn until(ground: &Ground, service: &Process, is_so: impl Fn(&Taken) -> bool) -> anyhow::Result<Taken> {
     let began = Instant::now();
     loop {
         let taken = Taken::of(ground, service).await?;
@@ -181,7 +181,6 @@ impl Taken {
         let process = PathBuf::from(format!("/proc/{}", service.pid));
         taken.service = kilobytes(&process.join("status"), "VmRSS:").context("the service's memory")?;
         taken.files = entries(&process.join("fd")).len();
-        taken.available = kilobytes(Path::new("/proc/meminfo"), "MemAvailable:").context("free memory")?;
         Ok(taken)
     }
 }
@@ -210,18 +209,26 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
     let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let each = |bytes: u64, count: usize| format!("{:.2} MB", bytes as f64 / 1e6 / count.max(1) as f64);
     let rows = [
-        ("boxes, of them frozen", [before, frozen, asleep].map(|one| format!("{}, {}", one.boxes, one.frozen))),
+        (
+            "sandboxes, of them frozen",
+            [before, frozen, asleep].map(|one| format!("{}, {}", one.boxes, one.frozen)),
+        ),
         ("processes in them", [before, frozen, asleep].map(|one| one.processes.to_string())),
-        ("memory of those processes, shared pages divided", [before, frozen, asleep].map(|one| mb(one.shares))),
+        (
+            "memory of those processes, shared pages divided",
+            [before, frozen, asleep].map(|one| mb(one.shares)),
+        ),
         ("memory that their cgroups count", [before, frozen, asleep].map(|one| mb(one.counted))),
-        ("mounts, loop devices", [before, frozen, asleep].map(|one| format!("{}, {}", one.mounts, one.loops))),
-        ("disks, checkpoints", [before, frozen, asleep].map(|one| format!("{}, {}", mb(one.disks), mb(one.checkpoints)))),
+        (
+            "mounts, loop devices",
+            [before, frozen, asleep].map(|one| format!("{}, {}", one.mounts, one.loops)),
+        ),
+        (
+            "disks, checkpoints",
+            [before, frozen, asleep].map(|one| format!("{}, {}", mb(one.disks), mb(one.checkpoints))),
+        ),
         ("memory of the service", [before, frozen, asleep].map(|one| mb(one.service))),
         ("its open files", [before, frozen, asleep].map(|one| one.files.to_string())),
-        (
-            "memory that the machine has less",
-            [before, frozen, asleep].map(|one| mb(before.available.saturating_sub(one.available))),
-        ),
     ];
     let rows: String =
         rows.map(|(what, [a, b, c])| format!("| {what} | {a} | {b} | {c} |\n")).into_iter().collect();
@@ -229,14 +236,14 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
         "{CHAPTER}\n\nBy `cargo test --test bench -- boxes --write`: {} frozen sandboxes at the same time, each with a \
          file, and then {} sessions asleep, behind one service.\n{}\n\n\
          | | before | {} frozen | {} asleep |\n|---|---|---|---|\n{rows}\n\
-         A frozen sandbox takes {} of the machine's memory, with its mounts and its disk; {} of it are its process's. The \
-         second service found those of the first, put them away, and was asked for the files of two.\n",
+         A frozen sandbox takes {} as its cgroup counts, {} of it its process's. The second service found those of the \
+         first, put them away when their time was over, and two of all were asked for their files again.\n",
         plan.frozen,
         plan.asleep,
         machine.replace(", whose figures mean nothing", ""),
         frozen.boxes,
         plan.asleep,
-        each(before.available.saturating_sub(frozen.available), frozen.boxes),
+        each(frozen.counted, frozen.boxes),
         each(frozen.shares, frozen.boxes),
     )
 }

@@ -11,8 +11,7 @@ use std::{
 use serde_json::{Value, json};
 
 /// What gVisor is asked for, as by our provider.
-const GVISOR: [&str; 4] =
-    ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none"];
+const GVISOR: [&str; 4] = ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none"];
 
 /// Runs `true` in a container of a live box's configuration, made and removed. `None` where
 /// there is no such runtime.

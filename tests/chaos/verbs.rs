@@ -72,7 +72,8 @@ impl Verbs<'_> {
         }
         let after = self.file(TRACE).await?;
         if after != before {
-            let lines = |text: &Option<Vec<u8>>| text.as_ref().map(|text| String::from_utf8_lossy(text).into_owned());
+            let lines =
+                |text: &Option<Vec<u8>>| text.as_ref().map(|text| String::from_utf8_lossy(text).into_owned());
             let (before, after) = (lines(&before), lines(&after));
             self.note(&format!("{verb:?} left other files: {before:?} became {after:?}"));
         }
@@ -171,7 +172,10 @@ impl Verbs<'_> {
                 return Ok(());
             }
             if Instant::now() > until {
-                self.note(&format!("not so after {PATIENCE:?}: {what}; its sandbox is {}", session["sandbox"]));
+                self.note(&format!(
+                    "not so after {PATIENCE:?}: {what}; its sandbox is {}",
+                    session["sandbox"]
+                ));
                 bail!("stuck");
             }
             sleep(self.dice.millis(100, 300)).await;

@@ -55,7 +55,7 @@ impl Followed {
         }
     }
 
-    async fn to_its_end(mut self) -> Self {
+    async fn ended(mut self) -> Self {
         self.until(|_| false).await;
         assert_eq!(self.end["type"], "exec.ended", "the end is the last frame");
         self
@@ -68,7 +68,8 @@ async fn a_command_is_followed_through_any_process() {
     let (one, other) = (scene.ground.serve(&["--role=api"]).await, scene.ground.serve(&["--role=api"]).await);
     let (owner, beside) = (one.owner(), other.owner());
     let wait = "until [ -e go ]; do sleep 0.05; done";
-    let path = begin(&owner, &format!("echo one; echo err >&2; {wait}; printf 'zwei \\303\\244'; exit 3")).await;
+    let path =
+        begin(&owner, &format!("echo one; echo err >&2; {wait}; printf 'zwei \\303\\244'; exit 3")).await;
     let mut first = Followed::open(&owner, &path, None).await;
     first.until(|seen| seen.stdout == "one\n" && seen.stderr == "err\n").await;
     let mut second = Followed::open(&beside, &path, None).await;
@@ -81,15 +82,15 @@ async fn a_command_is_followed_through_any_process() {
 
     std::fs::write(workspace(&scene.ground).join("go"), "").expect("a file");
     for followed in [first, second] {
-        let followed = followed.to_its_end().await;
+        let followed = followed.ended().await;
         assert_eq!((followed.stdout.as_str(), followed.stderr.as_str()), ("one\nzwei ä", "err\n"));
         assert_eq!((&followed.end["exit_code"], &followed.end["state"]), (&json!(3), &json!("completed")));
         assert_eq!(followed.end["stdout_bytes"], 11);
     }
     // Whoever comes back later, or for the first time, misses nothing and gets nothing twice.
-    let resumed = Followed::open(&beside, &path, Some(&place)).await.to_its_end().await;
+    let resumed = Followed::open(&beside, &path, Some(&place)).await.ended().await;
     assert_eq!((resumed.stdout.as_str(), resumed.stderr.as_str()), ("zwei ä", ""));
-    let late = Followed::open(&owner, &path, None).await.to_its_end().await;
+    let late = Followed::open(&owner, &path, None).await.ended().await;
     assert_eq!((late.stdout.as_str(), late.stderr.as_str()), ("one\nzwei ä", "err\n"));
     let mut superuser = scene.ground.database.superuser().await;
     let (left,): (i64,) =
@@ -120,7 +121,7 @@ async fn output_has_no_gap_over_a_takeover() {
     let sql = "with s as (update session set epoch = epoch + 1)
                update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operate'";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
-    let followed = followed.to_its_end().await;
+    let followed = followed.ended().await;
     let wanted: String = (1..=400).map(|at| format!("line {at} äöü\n")).collect();
     assert_eq!(followed.stdout, wanted);
     assert_eq!(owner.get(&path).await.ok()["stdout"], wanted.as_str());
@@ -132,7 +133,7 @@ async fn much_output_comes_in_pieces_up_to_what_is_kept() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let path = begin(owner, "head -c 300000 /dev/zero | tr '\\0' x; sleep 0.5; echo more").await;
-    let followed = Followed::open(owner, &path, None).await.to_its_end().await;
+    let followed = Followed::open(owner, &path, None).await.ended().await;
     assert_eq!(followed.stdout.len(), 256 << 10);
     assert_eq!(followed.end["stdout_bytes"], 300_005);
     scene.close().await;
@@ -151,7 +152,7 @@ async fn a_command_is_sent_signals() {
     let sent = kill(&path, "TERM").await;
     assert_eq!(sent.status, 202, "it goes on");
     kill(&path, "INT").await.ok();
-    let followed = Followed::open(owner, &path, None).await.to_its_end().await;
+    let followed = Followed::open(owner, &path, None).await.ended().await;
     assert_eq!(followed.stdout, "got\n");
     assert_eq!((&followed.end["exit_code"], &followed.end["cause"]), (&json!(7), &json!("exited")));
     assert_eq!(kill(&path, "HUP").await.ok()["exit_code"], 7, "one that is over hears nothing");
@@ -162,7 +163,7 @@ async fn a_command_is_sent_signals() {
         // The service has begun it when its box is there.
         until(owner, session, "sandbox.created").await;
         while kill(&path, signal).await.status == 404 {}
-        let followed = Followed::open(owner, &path, None).await.to_its_end().await;
+        let followed = Followed::open(owner, &path, None).await.ended().await;
         assert_eq!((&followed.end["exit_code"], &followed.end["cause"]), (&json!(code), &json!("killed")));
     }
     let refused = owner.post(&format!("{path}/kill"), json!({ "signal": "STOP" })).await.error(400);

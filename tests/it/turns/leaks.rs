@@ -46,8 +46,7 @@ impl Left {
             .fetch_all(&mut superuser)
             .await
             .expect("the boxes that were ever made");
-        let ids: BTreeSet<String> =
-            ids.into_iter().map(|id| SandboxId::from_uuid(id).to_string()).collect();
+        let ids: BTreeSet<String> = ids.into_iter().map(|id| SandboxId::from_uuid(id).to_string()).collect();
         let of_ids = |directory: &Path| {
             let names = entries(directory)
                 .into_iter()
@@ -244,7 +243,9 @@ async fn a_service_that_is_killed_again_and_again_leaves_nothing() {
         left = Left::of(&ground).await;
     }
     program.kill();
-    println!("kills while a box was: {seen:?}\n| {kills} kills | before | at most | in the end |\n|---|---|---|---|");
+    println!(
+        "kills while a box was: {seen:?}\n| {kills} kills | before | at most | in the end |\n|---|---|---|---|"
+    );
     for (at, (what, count)) in left.rows().into_iter().enumerate() {
         println!("| {what} | {} | {} | {count} |", before.rows()[at].1, most[at]);
     }
