@@ -125,15 +125,22 @@ pub async fn only_the_sessions_places_are_writable(world: &World<'_>) {
 }
 
 pub async fn init_is_out_of_reach_of_commands(world: &World<'_>) {
-    for attempt in [
+    // gVisor lets everybody count init's open files; to open one is another matter.
+    const COUNT: &str = "ls /proc/1/fd /proc/$PPID/fd";
+    let attempts = [
         "ls /.sojourn/control",
         "ls /.sojourn/output",
         "kill -9 1",
         "cat /proc/1/mem",
-        "ls /proc/1/fd /proc/$PPID/fd",
+        COUNT,
+        "for fd in /proc/1/fd/*; do
+            case $(readlink $fd) in /dev/null | pipe:* | host:*) ;; *) (: < $fd) && exit 0;; esac
+            case $(readlink $fd) in /dev/null) ;; *) (: >> $fd) && exit 0;; esac
+        done; exit 1",
         "python3 -c \"import socket; socket.socket(socket.AF_UNIX).connect('/.sojourn/control/init.sock')\"",
         "echo -1000 > /proc/self/oom_score_adj",
-    ] {
+    ];
+    for attempt in attempts.into_iter().filter(|one| !(world.provider.is_gvisor() && *one == COUNT)) {
         let script = format!(
             "bash -c '{}' >/dev/null 2>&1 && echo done || echo refused",
             attempt.replace('\'', "'\\''")
