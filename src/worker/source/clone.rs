@@ -24,6 +24,7 @@ const PATH_TAKEN: i32 = 3;
 const NO_REF: i32 = 4;
 const NO_SHA: i32 = 5;
 const NO_CHECKOUT: i32 = 6;
+const NO_ROOM: i32 = 7;
 /// What git says of a full disk, in the words of the C library.
 const NO_SPACE: &str = "No space left on device";
 
@@ -164,7 +165,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
             Failure::for_good(Failure::AUTH_REQUIRED, message)
         }
         // git removes what it has written before anybody could look for room.
-        (_, _) if words.contains(NO_SPACE) => no_room(),
+        (_, code) if code == NO_ROOM || words.contains(NO_SPACE) => no_room(),
         (_, PATH_TAKEN) => Failure::for_good(Failure::PATH_TAKEN, words),
         (_, NO_REF) => Failure::for_good(Failure::REF_NOT_FOUND, words),
         (_, NO_SHA) => Failure::for_good(Failure::SHA_NOT_FOUND, words),
