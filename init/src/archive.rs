@@ -12,8 +12,20 @@
 mod pack;
 mod unpack;
 
-use std::{io, os::unix::net::UnixStream, path::Path};
+use std::{
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+};
 
+use rustix::{
+    fs::{FileType, Mode, OFlags, fstat, openat},
+    io::Errno,
+    path::Arg,
+};
 use sojourn_init::protocol::{HOME, WORKSPACE};
 
 use crate::usage::Room;
@@ -55,6 +67,24 @@ pub fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
 pub fn write_tree(caller: &mut UnixStream, path: &Path, room: Room) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
     unpack::tree(caller, path, room)
+}
+
+/// What opens what is there, and nothing that a link leads to. Without `O_DIRECTORY`: asked
+/// for a directory, gVisor follows the link all the same.
+const AS_IT_IS: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// Opens a directory, through no link.
+fn open_directory(parent: impl AsFd, name: impl Arg) -> Result<OwnedFd, Errno> {
+    match openat(parent, name, AS_IT_IS, Mode::empty()) {
+        Ok(opened) if is_directory(&opened)? => Ok(opened),
+        Ok(_) | Err(Errno::LOOP) => Err(Errno::NOTDIR),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_directory(opened: &OwnedFd) -> Result<bool, Errno> {
+    Ok(FileType::from_raw_mode(fstat(opened)?.st_mode) == FileType::Directory)
 }
 
 fn refused(words: impl Into<String>) -> io::Error {

@@ -17,12 +17,12 @@ use std::{
 };
 
 use sojourn_init::protocol::{
-    Answer, Cause, ExecSpec, FaultKind, OUTPUT_DIR, Outcome, PROGRAM, Stream, is_exec_id,
+    Answer, Cause, ExecSpec, FaultKind, OUTPUT_DIR, Outcome, PROGRAM, Signal, Stream, is_exec_id,
 };
 
 use crate::{
     kill,
-    runner::{DISK_FULL, GONE_LINE, KILL, SPEC_FILE},
+    runner::{self, DISK_FULL, GONE_LINE, KILL, SPEC_FILE},
 };
 
 /// Commands that run or left processes behind, at the same time.
@@ -129,6 +129,18 @@ impl Execs {
                 // A runner that is just going has closed its end: that is the wish.
                 let _ = runner.control.write_all(KILL);
                 Answer::Running {}
+            }
+        }
+    }
+
+    /// Asks the runner to send a signal to the command. One that is over gets none.
+    pub fn signal(&mut self, exec_id: &str, signal: Signal) -> Answer {
+        match self.all.get_mut(exec_id) {
+            None => unknown(exec_id),
+            Some(Exec { runner: None, .. }) => Answer::Done {},
+            Some(Exec { runner: Some(runner), .. }) => {
+                let _ = runner.control.write_all(&[runner::letter(signal)]);
+                Answer::Done {}
             }
         }
     }

@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 /// the box's process limit, so its stopped processes soon leave it no room to fork.
 const STOP_SCANS_MAX: usize = 1_000;
 
-/// TERM, and CONT so that a stopped process can obey.
-pub fn terminate_descendants(root: u32) {
+/// A signal, and CONT so that a stopped process can obey.
+pub fn signal_descendants(root: u32, sent: Signal) {
     for pid in descendants(root) {
-        signal(pid, Signal::TERM);
+        signal(pid, sent);
         signal(pid, Signal::CONT);
     }
 }

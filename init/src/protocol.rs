@@ -31,6 +31,10 @@ pub const PROXY_PORT: u16 = 3_128;
 /// User and group of every command and file operation.
 pub const COMMAND_UID: u32 = 1_000;
 
+/// As `bash -c JOIN_OUTPUTS LINE` a line for bash whose outputs are one, in the order in which
+/// they are written. Whoever runs these words may join them itself, which saves a shell.
+pub const JOIN_OUTPUTS: &str = "exec bash -c -- \"$0\" 2>&1";
+
 /// What a worker asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
@@ -47,6 +51,8 @@ pub enum Call {
     Output { exec_id: String, stream: Stream, offset: u64, bytes_max: usize },
     /// Ends a command and its descendants; answered when none is left.
     Kill { epoch: i64, exec_id: String },
+    /// Sends a signal to a command and its descendants; answered when its runner knows.
+    Signal { epoch: i64, exec_id: String, signal: Signal },
     /// Part of a file, read as the command's user.
     ReadFile { path: String, offset: u64, bytes_max: usize },
     /// Replaces a file by the payload, written as the command's user.
@@ -95,6 +101,19 @@ impl Stream {
             Self::Stderr => "stderr",
         }
     }
+}
+
+/// A signal that a command may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Signal {
+    Hup,
+    Int,
+    Quit,
+    Usr1,
+    Usr2,
+    Term,
+    Kill,
 }
 
 /// What the box answers.

@@ -3,8 +3,8 @@
 //! Started by `execs` as `sojourn-init run <directory>`: reads the command from
 //! there, pumps its output into files there, reports on its standard output one
 //! line of JSON when the command is over and `gone` when no descendant is left.
-//! A byte on its standard input asks it to end the command and says why. It is the subreaper
-//! of everything the command starts and outlives all of it.
+//! A byte on its standard input asks it to end the command and says why, or names a signal
+//! to send. It is the subreaper of everything the command starts and outlives all of it.
 
 use std::{
     fs,
@@ -22,9 +22,11 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{WaitOptions, getpid, set_child_subreaper, wait},
+    process::{self, WaitOptions, getpid, set_child_subreaper, wait},
 };
-use sojourn_init::protocol::{COMMAND_UID, Cause, ExecSpec, OOM_COUNTER, Outcome, Stream};
+use sojourn_init::protocol::{
+    COMMAND_UID, Cause, ExecSpec, JOIN_OUTPUTS, OOM_COUNTER, Outcome, Signal, Stream,
+};
 
 use crate::{kill, privilege, pump::Pump, usage};
 
@@ -104,6 +106,8 @@ struct Runner {
     ooms_before: u64,
     /// Why it is to end, once somebody asked for that.
     asked: Option<Cause>,
+    /// The signal that a caller sent last.
+    sent: Option<process::Signal>,
     timed_out: bool,
     ending: Ending,
     reported: bool,
@@ -122,6 +126,7 @@ impl Runner {
             grace: Duration::from_millis(spec.grace_ms),
             ooms_before: oom_kills(),
             asked: None,
+            sent: None,
             timed_out: false,
             ending: Ending::No,
             reported: false,
@@ -129,8 +134,20 @@ impl Runner {
     }
 
     fn start(&mut self, spec: &ExecSpec) -> io::Result<u32> {
-        let (program, arguments) =
-            spec.argv.split_first().ok_or_else(|| io::Error::other("the command is empty"))?;
+        let (program, arguments, joins) = match spec.argv.as_slice() {
+            [bash, c, join, line] if bash == "bash" && c == "-c" && join == JOIN_OUTPUTS => {
+                (bash, ["-c", "--", line.as_str()].map(str::to_owned).to_vec(), true)
+            }
+            [program, arguments @ ..] => (program, arguments.to_vec(), false),
+            [] => return Err(io::Error::other("the command is empty")),
+        };
+        let (stdout, stderr) = if joins {
+            let (pipe, writer) = io::pipe()?;
+            self.stdout.connect(pipe)?;
+            (Stdio::from(writer.try_clone()?), Stdio::from(writer))
+        } else {
+            (Stdio::piped(), Stdio::piped())
+        };
         // A child inherits the score, and the runner may take back what it raised.
         let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
         let child = Command::new(program)
@@ -139,8 +156,8 @@ impl Runner {
             .env("PWD", &spec.cwd)
             .current_dir(&spec.cwd)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(stdout)
+            .stderr(stderr)
             .process_group(0)
             .uid(COMMAND_UID)
             .gid(COMMAND_UID)
@@ -187,8 +204,7 @@ impl Runner {
                 return Ok(());
             }
             if ready.asked {
-                self.asked = Some(asked_for());
-                self.begin_ending();
+                self.obey(asked_for());
             }
             self.keep_time();
         }
@@ -241,9 +257,26 @@ impl Runner {
         }
     }
 
+    fn obey(&mut self, asked: Asked) {
+        match asked {
+            Asked::End(cause) => {
+                self.asked = Some(cause);
+                self.begin_ending();
+            }
+            Asked::Kill => {
+                self.asked = Some(Cause::Killed);
+                self.ending = Ending::Killing;
+            }
+            Asked::Send(signal) => {
+                self.sent = Some(signal);
+                kill::signal_descendants(std::process::id(), signal);
+            }
+        }
+    }
+
     fn begin_ending(&mut self) {
         if self.ending == Ending::No {
-            kill::terminate_descendants(std::process::id());
+            kill::signal_descendants(std::process::id(), process::Signal::TERM);
             self.ending = Ending::Terminating(Instant::now() + self.grace);
         }
     }
@@ -262,6 +295,9 @@ impl Runner {
             Cause::Timeout
         } else if let Some(cause) = self.asked {
             cause
+        } else if self.sent.is_some_and(|sent| status.signal() == Some(sent.as_raw())) {
+            // It did not choose its end.
+            Cause::Killed
         } else if code != 0 && oom_kills() > self.ooms_before {
             // Exit 137 alone does not tell, and a shell or a build passes another
             // code on for the child that it lost.
@@ -296,12 +332,48 @@ struct Ready {
     stderr: bool,
 }
 
-/// Why the server wants the command to end. One that has gone wants so, too.
-fn asked_for() -> Cause {
+/// What the server wants of the command.
+enum Asked {
+    End(Cause),
+    /// Its end, without a grace.
+    Kill,
+    Send(process::Signal),
+}
+
+/// Reads what the server wants. One that has gone wants an end.
+fn asked_for() -> Asked {
     let mut word = [0];
     match io::stdin().read(&mut word) {
-        Ok(1) if word == *DISK_FULL => Cause::DiskFull,
-        _ => Cause::Killed,
+        Ok(1) if word == *DISK_FULL => Asked::End(Cause::DiskFull),
+        Ok(1) if word == [letter(Signal::Kill)] => Asked::Kill,
+        Ok(1) => match SIGNALS.iter().find(|(named, _)| word == [letter(*named)]) {
+            Some((_, signal)) => Asked::Send(*signal),
+            None => Asked::End(Cause::Killed),
+        },
+        _ => Asked::End(Cause::Killed),
+    }
+}
+
+/// What the command only hears of.
+const SIGNALS: [(Signal, process::Signal); 6] = [
+    (Signal::Hup, process::Signal::HUP),
+    (Signal::Int, process::Signal::INT),
+    (Signal::Quit, process::Signal::QUIT),
+    (Signal::Usr1, process::Signal::USR1),
+    (Signal::Usr2, process::Signal::USR2),
+    (Signal::Term, process::Signal::TERM),
+];
+
+/// The byte that asks for a signal; none of them asks for an end with a grace.
+pub fn letter(signal: Signal) -> u8 {
+    match signal {
+        Signal::Hup => b'H',
+        Signal::Int => b'I',
+        Signal::Quit => b'Q',
+        Signal::Usr1 => b'1',
+        Signal::Usr2 => b'2',
+        Signal::Term => b'T',
+        Signal::Kill => b'K',
     }
 }
 

@@ -296,6 +296,10 @@ impl Server {
                 },
                 Err(stale) => stale,
             },
+            Call::Signal { epoch, exec_id, signal } => match self.fence(epoch) {
+                Ok(()) => self.execs.signal(&exec_id, signal),
+                Err(stale) => stale,
+            },
             Call::Output { exec_id, stream, offset, bytes_max } => {
                 let mut bytes = vec![0; bytes_max.min(PART_BYTES_MAX)];
                 match self.execs.output(&exec_id, stream, offset, &mut bytes) {

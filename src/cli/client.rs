@@ -92,11 +92,12 @@ impl Client {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
-    /// Sends a command that is done once, however often it has to be sent: again while
-    /// the service is away.
-    pub async fn post_once(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
+    /// Asks for something that is done once, however often it has to be asked for: again
+    /// while the service is away. Does not wait until it is done.
+    pub async fn begin_once(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
         for _ in 0..RESUMES_MAX {
             let request = self.request(Method::POST, path).header("idempotency-key", key).json(body);
+            let request = request.header("prefer", "wait=0");
             match request.send().await {
                 Ok(response) if !response.status().is_server_error() => {
                     let status = response.status();
@@ -142,6 +143,11 @@ impl Client {
     pub fn follow_list<'a>(&'a self, query: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
         let more = query.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
         self.tail(format!("/sessions?stream=sse{more}"))
+    }
+
+    /// Follows what a command writes, resuming over cuts; the last frame is its end.
+    pub fn follow_exec<'a>(&'a self, path: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
+        self.tail(format!("{path}?stream=sse"))
     }
 
     fn tail(&self, path: String) -> impl Stream<Item = anyhow::Result<Value>> + '_ {

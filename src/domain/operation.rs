@@ -4,6 +4,7 @@
 //! command is in the log when it starts and when it is over, a written file when it is.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{
     Session,
@@ -43,8 +44,34 @@ pub enum Request {
     Checkpoint,
     /// Go on with the files of a checkpoint.
     Restore { checkpoint: CheckpointId },
-    /// End a command with all that it started.
-    Kill { exec: OperationId },
+    /// End a command with all that it started, or send them a signal.
+    Kill {
+        exec: OperationId,
+        #[serde(default)]
+        signal: Option<Signal>,
+    },
+}
+
+/// A signal that a command may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Signal {
+    Hup,
+    Int,
+    Quit,
+    Usr1,
+    Usr2,
+    Term,
+    /// Nothing withstands it.
+    Kill,
+}
+
+/// The two outputs of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
 }
 
 impl Request {

@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Cause, Exec, Exit, Fault, FilePart, OutputRange, OutputStream};
+use super::{Cause, Exec, Exit, Fault, FilePart, OutputRange, OutputStream, Signal};
 use crate::base::{limit, text};
 
 const _: () = assert!(limit::INIT_FRAME_BYTES_MAX == frame::BYTES_MAX);
@@ -107,6 +107,20 @@ impl Init {
     pub async fn kill(&self, epoch: i64, exec_id: &str) -> Result<(), Fault> {
         let patience = limit::KILL_GRACE + limit::INIT_CALL_TIMEOUT;
         done(self.call(&Call::Kill { epoch, exec_id: exec_id.to_owned() }, &[], patience).await?)
+    }
+
+    pub async fn signal(&self, epoch: i64, exec_id: &str, signal: Signal) -> Result<(), Fault> {
+        let signal = match signal {
+            Signal::Hup => protocol::Signal::Hup,
+            Signal::Int => protocol::Signal::Int,
+            Signal::Quit => protocol::Signal::Quit,
+            Signal::Usr1 => protocol::Signal::Usr1,
+            Signal::Usr2 => protocol::Signal::Usr2,
+            Signal::Term => protocol::Signal::Term,
+            Signal::Kill => protocol::Signal::Kill,
+        };
+        let call = Call::Signal { epoch, exec_id: exec_id.to_owned(), signal };
+        done(self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await?)
     }
 
     pub async fn read_file(&self, path: &str, offset: u64, bytes_max: usize) -> Result<FilePart, Fault> {

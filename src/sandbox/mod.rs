@@ -18,8 +18,9 @@ use tokio::sync::mpsc;
 
 use crate::domain::{SandboxId, SessionId, TenantId};
 
+pub use crate::domain::operation::{OutputStream, Signal};
 pub use door::Door;
-pub use sojourn_init::protocol::{CERTIFICATES, PROXY_PORT};
+pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT};
 
 /// A provider of boxes.
 ///
@@ -92,6 +93,10 @@ pub trait Sandbox: Send + Sync {
     /// Ends a command and all its descendants: TERM, the grace, then KILL.
     /// Returns when none is left.
     async fn kill(&self, grip: Grip, exec_id: &str) -> Result<(), Fault>;
+
+    /// Sends a signal to a command and all its descendants, without waiting for what they
+    /// make of it. One that is over gets none.
+    async fn signal(&self, grip: Grip, exec_id: &str, signal: Signal) -> Result<(), Fault>;
 
     /// Reads part of a file as the command's user.
     async fn read_file(
@@ -241,13 +246,6 @@ pub struct OutputRange {
     pub stream: OutputStream,
     pub offset: u64,
     pub bytes_max: usize,
-}
-
-/// The two outputs of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputStream {
-    Stdout,
-    Stderr,
 }
 
 /// How a command ended.

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::Store;
 use crate::{
     base::limit::{HINT_INTERVAL, STREAM_PIECES, STREAM_TOLD, STREAM_TOLD_BYTES},
-    domain::{Entry, SessionId, TenantId, piece::Piece},
+    domain::{Entry, OperationId, SessionId, TenantId, piece::Piece},
 };
 
 /// Longest payload of one notification; Postgres takes at most 8,000 bytes.
@@ -44,6 +44,8 @@ pub enum Hint {
     Delivery,
     /// A caller wants something of a turn that runs.
     Control,
+    /// A caller's command has written something, or is over.
+    Output(OperationId),
 }
 
 /// The hints of a process. Cheap to clone.
@@ -52,7 +54,7 @@ pub struct Hints(Arc<Inner>);
 
 struct Inner {
     process: Uuid,
-    /// Of logs and lists, by the id of the session or the organization.
+    /// Of logs, lists and commands, by the id of the session, organization or operation.
     watched: Mutex<HashMap<Uuid, Watched>>,
     pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<Piece>>>>,
     jobs: Notify,
@@ -62,7 +64,7 @@ struct Inner {
     has_outgoing: Notify,
 }
 
-/// A log or a list that somebody watches.
+/// A log, a list or a command that somebody watches.
 #[derive(Default)]
 struct Watched {
     /// How many hints have come.
@@ -71,7 +73,7 @@ struct Watched {
     told: Vec<(u64, Vec<Entry>)>,
 }
 
-/// Interest in one log or one list, from its making on.
+/// Interest in one log, list or command, from its making on.
 pub struct Watch {
     hints: Hints,
     watched: Uuid,
@@ -126,6 +128,11 @@ impl Hints {
     /// you look.
     pub fn watch_list(&self, tenant: TenantId) -> Watch {
         self.watch_id(tenant.uuid())
+    }
+
+    /// Registers interest in what a caller's command writes. Register before you look.
+    pub fn watch_output(&self, exec: OperationId) -> Watch {
+        self.watch_id(exec.uuid())
     }
 
     fn watch_id(&self, watched: Uuid) -> Watch {
@@ -221,13 +228,14 @@ impl Hints {
         match hint {
             Hint::Log(session) => self.wake(session.uuid()),
             Hint::List(tenant) => self.wake(tenant.uuid()),
+            Hint::Output(exec) => self.wake(exec.uuid()),
             Hint::Job => self.0.jobs.notify_one(),
             Hint::Delivery => self.0.deliveries.notify_one(),
             Hint::Control => self.0.controls.notify_one(),
         }
     }
 
-    /// Wakes who watches a log or a list. Ids are unique across kinds.
+    /// Wakes who watches a log, a list or a command. Ids are unique across kinds.
     fn wake(&self, watched: Uuid) {
         if let Some(watched) = self.lock(&self.0.watched).get(&watched) {
             watched.wake();
@@ -314,6 +322,7 @@ fn payloads(process: Uuid, batch: HashSet<Hint>) -> Vec<String> {
         match hint {
             Hint::Log(session) => write!(payload, " {}", session.uuid().simple()),
             Hint::List(tenant) => write!(payload, " {}", tenant.uuid().simple()),
+            Hint::Output(exec) => write!(payload, " {}", exec.uuid().simple()),
             Hint::Job => write!(payload, " job"),
             Hint::Delivery => write!(payload, " delivery"),
             Hint::Control => write!(payload, " control"),

@@ -30,6 +30,7 @@ pub mod notify;
 pub mod operation;
 pub mod operator;
 pub mod outbox;
+pub mod output;
 pub mod pool;
 pub mod purge;
 pub mod record;

@@ -210,6 +210,12 @@ impl Store {
                 set used_at = now()
                 from held
                 where b.tenant_id = $1 and b.session_id = held.session_id and b.state <> 'ended'
+             ), told as (
+                -- The answer has the whole; what has none keeps what was seen of it.
+                delete from exec_output x
+                using held
+                where x.tenant_id = $1 and x.session_id = held.session_id and x.operation_id = $4
+                  and $5::json ->> 'kind' = 'exec'
              )
              update operation o
              set answer = $5::json,

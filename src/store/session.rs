@@ -80,6 +80,8 @@ pub struct Filter {
     pub status: Option<Status>,
     pub agent: Option<AgentId>,
     pub key: Option<String>,
+    /// Of a session that is open.
+    pub slug: Option<String>,
     /// Metadata fields that must have this text.
     pub metadata: Vec<(String, String)>,
     /// Created after and before these sessions' making.
@@ -237,6 +239,7 @@ impl Tx {
                    select from unnest($8::text[], $9::text[]) as wanted (name, value)
                    where metadata ->> name is distinct from value
                )
+               and ($13::text is null or (slug = $13 and status <> 'archived'))
                and ($11::boolean is null or $11 = "
             ),
             overdue!("$12"),
@@ -255,6 +258,7 @@ impl Tx {
         .bind(limit)
         .bind(filter.overdue)
         .bind(alive::seconds())
+        .bind(&filter.slug)
         .fetch_all(self.connection())
         .await?;
         let turns = turns_of(self.connection(), tenant, &rows).await?;

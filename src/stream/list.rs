@@ -79,6 +79,8 @@ struct Traits {
     status: Status,
     agent: Option<AgentId>,
     key: Option<String>,
+    /// While it is open: it may be another's afterwards.
+    slug: Option<String>,
     metadata: Map<String, Value>,
     created_at: Timestamp,
 }
@@ -117,6 +119,7 @@ impl Traits {
             status: session.status,
             agent: session.created.agent_id,
             key: session.created.key.clone(),
+            slug: session.created.slug.clone().filter(|_| session.status != Status::Archived),
             metadata: session.created.metadata.clone(),
             created_at: session.created_at,
         }
@@ -135,7 +138,9 @@ impl Traits {
         };
         if !is_own {
             Standing::Foreign
-        } else if filter.status.is_none_or(|status| self.status == status) && filter.metadata.iter().all(has)
+        } else if filter.status.is_none_or(|status| self.status == status)
+            && filter.slug.as_ref().is_none_or(|slug| self.slug.as_ref() == Some(slug))
+            && filter.metadata.iter().all(has)
         {
             Standing::In
         } else {
@@ -235,6 +240,7 @@ mod tests {
             status: Status::Idle,
             agent: Some(agent),
             key: None,
+            slug: Some("one".to_owned()),
             metadata: metadata.as_object().expect("an object").clone(),
             created_at: origin.now(),
         };
@@ -250,6 +256,8 @@ mod tests {
         assert_eq!(standing(&|_| {}), Standing::In);
         assert_eq!(standing(&|filter| filter.agent = Some(agent)), Standing::In);
         assert_eq!(standing(&|filter| filter.status = Some(Status::Running)), Standing::Out);
+        assert_eq!(standing(&|filter| filter.slug = Some("one".to_owned())), Standing::In);
+        assert_eq!(standing(&|filter| filter.slug = Some("two".to_owned())), Standing::Out);
         assert_eq!(metadata("team", "blue"), Standing::In);
         assert_eq!(metadata("level", "3"), Standing::In);
         assert_eq!(metadata("team", "red"), Standing::Out);

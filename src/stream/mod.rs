@@ -5,6 +5,7 @@
 //! duplicate between replay and live, and losing a hint costs one poll. All who
 //! follow one session share one read a hint.
 
+mod exec;
 mod feed;
 mod follower;
 mod frame;
@@ -26,6 +27,7 @@ use crate::{
     store::{Store, hint::Hints},
 };
 
+pub use exec::{ExecLine, ExecPlace, ExecTail};
 pub use frame::{Frame, Item};
 pub use list::{Position, Roll, RollFrame};
 pub use view::{view, views};
@@ -87,6 +89,14 @@ impl Streams {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
         let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
         self.tasks.spawn(list::Follower::new(self, roll, frames, permit).run(self.stop.clone()));
+        Ok(reader)
+    }
+
+    /// Follows what a command writes, to its end, under the same bounds.
+    pub fn follow_exec(&self, tail: ExecTail) -> Result<mpsc::Receiver<ExecLine>, Full> {
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
+        let (lines, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
+        self.tasks.spawn(exec::Follower::new(self, tail, lines, permit).run(self.stop.clone()));
         Ok(reader)
     }
 

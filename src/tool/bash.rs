@@ -12,7 +12,7 @@ use super::{Done, ExecSummary, Hands, Recovered, Stop, exec, output};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolCall, ToolSpec},
-    sandbox::{Cause, Exit, OutputStream},
+    sandbox::{Cause, Exit, JOIN_OUTPUTS, OutputStream},
 };
 
 #[derive(Deserialize)]
@@ -20,9 +20,6 @@ pub(super) struct Args {
     command: String,
     timeout_seconds: Option<u64>,
 }
-
-/// The command replaces this shell; it joins the outputs and nothing else.
-const JOIN_OUTPUTS: &str = "exec bash -c -- \"$0\" 2>&1";
 
 pub(super) fn spec() -> ToolSpec {
     let (default, most) = (limit::TOOL_TIMEOUT_DEFAULT.as_secs(), limit::TOOL_TIMEOUT_MAX.as_secs());
@@ -74,7 +71,7 @@ pub(super) async fn recover(call: &ToolCall, args: Args, hands: &Hands) -> Resul
 async fn done(hands: &Hands, id: &str, args: Args, exit: Exit) -> Result<Done, Stop> {
     let mut words = exec::written(hands, id, &exit).await?;
     if exit.stderr_bytes > 0 {
-        // Only the outer shell writes here: bash itself could not be started.
+        // Nothing of the command is here: bash itself could not be started.
         let most = limit::EXEC_SUMMARY_BYTES_MAX;
         words += &text::printable(&exec::bytes(hands, id, OutputStream::Stderr, 0, most).await?);
     }

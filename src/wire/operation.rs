@@ -11,7 +11,7 @@ use crate::{
     base::limit::{DIRECT_EXEC_BYTES_MAX, DIRECT_EXEC_SECONDS, DIRECT_EXEC_SECONDS_MAX},
     domain::{
         OperationId,
-        operation::{Answer, Entry, Failure, Request},
+        operation::{Answer, Entry, Failure, OutputStream, Request, Signal},
     },
 };
 
@@ -56,10 +56,10 @@ pub struct ExecView {
     /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
     #[schema(required)]
     pub cause: Option<String>,
-    /// The first 256 KiB that it wrote; what is not text is replaced.
+    /// The first 256 KiB that it wrote, so far; what is not text is replaced.
     pub stdout: String,
     pub stderr: String,
-    /// Bytes that it wrote, kept or not.
+    /// Bytes that it wrote, kept or not; of one that runs, those that were read.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     #[schema(required)]
@@ -75,6 +75,51 @@ pub struct ExecView {
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(required)]
     pub completed_at: Option<OffsetDateTime>,
+}
+
+/// How a command is to end.
+#[derive(Debug, Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KillExec {
+    /// A signal to send, instead of TERM and, one second later, KILL. But for KILL, what the
+    /// command makes of it is its own affair, and nobody waits for that.
+    #[garde(skip)]
+    pub signal: Option<Signal>,
+}
+
+/// One thing that a reader of a command's output is told.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type")]
+pub enum ExecFrame {
+    /// What it wrote next; what is not text is replaced.
+    #[serde(rename = "exec.output")]
+    Output { stream: OutputStream, text: String },
+    /// It is over; nothing follows. The fields are those of the command.
+    #[serde(rename = "exec.ended")]
+    Ended {
+        state: ExecState,
+        exit_code: Option<i32>,
+        cause: Option<String>,
+        stdout_bytes: u64,
+        stderr_bytes: u64,
+        duration_ms: Option<u64>,
+        error: Option<ExecError>,
+    },
+}
+
+impl ExecFrame {
+    /// The end of a command that is over.
+    pub fn ended(view: &ExecView) -> Self {
+        Self::Ended {
+            state: view.state,
+            exit_code: view.exit_code,
+            cause: view.cause.clone(),
+            stdout_bytes: view.stdout_bytes,
+            stderr_bytes: view.stderr_bytes,
+            duration_ms: view.duration_ms,
+            error: view.error.clone(),
+        }
+    }
 }
 
 /// How far a command is.

@@ -17,7 +17,7 @@ use crate::{
         spend::{Verdict, judge},
     },
     harness::ToolFault,
-    sandbox::{Fault, checkpoint},
+    sandbox::{Fault, Signal, checkpoint},
     store::{hint::Hint, operation::Open},
 };
 
@@ -88,7 +88,7 @@ impl Operator<'_> {
                 let _use = self.hands.enter();
                 self.hands.save().await.map(|checkpoint| Answer::Kept { checkpoint })
             }
-            Request::Kill { exec } => return self.kill(*exec).await.map(Some),
+            Request::Kill { exec, signal } => return self.kill(*exec, *signal).await.map(Some),
             Request::Exec { .. }
             | Request::Read { .. }
             | Request::Write { .. }
@@ -183,10 +183,20 @@ impl Operator<'_> {
         })
     }
 
-    async fn kill(&self, exec: OperationId) -> Result<Result<Answer, (Failure, String)>, Stopped> {
+    /// Ends a command, or sends it a signal.
+    async fn kill(
+        &self,
+        exec: OperationId,
+        signal: Option<Signal>,
+    ) -> Result<Result<Answer, (Failure, String)>, Stopped> {
         let nothing = || (Failure::NotFound, "the command does not run in the sandbox".to_owned());
         let Some(hands) = self.hands.if_attached().await else { return Ok(Err(nothing())) };
-        match hands.sandbox.kill(hands.grip, &exec_id(exec)).await {
+        let (grip, id) = (hands.grip, exec_id(exec));
+        let done = match signal {
+            Some(signal) => hands.sandbox.signal(grip, &id, signal).await,
+            None => hands.sandbox.kill(grip, &id).await,
+        };
+        match done {
             Ok(()) => Ok(Ok(Answer::Done)),
             Err(Fault::Stale) => Err(Stopped::Stale),
             Err(Fault::NotFound(_) | Fault::Gone) => Ok(Err(nothing())),
@@ -199,7 +209,7 @@ impl Operator<'_> {
     /// Ends callers' commands, whose own ends then are told as every end is.
     pub(super) async fn end_commands(&self, under_way: &[Open]) {
         for open in under_way.iter().filter(|open| matches!(open.request, Request::Exec { .. })) {
-            if let Err(Stopped::Away(reason)) = self.kill(open.id).await.map(drop) {
+            if let Err(Stopped::Away(reason)) = self.kill(open.id, None).await.map(drop) {
                 tracing::warn!(session.id = %self.session.id, reason, "a command could not be ended");
             }
         }

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use bytes::Bytes;
 
-use super::operate::output;
+use super::output;
 use crate::{
     base::{
         limit::{
@@ -100,7 +100,7 @@ pub(super) async fn list(
     sandbox.start(grip, &exec).await?;
     let exit = sandbox.wait(grip, &id).await?;
     if exit.code != 0 && exit.stdout_bytes == 0 {
-        let words = text::printable(&output(sandbox, grip, &id, OutputStream::Stderr, 1_024).await?);
+        let words = text::printable(&output::read(sandbox, grip, &id, OutputStream::Stderr, 1_024).await?);
         let words = words.trim().to_owned();
         return Err(match words.contains("No such file") {
             true => Fault::NotFound(words),
@@ -108,7 +108,7 @@ pub(super) async fn list(
         });
     }
     let kept = exit.stdout_bytes.min(DIRECTORY_BYTES_MAX);
-    let listed = output(sandbox, grip, &id, OutputStream::Stdout, kept).await?;
+    let listed = output::read(sandbox, grip, &id, OutputStream::Stdout, kept).await?;
     let mut entries: Vec<Entry> = listed.split_inclusive(|byte| *byte == 0).filter_map(entry).collect();
     entries.sort_by(|one, other| one.name.cmp(&other.name));
     let is_cut = exit.stdout_bytes > DIRECTORY_BYTES_MAX || entries.len() > DIRECTORY_ENTRIES_MAX;

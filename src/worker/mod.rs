@@ -13,6 +13,7 @@ mod hook;
 mod keeper;
 mod operate;
 mod outlet;
+mod output;
 mod ports;
 mod preflight;
 mod reap;

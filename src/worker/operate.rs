@@ -15,6 +15,7 @@ use super::{
     file::{self, Place},
     hands::Hands,
     outlet::Outlet,
+    output::{self, Pump},
     surroundings,
 };
 use crate::{
@@ -34,7 +35,7 @@ use crate::{
     harness::{ToolFault, Unready},
     journal::{Halted, Writer},
     queue::{Lease, State},
-    sandbox::{self, Exec, Exit, Fault, OutputRange, OutputStream},
+    sandbox::{Exec, Exit, Fault, OutputStream},
     store::{self, hint::Hint, operation::Open},
     tool,
 };
@@ -222,6 +223,7 @@ impl Operator<'_> {
             return Err(Stopped::Stale);
         }
         self.worker.hints.send(Hint::Log(fence.session));
+        self.worker.hints.send(Hint::Output(open.id));
         Ok(())
     }
 
@@ -303,7 +305,7 @@ impl Operator<'_> {
                     timeout: Duration::from_secs(*timeout_seconds),
                     output_bytes_max: DIRECT_OUTPUT_BYTES_MAX,
                 };
-                match self.run(sandbox, grip, &exec).await {
+                match self.run(open, hands, &exec).await {
                     Ok((exit, stdout, stderr)) => {
                         self.say_over(open, Some((&exit, &stdout, &stderr))).await?;
                         Ok(Ok(ended(&exit, stdout, stderr)))
@@ -341,22 +343,32 @@ impl Operator<'_> {
     /// Starts the command, or finds the one that runs, and waits for its end.
     async fn run(
         &self,
-        sandbox: &dyn sandbox::Sandbox,
-        grip: sandbox::Grip,
+        open: &Open,
+        hands: &tool::Hands,
         exec: &Exec,
     ) -> Result<(Exit, String, String), Fault> {
+        let (sandbox, grip) = (&*hands.sandbox, hands.grip);
         sandbox.start(grip, exec).await?;
+        let pump = Pump {
+            worker: self.worker,
+            fence: self.writer.fence(),
+            operation: open.id,
+            sandbox,
+            grip,
+            exec_id: &exec.id,
+        };
         let exit = tokio::select! {
             exit = sandbox.wait(grip, &exec.id) => exit?,
             () = self.hands.end_of_life() => {
                 sandbox.kill(grip, &exec.id).await?;
                 sandbox.wait(grip, &exec.id).await?
             }
+            () = pump.run() => unreachable!("output is passed on until its command is over"),
         };
         let [stdout, stderr] =
             [(OutputStream::Stdout, exit.stdout_bytes), (OutputStream::Stderr, exit.stderr_bytes)].map(
                 |(stream, written)| {
-                    output(sandbox, grip, &exec.id, stream, written.min(DIRECT_OUTPUT_BYTES_MAX))
+                    output::read(sandbox, grip, &exec.id, stream, written.min(DIRECT_OUTPUT_BYTES_MAX))
                 },
             );
         let (stdout, stderr) = (text::printable(&stdout.await?), text::printable(&stderr.await?));
@@ -466,26 +478,4 @@ fn ended(exit: &Exit, stdout: String, stderr: String) -> Answer {
         stderr_bytes: exit.stderr_bytes,
         duration_ms: exit.duration.as_millis() as u64,
     }
-}
-
-/// The beginning of an output, of which the box has kept so many bytes.
-pub(super) async fn output(
-    sandbox: &dyn sandbox::Sandbox,
-    grip: sandbox::Grip,
-    exec_id: &str,
-    stream: OutputStream,
-    kept: u64,
-) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    while (bytes.len() as u64) < kept {
-        let left = kept - bytes.len() as u64;
-        let range = OutputRange { stream, offset: bytes.len() as u64, bytes_max: left as usize };
-        let part = sandbox.output(grip, exec_id, range).await?;
-        if part.is_empty() {
-            break;
-        }
-        bytes.extend_from_slice(&part);
-    }
-    bytes.truncate(kept as usize);
-    Ok(bytes)
 }

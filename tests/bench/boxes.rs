@@ -1,231 +1,262 @@
-//! `bench boxes`: what boxes cost by themselves, without a service around them: the
-//! first command of each state beside the raw runtime, many frozen ones, many that sleep.
+//! `bench boxes`: what boxes take that nobody uses: many frozen ones at the same time, then
+//! many sessions whose boxes are gone. A service with nothing special about it makes them.
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
-    process::Stdio,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::Args;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::json;
 use sojourn::{
-    base::Origin,
-    blob::Blobs,
+    domain::SandboxId,
     sandbox::{
-        BoxLimits, Exec, Grip, Sandbox, Spec, checkpoint,
+        Sandbox,
         local::{Config, Local},
     },
 };
+use sqlx::Connection;
 
-use crate::stats::percentile_ms;
+use crate::{
+    ground::{Ground, Process},
+    http::Caller,
+    report,
+};
 
 /// How much of it.
 #[derive(Clone, Debug, Args)]
 pub struct Boxes {
-    /// Times that each state's first command is measured
-    #[arg(long, default_value_t = 20)]
-    pub times: usize,
     /// Boxes that are frozen at the same time
     #[arg(long, default_value_t = 500)]
     pub frozen: usize,
-    /// Sessions that are put to sleep one after the other
+    /// Sessions that sleep in the end
     #[arg(long, default_value_t = 1_000)]
     pub asleep: usize,
-    /// The OCI runtime
-    #[arg(long, default_value = "runc")]
-    pub runtime: String,
+    /// Write the chapter of docs/sandboxes.md
+    #[arg(long)]
+    pub write: bool,
 }
 
-/// Bytes of files in the checkpoint that is restored.
-const CHECKPOINT: &str = "for at in $(seq 200); do head -c 100000 /dev/urandom > f$at; done";
+/// The page that tells of it, and its chapter.
+const PAGE: &str = "docs/sandboxes.md";
+const CHAPTER: &str = "## At rest, measured";
+/// Sessions that are made at the same time.
+const TOGETHER: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(900);
 
-struct Place {
-    local: Local,
-    blobs: Blobs,
-    origin: Origin,
-    directory: tempfile::TempDir,
-    runtime: String,
+/// What there is on the machine of one service's boxes.
+#[derive(Debug, Default)]
+struct Taken {
+    boxes: usize,
+    frozen: usize,
+    processes: usize,
+    /// Memory of those processes, what they share divided among them, in bytes.
+    shares: u64,
+    /// Memory that their cgroups count, in bytes.
+    counted: u64,
+    mounts: usize,
+    loops: usize,
+    /// What the disks, and the checkpoints, take of the node's disk, in bytes.
+    disks: u64,
+    checkpoints: u64,
+    /// Memory of the service itself, and its open files.
+    service: u64,
+    files: usize,
 }
 
-/// Measures and prints.
+/// Measures, prints, and writes the chapter.
 pub async fn run(plan: &Boxes) -> anyhow::Result<()> {
-    let directory = tempfile::Builder::new().prefix("sojourn-bench-").tempdir()?;
-    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
-    let config = Config {
-        runtime: plan.runtime.clone(),
-        run_dir: directory.path().join("run"),
-        ..Config::new(&directory.path().join("data"))
+    let ground = Ground::start().await?;
+    let rests = measure(plan, &ground).await;
+    let cleared = ground.clear().await;
+    let chapter = rests?;
+    cleared?;
+    println!("\n{chapter}");
+    if plan.write {
+        write(&chapter)?;
+        println!("written: {PAGE}");
+    }
+    Ok(())
+}
+
+async fn measure(plan: &Boxes, ground: &Ground) -> anyhow::Result<String> {
+    let serve = async |hibernate_ms: u64| {
+        let rests = format!("--box-hibernate-ms={hibernate_ms}");
+        ground.serve(&["--role=all", "--workers=4", "--box-freeze-ms=1000", &rests]).await
     };
-    let place = Place {
-        local: Local::new(config).map_err(|fault| anyhow!("{fault}"))?,
-        blobs: Blobs::local(&directory.path().join("blobs"))?,
-        origin: Origin::system(),
-        directory,
-        runtime: plan.runtime.clone(),
+    // Made by one process, frozen, and there for the next.
+    let service = serve(86_400_000).await?;
+    let before = Taken::of(ground, &service).await?;
+    let began = Instant::now();
+    let mut sessions = make(&service, plan.frozen).await?;
+    println!("{} sessions made in {:.0} s", plan.frozen, began.elapsed().as_secs_f64());
+    let frozen = until(ground, &service, |taken| taken.frozen == plan.frozen).await?;
+    println!("{frozen:?}");
+    service.stop().await?;
+
+    let service = serve(2_000).await?;
+    // Their day is over.
+    let mut connection = ground.connection().await?;
+    sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut connection).await?;
+    connection.close().await?;
+    let began = Instant::now();
+    sessions.extend(make(&service, plan.asleep.saturating_sub(plan.frozen)).await?);
+    println!("{} sessions more made in {:.0} s", plan.asleep - plan.frozen, began.elapsed().as_secs_f64());
+    let asleep = until(ground, &service, |taken| taken.boxes == 0).await?;
+    println!("{asleep:?}");
+    // They are asleep and not gone.
+    let caller = Caller::of(service.address)?;
+    for session in [sessions.first(), sessions.last()].into_iter().flatten() {
+        let read =
+            caller.post(&format!("/sessions/{session}/exec"), &json!({ "command": "cat file" })).await?;
+        ensure!(read["stdout"] == "here\n", "a session woke without its file: {read}");
+    }
+    for session in &sessions {
+        caller.post(&format!("/sessions/{session}/archive"), &json!({})).await?;
+    }
+    until(ground, &service, |taken| taken.boxes == 0 && taken.disks < 1 << 20).await?;
+    service.stop().await?;
+    Ok(chapter(&report::machine(ground).await?, &before, &frozen, &asleep, plan))
+}
+
+/// Sessions, each with a box in which a command has written a file.
+async fn make(service: &Process, count: usize) -> anyhow::Result<Vec<String>> {
+    let caller = Caller::of(service.address)?;
+    let one = async |_: usize| {
+        let made = caller.post("/sessions", &json!({})).await?;
+        let id = made["session"]["id"].as_str().context("an id")?.to_owned();
+        let ran = json!({ "command": "echo here > file" });
+        let ran = caller.post(&format!("/sessions/{id}/exec"), &ran).await?;
+        ensure!(ran["exit_code"] == 0, "a command failed: {ran}");
+        Ok(id)
     };
-    place.first_commands(plan.times).await?;
-    place.many_frozen(plan.frozen).await?;
-    place.many_asleep(plan.asleep).await
+    stream::iter(0..count).map(one).buffer_unordered(TOGETHER).try_collect().await
 }
 
-impl Place {
-    fn spec(&self) -> Spec {
-        Spec {
-            sandbox: self.origin.id(),
-            tenant: self.origin.id(),
-            session: self.origin.id(),
-            limits: BoxLimits::default(),
-            env: Vec::new(),
-            previous: Vec::new(),
-            restores: false,
+async fn until(ground: &Ground, service: &Process, is_so: impl Fn(&Taken) -> bool) -> anyhow::Result<Taken> {
+    let began = Instant::now();
+    loop {
+        let taken = Taken::of(ground, service).await?;
+        if is_so(&taken) {
+            return Ok(taken);
         }
-    }
-
-    /// The time of each state's first command, and of the raw runtime's in the same run.
-    async fn first_commands(&self, times: usize) -> anyhow::Result<()> {
-        let names = ["raw runtime", "cold", "warm", "frozen", "restored, 20 MB"];
-        let mut taken: Vec<Vec<Duration>> = vec![Vec::new(); names.len()];
-        for _ in 0..times {
-            let spec = self.spec();
-            let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
-            let began = Instant::now();
-            self.local.create(&spec, 1).await?;
-            self.command(grip, "cold", "true").await?;
-            taken[1].push(began.elapsed());
-            let began = Instant::now();
-            self.command(grip, "warm", "true").await?;
-            taken[2].push(began.elapsed());
-            self.local.freeze(grip).await?;
-            let began = Instant::now();
-            self.local.attach(grip).await?;
-            self.command(grip, "frozen", "true").await?;
-            taken[3].push(began.elapsed());
-            // Of the bundle that is there: only the runtime's own work.
-            taken[0].push(self.raw(&spec).await?);
-            self.command(grip, "fill", CHECKPOINT).await?;
-            let saved = checkpoint::save(&self.local, grip, &self.blobs, "s", None).await?;
-            self.end(&spec).await?;
-            let next = Spec { sandbox: self.origin.id(), restores: true, ..spec };
-            let grip = Grip { sandbox: next.sandbox, epoch: 2 };
-            let began = Instant::now();
-            self.local.create(&next, 2).await?;
-            checkpoint::load(&self.local, grip, &self.blobs, "s", &saved.digest).await?;
-            self.command(grip, "restored", "true").await?;
-            taken[4].push(began.elapsed());
-            self.end(&next).await?;
-        }
-        println!("first command, {times} times, ms: p50, p99");
-        for (name, taken) in names.iter().zip(&mut taken) {
-            println!("  {name:<16} {:>8.1} {:>8.1}", percentile_ms(taken, 50), percentile_ms(taken, 99));
-        }
-        Ok(())
-    }
-
-    /// A container of the same configuration, without what makes it a session's: `true`
-    /// in the place of init.
-    async fn raw(&self, spec: &Spec) -> anyhow::Result<Duration> {
-        let box_dir = self.directory.path().join("run/boxes").join(spec.sandbox.to_string());
-        let bundle = self.directory.path().join("raw");
-        fs::create_dir_all(&bundle)?;
-        let text = fs::read_to_string(box_dir.join("config.json"))?;
-        let mut config: serde_json::Value = serde_json::from_str(&text)?;
-        config["process"]["args"] = serde_json::json!(["/bin/true"]);
-        config["linux"]["cgroupsPath"] = serde_json::json!("/sojourn-bench-raw");
-        fs::write(bundle.join("config.json"), config.to_string())?;
-        let began = Instant::now();
-        let status = tokio::process::Command::new(&self.runtime)
-            .arg("--root")
-            .arg(self.directory.path().join("raw-state"))
-            .args(["run", "--bundle"])
-            .arg(&bundle)
-            .arg("raw")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status()
-            .await?;
-        anyhow::ensure!(status.success(), "the raw runtime failed");
-        Ok(began.elapsed())
-    }
-
-    async fn many_frozen(&self, count: usize) -> anyhow::Result<()> {
-        let before = available_mb()?;
-        let mut all = Vec::new();
-        let mut bytes = 0;
-        for _ in 0..count {
-            let spec = self.spec();
-            let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
-            self.local.create(&spec, 1).await?;
-            self.command(grip, "first", "echo here > file").await?;
-            self.local.freeze(grip).await?;
-            bytes += self.local.stats(spec.sandbox).await?.memory_bytes;
-            all.push(spec);
-        }
-        let taken = before.saturating_sub(available_mb()?);
-        println!(
-            "{count} frozen boxes: {:.1} MB of memory counted to them, {taken} MB less available on the machine",
-            bytes as f64 / 1e6
-        );
-        for spec in &all {
-            self.end(spec).await?;
-        }
-        Ok(())
-    }
-
-    async fn many_asleep(&self, count: usize) -> anyhow::Result<()> {
-        let (before, began) = (available_mb()?, Instant::now());
-        for at in 0..count {
-            let spec = self.spec();
-            let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
-            self.local.create(&spec, 1).await?;
-            self.command(grip, "first", &format!("echo {at} > file")).await?;
-            checkpoint::save(&self.local, grip, &self.blobs, &format!("asleep/{at}"), None).await?;
-            self.end(&spec).await?;
-        }
-        let blobs = size(&self.directory.path().join("blobs/asleep"));
-        let left = self.local.list().await?.len();
-        let taken = before.saturating_sub(available_mb()?);
-        println!(
-            "{count} sessions asleep, {:.1} s: {left} boxes and disks, {blobs} bytes of checkpoints, \
-             {taken} MB less available on the machine",
-            began.elapsed().as_secs_f64()
-        );
-        Ok(())
-    }
-
-    async fn command(&self, grip: Grip, id: &str, script: &str) -> anyhow::Result<()> {
-        let exec = Exec {
-            id: id.to_owned(),
-            argv: ["bash", "-c", script].map(str::to_owned).into(),
-            cwd: String::new(),
-            env: Vec::new(),
-            timeout: Duration::from_secs(60),
-            output_bytes_max: 1 << 10,
-        };
-        self.local.start(grip, &exec).await?;
-        let exit = self.local.wait(grip, id).await?;
-        anyhow::ensure!(exit.code == 0, "{script} ended with {}", exit.code);
-        Ok(())
-    }
-
-    async fn end(&self, spec: &Spec) -> anyhow::Result<()> {
-        self.local.destroy(spec.sandbox).await?;
-        Ok(self.local.erase(spec.tenant, spec.session).await?)
+        ensure!(began.elapsed() < PATIENCE, "it did not come to that: {taken:?}");
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
 
-fn available_mb() -> anyhow::Result<u64> {
-    let memory = fs::read_to_string("/proc/meminfo")?;
-    let line =
-        memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).context("no MemAvailable")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? / 1_000)
+impl Taken {
+    async fn of(ground: &Ground, service: &Process) -> anyhow::Result<Self> {
+        let local = Local::new(Config::new(&ground.data_dir)).map_err(|fault| anyhow!("{fault}"))?;
+        let boxes: HashSet<SandboxId> =
+            local.list().await?.into_iter().filter_map(|found| found.sandbox).collect();
+        let mut taken = Self { boxes: boxes.len(), ..Self::default() };
+        for id in &boxes {
+            // It may end meanwhile.
+            let Ok(stats) = local.stats(*id).await else { continue };
+            taken.frozen += usize::from(stats.is_frozen);
+            taken.counted += stats.memory_bytes;
+        }
+        let names: HashSet<String> = boxes.iter().map(ToString::to_string).collect();
+        for pid in entries(Path::new("/proc")) {
+            let cgroups = fs::read_to_string(pid.join("cgroup")).unwrap_or_default();
+            let is_of_box = |line: &str| line.rsplit('/').next().is_some_and(|name| names.contains(name));
+            if cgroups.lines().any(is_of_box) {
+                taken.processes += 1;
+                taken.shares += kilobytes(&pid.join("smaps_rollup"), "Pss:").unwrap_or(0);
+            }
+        }
+        let data_dir = ground.data_dir.to_string_lossy();
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        taken.mounts = mounts.lines().filter(|line| line.contains(&*data_dir)).count();
+        let backing = entries(Path::new("/sys/block")).into_iter();
+        let backing = backing.filter_map(|device| fs::read_to_string(device.join("loop/backing_file")).ok());
+        taken.loops = backing.filter(|file| file.contains(&*data_dir)).count();
+        taken.disks = size(&ground.data_dir.join("boxes"));
+        taken.checkpoints = size(&ground.data_dir.join("blobs"));
+        let process = PathBuf::from(format!("/proc/{}", service.pid));
+        taken.service = kilobytes(&process.join("status"), "VmRSS:").context("the service's memory")?;
+        taken.files = entries(&process.join("fd")).len();
+        Ok(taken)
+    }
 }
 
+fn entries(path: &Path) -> Vec<PathBuf> {
+    fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// The figure of a line like `Pss: 12 kB`, in bytes.
+fn kilobytes(path: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+}
+
+/// What files take of the disk; of a file with holes what is in it.
 fn size(path: &Path) -> u64 {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let bytes = |path: PathBuf| {
-        if path.is_dir() { size(&path) } else { fs::metadata(&path).map_or(0, |meta| meta.len()) }
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
+    // A mounted disk is counted by its image.
+    let below = if meta.is_dir() && !path.ends_with("files") { entries(path) } else { Vec::new() };
+    meta.blocks() * 512 + below.iter().map(|entry| size(entry)).sum::<u64>()
+}
+
+fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: &Boxes) -> String {
+    let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+    let each = |bytes: u64, count: usize| format!("{:.2} MB", bytes as f64 / 1e6 / count.max(1) as f64);
+    let rows = [
+        (
+            "sandboxes, of them frozen",
+            [before, frozen, asleep].map(|one| format!("{}, {}", one.boxes, one.frozen)),
+        ),
+        ("processes in them", [before, frozen, asleep].map(|one| one.processes.to_string())),
+        (
+            "memory of those processes, shared pages divided",
+            [before, frozen, asleep].map(|one| mb(one.shares)),
+        ),
+        ("memory that their cgroups count", [before, frozen, asleep].map(|one| mb(one.counted))),
+        (
+            "mounts, loop devices",
+            [before, frozen, asleep].map(|one| format!("{}, {}", one.mounts, one.loops)),
+        ),
+        (
+            "disks, checkpoints",
+            [before, frozen, asleep].map(|one| format!("{}, {}", mb(one.disks), mb(one.checkpoints))),
+        ),
+        ("memory of the service", [before, frozen, asleep].map(|one| mb(one.service))),
+        ("its open files", [before, frozen, asleep].map(|one| one.files.to_string())),
+    ];
+    let rows: String =
+        rows.map(|(what, [a, b, c])| format!("| {what} | {a} | {b} | {c} |\n")).into_iter().collect();
+    format!(
+        "{CHAPTER}\n\nBy `cargo test --test bench -- boxes --write`: {} frozen sandboxes at the same time, each with a \
+         file, and then {} sessions asleep, behind one service.\n{}\n\n\
+         | | before | {} frozen | {} asleep |\n|---|---|---|---|\n{rows}\n\
+         A frozen sandbox takes {} as its cgroup counts, {} of it its process's. The second service found those of the \
+         first, put them away when their time was over, and two of all were asked for their files again.\n",
+        plan.frozen,
+        plan.asleep,
+        machine.replace(", whose figures mean nothing", ""),
+        frozen.boxes,
+        plan.asleep,
+        each(frozen.counted, frozen.boxes),
+        each(frozen.shares, frozen.boxes),
+    )
+}
+
+/// Puts the chapter in the place of the one before it.
+fn write(chapter: &str) -> anyhow::Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let page = fs::read_to_string(&path)?;
+    let (before, after) = match page.split_once(CHAPTER) {
+        Some((before, old)) => (before, old.split_once("\n## ").map_or("", |(_, after)| after)),
+        None => (page.as_str(), ""),
     };
-    entries.map(|entry| bytes(entry.path())).sum()
+    let after = if after.is_empty() { String::new() } else { format!("\n## {after}") };
+    fs::write(path, format!("{}\n\n{chapter}{after}", before.trim_end()))?;
+    Ok(())
 }

@@ -121,10 +121,15 @@ impl Reader {
 
     /// Reads until an event of this type.
     pub async fn until(&mut self, kind: &str) -> anyhow::Result<Value> {
-        let mark = format!("\"type\":\"{kind}\"");
+        self.until_any(&[kind]).await
+    }
+
+    /// Reads until an event of one of these types.
+    pub async fn until_any(&mut self, kinds: &[&str]) -> anyhow::Result<Value> {
+        let marks: Vec<_> = kinds.iter().map(|kind| format!("\"type\":\"{kind}\"")).collect();
         loop {
             let (_, data) = self.next().await?;
-            if data.contains(&mark) {
+            if marks.iter().any(|mark| data.contains(mark)) {
                 return Ok(serde_json::from_str(&data)?);
             }
         }

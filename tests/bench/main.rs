@@ -16,6 +16,7 @@ mod measure;
 mod peer;
 mod plan;
 mod plot;
+mod raw;
 mod report;
 mod rig;
 mod stats;

@@ -40,7 +40,7 @@ pub enum Command {
         #[arg(long)]
         url: String,
     },
-    /// Measure boxes by themselves: first commands beside the raw runtime, frozen ones, sleeping ones
+    /// Measure what boxes take that nobody uses: many frozen ones, many sessions asleep
     Boxes(crate::boxes::Boxes),
 }
 

@@ -7,6 +7,7 @@ use sqlx::Connection;
 use crate::{
     Bench,
     anchor::{Anchor, Way},
+    ground::Ground,
     measure::{Measured, Target},
     plan::Goal,
     plot,
@@ -30,7 +31,7 @@ pub struct Report {
 impl Report {
     /// With the machine's description and the raw figures.
     pub async fn new(bench: &Bench) -> anyhow::Result<Self> {
-        let machine = machine(bench).await?;
+        let machine = machine(&bench.ground).await?;
         println!("{machine}\n\nthe database alone");
         let anchor = Anchor::open(bench).await?;
         let ways = [
@@ -165,7 +166,8 @@ pub fn figure(value: f64) -> String {
 }
 
 /// What the figures were taken on.
-async fn machine(bench: &Bench) -> anyhow::Result<String> {
+/// What it runs on, in one line.
+pub async fn machine(ground: &Ground) -> anyhow::Result<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name));
@@ -176,7 +178,7 @@ async fn machine(bench: &Bench) -> anyhow::Result<String> {
     let memory = after(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
     let memory: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease");
-    let mut connection = bench.ground.connection().await?;
+    let mut connection = ground.connection().await?;
     let (postgres,): (String,) = sqlx::query_as("show server_version").fetch_one(&mut connection).await?;
     connection.close().await?;
     let build = if cfg!(debug_assertions) { "a debug build, whose figures mean nothing" } else { "release" };

@@ -25,6 +25,7 @@ use tokio::{
 use crate::{
     client::{Client, Violations},
     plan::Dice,
+    verbs::Verbs,
 };
 
 /// The file in which commands leave their tokens.
@@ -44,6 +45,8 @@ pub struct Load {
     /// What was made, and what its commands left.
     pub made: Mutex<Vec<Made>>,
     pub turns: AtomicU64,
+    /// How often each of the verbs was played.
+    pub verbs: [AtomicU64; 4],
     /// Turns that were under way when they were canceled.
     pub cancels: Mutex<Vec<Canceled>>,
 }
@@ -85,6 +88,7 @@ impl Load {
             fresh,
             made: Mutex::default(),
             turns: AtomicU64::new(0),
+            verbs: Default::default(),
             cancels: Mutex::default(),
         }
     }
@@ -121,6 +125,9 @@ impl Load {
             };
             if driven.is_ok() && dice.once_in(6) {
                 driven = self.direct(&id, &format!("{mine}y"), dice).await;
+            }
+            if driven.is_ok() && dice.once_in(4) && !self.stop.load(Ordering::Relaxed) {
+                driven = self.one_verb(&id, &mine, dice).await;
             }
             if driven.is_err() || self.stop.load(Ordering::Relaxed) {
                 break;
@@ -196,6 +203,13 @@ impl Load {
         if ran["state"] != "completed" || ran["stdout"] != format!("{token}\n") {
             self.violations.note(format!("{token} of {id} ended otherwise: {ran}"));
         }
+        Ok(())
+    }
+
+    /// Does something to the box as a whole, between two turns.
+    async fn one_verb(&self, session: &str, name: &str, dice: &Dice) -> anyhow::Result<()> {
+        let verb = Verbs { load: self, session, name, dice }.play().await?;
+        self.verbs[verb as usize].fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

@@ -15,6 +15,7 @@ mod processes;
 mod proxy;
 mod readers;
 mod report;
+mod verbs;
 mod witness;
 
 use std::{

@@ -41,6 +41,7 @@ impl Outcome<'_> {
             self.undisturbed.get(self.undisturbed.len() * 99 / 100).copied().unwrap_or_default();
         let of = |done: u32, wanted: u32| format!("{done} of {wanted}");
         let at_seam = |done: u32, seam: u32| format!("{done} ({seam} at a seam)");
+        let verbs = self.load.verbs.each_ref().map(|count| count.load(Relaxed));
         let rows = [
             ("kills", of(counts.kills.load(Relaxed), plan.kills)),
             ("of them between two writes of a call", counts.kills_at_seam.load(Relaxed).to_string()),
@@ -58,6 +59,8 @@ impl Outcome<'_> {
             ("tool calls", self.found.calls.to_string()),
             ("commands that ran, by their own count", self.found.ran.to_string()),
             ("commands of callers past the agent", self.found.direct.to_string()),
+            ("boxes paused and resumed, stopped and started", format!("{}, {}", verbs[0], verbs[1])),
+            ("saved and gone back, packed and unpacked", format!("{}, {}", verbs[2], verbs[3])),
             ("calls with an unknown outcome (canceled ones too)", self.found.unknown.to_string()),
             ("turns that changed their worker after a fault", self.found.recovered.to_string()),
             ("most attempts of a turn", self.found.attempts_max.to_string()),

@@ -87,7 +87,7 @@ export class Sojourn {
     while (ran.state !== "completed" && ran.state !== "failed") {
       await wait(LOOK_MS);
       const params = { path: { ...path, exec_id: ran.id } };
-      ran = await this.take(this.api.GET("/v3/sessions/{session_id}/exec/{exec_id}", { params }));
+      ran = (await this.take(this.api.GET("/v3/sessions/{session_id}/exec/{exec_id}", { params }))) as Schemas["Exec"];
     }
     return ran;
   }

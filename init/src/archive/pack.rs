@@ -27,7 +27,10 @@ use rustix::{
 use sojourn_init::{frame, protocol::Answer};
 use tar::{Builder, EntryType, Header};
 
-use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, PART_BYTES, ROOTS, hex, refused};
+use super::{
+    AS_IT_IS, ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, PART_BYTES, ROOTS, hex, is_directory,
+    refused,
+};
 
 /// Bytes of a link that fit into a header; longer ones get an entry of their own.
 const LINK_BYTES_MAX: usize = 100;
@@ -103,9 +106,11 @@ impl Packer<'_> {
         if self.live.is_some_and(|device| device != stat.st_dev) {
             return self.entry(archived, EntryType::Directory, stat, None, &[]);
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (directory, was) = self.open(parent, name, archived, flags, (stat, 0o700))?;
-        let walked = self.walk(&directory, archived, stat);
+        let (directory, was) = self.open(parent, name, archived, AS_IT_IS, (stat, 0o700))?;
+        let walked = match is_directory(&directory)? {
+            true => self.walk(&directory, archived, stat),
+            false => Err(Errno::NOTDIR.into()),
+        };
         if let Some(was) = was {
             chmodat(parent, name, was, AtFlags::empty())?;
         }
@@ -185,8 +190,7 @@ impl Packer<'_> {
                 return self.entry(archived, EntryType::Link, stat, None, &first);
             }
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let (file, was) = self.open(directory, name, archived, flags, (stat, 0o600))?;
+        let (file, was) = self.open(directory, name, archived, AS_IT_IS, (stat, 0o600))?;
         if let Some(was) = was {
             chmodat(directory, name, was, AtFlags::empty())?;
         }

@@ -26,7 +26,7 @@ use rustix::{
 use sojourn_init::{frame, protocol::Answer};
 use tar::{Archive, Entry, EntryType};
 
-use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, ROOTS, refused, unhex};
+use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, ROOTS, open_directory, refused, unhex};
 use crate::usage::Room;
 
 /// Content that is read at once; a whole one of zeroes becomes a hole.
@@ -35,7 +35,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub(super) fn run(caller: &mut UnixStream, room: Room) -> io::Result<()> {
     let mut roots = Vec::new();
     for (name, path) in ROOTS {
-        roots.push((name, openat(CWD, path, directory_flags(), Mode::empty())?));
+        roots.push((name, open_directory(CWD, path)?));
     }
     unpack(caller, Ground::Session(roots), room)
 }
@@ -65,10 +65,6 @@ fn unpack(caller: &mut UnixStream, ground: Ground, room: Room) -> io::Result<()>
     // The last word may come after the end of the archive.
     io::copy(&mut archive.into_inner(), &mut io::sink())?;
     unpacker.finish()
-}
-
-fn directory_flags() -> OFlags {
-    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
 /// What arrives, put together from frames.
@@ -231,10 +227,10 @@ impl Unpacker {
             let Component::Normal(name) = part else {
                 return Err(refused("an entry is outside of the session's files"));
             };
-            directory = match openat(&directory, name, directory_flags(), Mode::empty()) {
+            directory = match open_directory(&directory, name) {
                 Err(Errno::NOENT) if self.is_tree() => {
                     mkdirat(&directory, name, Mode::from_raw_mode(0o755))?;
-                    openat(&directory, name, directory_flags(), Mode::empty())?
+                    open_directory(&directory, name)?
                 }
                 opened => opened?,
             };

@@ -20,6 +20,10 @@ pub const DIRECT_EXEC_SECONDS: u64 = 600;
 pub const DIRECT_EXEC_BYTES_MAX: usize = 128 << 10;
 /// What is kept of each output of a caller's command: its beginning, in bytes.
 pub const DIRECT_OUTPUT_BYTES_MAX: u64 = 256 << 10;
+/// How often what a command has written is passed on to those who follow it.
+pub const EXEC_OUTPUT_INTERVAL: Duration = Duration::from_millis(200);
+/// Of each output at once, in bytes: a row, and a frame of a stream.
+pub const EXEC_OUTPUT_CHUNK_BYTES: usize = 16 << 10;
 /// Largest file that a caller may write, in bytes: the box takes it in one frame.
 pub const FILE_WRITE_BYTES_MAX: usize = 3 << 20;
 /// Bytes of a file that one request reads; a range reads what is beyond.

@@ -5,15 +5,16 @@ use std::{
     io::{Write, stderr, stdin, stdout},
     os::fd::AsFd,
     path::{Path, PathBuf},
-    time::Duration,
+    pin::pin,
 };
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use futures::StreamExt;
 use serde_json::{Value, json};
 
 use crate::{
-    base::Origin,
+    base::{Origin, limit::DIRECT_OUTPUT_BYTES_MAX},
     cli::{
         client::{Client, query},
         print::{self, Column},
@@ -21,8 +22,6 @@ use crate::{
     domain::OperationId,
 };
 
-/// How often a command that goes on is asked for.
-const POLL: Duration = Duration::from_secs(1);
 /// Exit code when nobody knows how the command ended.
 const NO_END: u8 = 125;
 
@@ -51,7 +50,13 @@ pub enum Use {
         path: Option<String>,
     },
     /// End a command of the session's sandbox with all that it started
-    Kill { session: String, exec: String },
+    Kill {
+        session: String,
+        exec: String,
+        /// Send them this instead: HUP, INT, QUIT, USR1, USR2, TERM or KILL
+        #[arg(long)]
+        signal: Option<String>,
+    },
     /// Have the session's sandbox there; a stopped session goes on
     Start { session: String },
     /// Cancel what runs, save the files and remove the sandbox, until somebody goes on
@@ -131,9 +136,9 @@ pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8>
             let written = client.upload_archive(&path, input).await?;
             print::answer(&written, json, &print::cell(&written["path"]));
         }
-        Use::Kill { session, exec } => {
+        Use::Kill { session, exec, signal } => {
             let path = format!("/sessions/{session}/exec/{exec}/kill");
-            let ended = client.post(&path, &json!({})).await?;
+            let ended = client.post(&path, &json!({ "signal": signal })).await?;
             print::answer(&ended, json, &print::cell(&ended["state"]));
         }
         Use::Start { session } => act(client, &session, "start", &json!({}), json).await?,
@@ -179,38 +184,45 @@ async fn exec(client: &Client, wanted: Exec, json: bool) -> anyhow::Result<u8> {
     let path = format!("/sessions/{}/exec", wanted.session);
     // Sent again after a cut, it is the same command.
     let key: OperationId = Origin::system().id();
-    let mut ran = client.post_once(&path, &body, &key.to_string()).await?;
-    while matches!(ran["state"].as_str(), Some("queued" | "running")) {
-        let _ = writeln!(stderr(), "{} is {} ...", print::cell(&ran["id"]), print::cell(&ran["state"]));
-        tokio::time::sleep(POLL).await;
-        ran = client.get(&format!("{path}/{}", print::cell(&ran["id"]))).await?;
-    }
+    let begun = client.begin_once(&path, &body, &key.to_string()).await?;
+    let path = format!("{path}/{}", print::cell(&begun["id"]));
+    let ended = follow(client, &path, !json).await?;
     if json {
-        print::document(&ran);
-    } else {
-        show(&ran)?;
+        print::document(&client.get(&path).await?);
     }
-    match ran["exit_code"].as_i64() {
+    match ended["exit_code"].as_i64() {
         Some(code) => Ok(u8::try_from(code).unwrap_or(NO_END)),
         None => {
-            let error = &ran["error"];
+            let error = &ended["error"];
             eprintln!("{}: {}", print::cell(&error["code"]), print::cell(&error["message"]));
             Ok(NO_END)
         }
     }
 }
 
-fn show(ran: &Value) -> anyhow::Result<()> {
-    let text = |name: &str| ran[name].as_str().unwrap_or_default();
-    stdout().write_all(text("stdout").as_bytes())?;
-    stderr().write_all(text("stderr").as_bytes())?;
-    for (name, kept) in [("stdout", text("stdout").len()), ("stderr", text("stderr").len())] {
-        let written = ran[format!("{name}_bytes")].as_u64().unwrap_or_default();
-        if written > 0 && kept == 0 || written as usize > kept.max(256 << 10) {
-            eprintln!("{name} had {written} bytes; only its beginning was kept");
+/// Waits for a command's end, and shows what it writes meanwhile.
+async fn follow(client: &Client, path: &str, shows: bool) -> anyhow::Result<Value> {
+    let mut frames = pin!(client.follow_exec(path));
+    while let Some(frame) = frames.next().await {
+        let frame = frame?;
+        if frame["type"] == "exec.ended" {
+            for name in ["stdout", "stderr"].into_iter().filter(|_| shows) {
+                let written = frame[format!("{name}_bytes")].as_u64().unwrap_or_default();
+                if written > DIRECT_OUTPUT_BYTES_MAX {
+                    eprintln!("{name} had {written} bytes; only its beginning was kept");
+                }
+            }
+            return Ok(frame);
+        }
+        let text = frame["text"].as_str().filter(|_| shows).unwrap_or_default();
+        if frame["stream"] == "stderr" {
+            stderr().write_all(text.as_bytes())?;
+        } else {
+            stdout().write_all(text.as_bytes())?;
+            stdout().flush()?;
         }
     }
-    Ok(())
+    bail!("the stream ended before the command did")
 }
 
 fn variables(given: &[String]) -> anyhow::Result<Value> {

@@ -4,32 +4,37 @@ use std::time::Duration;
 
 use axum::{
     extract::{FromRequestParts, State},
-    http::{StatusCode, request::Parts},
+    http::{HeaderMap, StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
+use serde::Deserialize;
 use serde_json::json;
+use utoipa::IntoParams;
 
 use super::control::{operate, outcome};
 use crate::{
     base::limit::{OPERATION_PATIENCE, OPERATIONS_OPEN_MAX},
     domain::{
         OperationId, SessionId, TenantId,
-        operation::{Answer as Outcome, Failure, Request},
+        operation::{Answer as Outcome, Failure, OutputStream, Request, Signal},
     },
     http::{
         App,
         auth::{Caller, ReadSessions, WriteSessions},
-        body::{Body, Nothing, OptionalBody},
+        body::{Body, OptionalBody},
         error::ApiError,
+        events::{StreamMode, full, sse},
         openapi::Errors,
+        page::Query,
         path::{self, Path},
         write::{Answer, Once, json as respond},
     },
     journal::Unit,
     store::operation::Seen,
+    stream::{ExecLine, ExecPlace, ExecTail},
     wire::{
         ErrorType,
-        operation::{ExecRequest, ExecState, ExecView},
+        operation::{ExecRequest, ExecState, ExecView, KillExec},
     },
 };
 
@@ -100,24 +105,94 @@ pub async fn create(
     Ok(response)
 }
 
-/// Read a command; its output is kept for a day.
+/// How a command is read.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ExecQuery {
+    /// `sse` follows what it writes as server-sent events, to its end.
+    pub stream: Option<StreamMode>,
+    /// Streams only: the `id` of the frame that was seen last.
+    pub cursor: Option<String>,
+}
+
+/// Read a command, with what it has written so far, or follow it with `stream=sse`; its
+/// output is kept for a day.
+///
+/// A stream says what it writes (`exec.output`: `stream` and `text`), then its end
+/// (`exec.ended`: `state`, `exit_code`, `cause`, `stdout_bytes`, `stderr_bytes`,
+/// `duration_ms`, `error`), and is over. `Last-Event-ID` or `cursor` goes on where a stream
+/// was cut, whichever process is asked.
 #[utoipa::path(get, path = "/sessions/{session_id}/exec/{exec_id}", tag = "sandbox", operation_id = "getExec",
-    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)),
-    responses((status = 200, body = ExecView), Errors))]
+    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path), ExecQuery,
+        ("Last-Event-ID" = Option<String>, Header,
+        description = "The `id` of a stream's frame that was seen last; the stream goes on behind it.")),
+    responses((status = 200, content(
+        (ExecView = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn get(
     State(app): State<App>,
     caller: Caller<ReadSessions>,
     Path((session, id)): Path<(String, String)>,
+    headers: HeaderMap,
+    Query(query): Query<ExecQuery>,
 ) -> Result<Response, ApiError> {
     let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
-    let seen = app.0.store.begin(caller.tenant).await?.operation(session, id).await?;
-    Ok(respond(&exec(seen)?))
+    let view = read(&app, caller.tenant, session, id).await?;
+    // What is no place is told all the same where nothing is followed.
+    let place = last_seen(&headers, query.cursor)?;
+    let Some(StreamMode::Sse) = query.stream else { return Ok(respond(&view)) };
+    let tail = ExecTail { tenant: caller.tenant, session, exec: id, place: place.unwrap_or_default() };
+    let lines = app.0.streams.follow_exec(tail).map_err(full)?;
+    Ok(sse(app, caller.proof, lines, |line| match line {
+        ExecLine::Frame { place, json } => format!("id: {place}\ndata: {json}\n\n"),
+        ExecLine::Alive => ": alive\n\n".to_owned(),
+    }))
+}
+
+/// Where a stream was cut. A browser repeats its first URL: the header is the newer one.
+fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<ExecPlace>, ApiError> {
+    let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default().to_owned());
+    let (param, id) = match (header, cursor) {
+        (Some(id), _) => ("Last-Event-ID", id),
+        (None, Some(id)) => ("cursor", id),
+        (None, None) => return Ok(None),
+    };
+    let refused = |()| {
+        ApiError::invalid(param, format!("`{param}` is not the id of a frame of this stream; leave it out"))
+    };
+    id.parse().map(Some).map_err(refused)
+}
+
+/// A command with what it has written so far.
+async fn read(
+    app: &App,
+    tenant: TenantId,
+    session: SessionId,
+    id: OperationId,
+) -> Result<ExecView, ApiError> {
+    let mut tx = app.0.store.begin(tenant).await?;
+    let mut view = exec(tx.operation(session, id).await?)?;
+    if view.exit_code.is_some() {
+        return Ok(view);
+    }
+    for chunk in tx.output(session, id, (0, 0)).await? {
+        let (text, bytes) = match chunk.stream {
+            OutputStream::Stdout => (&mut view.stdout, &mut view.stdout_bytes),
+            OutputStream::Stderr => (&mut view.stderr, &mut view.stderr_bytes),
+        };
+        text.push_str(&chunk.content);
+        *bytes = chunk.written;
+    }
+    Ok(view)
 }
 
 /// End a command with all that it started: TERM, then KILL one second later. Answers when it
 /// is over, or after 20 seconds. Of one that is over already nothing changes.
+///
+/// With `signal` that one is sent to all of them instead, and the answer does not wait for
+/// what they make of it, unless it is KILL.
 #[utoipa::path(post, path = "/sessions/{session_id}/exec/{exec_id}/kill", tag = "sandbox", operation_id = "killExec",
-    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)),
+    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)), request_body = Option<KillExec>,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
 pub async fn kill(
     State(app): State<App>,
@@ -125,7 +200,7 @@ pub async fn kill(
     Path((session, id)): Path<(String, String)>,
     once: Once,
     patience: Patience,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+    OptionalBody(Body { value: KillExec { signal }, digest }): OptionalBody<KillExec>,
 ) -> Result<Response, ApiError> {
     let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
     let stamp = caller.stamp(app.0.journal.origin());
@@ -135,11 +210,14 @@ pub async fn kill(
         exec(seen)?;
         match is_over {
             true => Ok(Answer::new(StatusCode::OK, &json!({}))),
-            false => operate(unit, session, &Request::Kill { exec: id }, &stamp).await,
+            false => operate(unit, session, &Request::Kill { exec: id, signal }, &stamp).await,
         }
     });
     outcome(&app, caller.tenant, session, &asked.await?, patience).await?;
-    let view = exec(app.0.journal.answered(caller.tenant, session, id, patience.0).await?)?;
+    if matches!(signal, None | Some(Signal::Kill)) {
+        app.0.journal.answered(caller.tenant, session, id, patience.0).await?;
+    }
+    let view = read(&app, caller.tenant, session, id).await?;
     let is_over = matches!(view.state, ExecState::Completed | ExecState::Failed);
     let status = if is_over { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(view)).into_response())

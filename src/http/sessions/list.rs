@@ -36,6 +36,8 @@ pub struct SessionQuery {
     pub agent: Option<String>,
     /// The key that a session was created with.
     pub key: Option<String>,
+    /// The slug of an open session.
+    pub slug: Option<String>,
     /// Created after this time (RFC 3339).
     pub after: Option<String>,
     /// Created before this time (RFC 3339).
@@ -53,8 +55,8 @@ pub struct SessionQuery {
     pub stream: Option<StreamMode>,
 }
 
-const FIELDS: [&str; 9] =
-    ["status", "agent", "key", "after", "before", "overdue", "limit", "cursor", "stream"];
+const FIELDS: [&str; 10] =
+    ["status", "agent", "key", "slug", "after", "before", "overdue", "limit", "cursor", "stream"];
 /// Names the lists that the cursors are of.
 const PAGES: &str = "sessions";
 const LIVE: &str = "sessions/live";
@@ -85,6 +87,8 @@ pub async fn list(
         status: query.status,
         agent: query.agent.as_deref().map(path::id).transpose()?,
         key: query.key,
+        // No slug holds what a text of the database cannot.
+        slug: query.slug.map(|slug| slug.replace('\0', "")),
         metadata: metadata(&uri)?,
         after: instant("after", query.after)?,
         before: instant("before", query.before)?,

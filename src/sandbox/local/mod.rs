@@ -28,7 +28,7 @@ use std::{
     os::unix::fs::chown,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -51,8 +51,8 @@ use self::{
     volume::Volumes,
 };
 use super::{
-    Capabilities, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange, Reach, Sandbox, Spec,
-    Stats, client::Init,
+    Capabilities, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange, Reach, Sandbox, Signal,
+    Spec, Stats, client::Init,
 };
 use crate::{
     base::limit,
@@ -182,7 +182,9 @@ impl Local {
             orphan_seconds: self.orphan_after.map(|after| after.as_secs().max(1)),
             disk_bytes: (!disk.has_image()).then_some(spec.limits.disk_bytes),
         };
+        let laid_out = Instant::now();
         self.engine.run(spec.sandbox, &ingredients, &box_dir).await?;
+        let (runtime_ms, started) = (millis(laid_out), Instant::now());
         let init = self.init(spec.sandbox);
         let (mut pause, longest) = limit::SANDBOX_START_POLL;
         loop {
@@ -194,7 +196,11 @@ impl Local {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(longest);
                 }
-                answered => return answered,
+                answered => {
+                    let init_ms = millis(started);
+                    tracing::debug!(sandbox.id = %spec.sandbox, runtime_ms, init_ms, "a sandbox was started");
+                    return answered;
+                }
             }
         }
     }
@@ -280,7 +286,9 @@ impl Sandbox for Local {
                 Err(_) => self.destroy(spec.sandbox).await?,
             }
         }
+        let began = Instant::now();
         let files = self.ready(&disk, spec).await?;
+        tracing::debug!(sandbox.id = %spec.sandbox, disk_ms = millis(began), "the disk of a sandbox is ready");
         let fault = match timeout(limit::SANDBOX_START_TIMEOUT, self.assemble(spec, epoch)).await {
             Ok(Ok(())) => return Ok(files),
             // It is up and a later epoch has greeted it: it is that one's box now.
@@ -358,6 +366,10 @@ impl Sandbox for Local {
 
     async fn kill(&self, grip: Grip, exec_id: &str) -> Result<(), Fault> {
         self.init(grip.sandbox).kill(grip.epoch, exec_id).await
+    }
+
+    async fn signal(&self, grip: Grip, exec_id: &str, signal: Signal) -> Result<(), Fault> {
+        self.init(grip.sandbox).signal(grip.epoch, exec_id, signal).await
     }
 
     async fn read_file(
@@ -438,6 +450,10 @@ impl Sandbox for Local {
         }
         Ok(listed)
     }
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
 }
 
 /// File work that may take longer than a few system calls.

@@ -24,6 +24,9 @@ const PATH_TAKEN: i32 = 3;
 const NO_REF: i32 = 4;
 const NO_SHA: i32 = 5;
 const NO_CHECKOUT: i32 = 6;
+const NO_ROOM: i32 = 7;
+/// What git says of a full disk, in the words of the C library.
+const NO_SPACE: &str = "No space left on device";
 
 /// A clone that was announced.
 pub(super) struct Cloning<'a> {
@@ -141,9 +144,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
             return Failure::for_good(Failure::TIMEOUT, message);
         }
         Cause::Oom => return Failure::for_good(Failure::CHECKOUT, "the sandbox ran out of memory"),
-        Cause::DiskFull => {
-            return Failure::for_good(Failure::TOO_LARGE, "the session's disk has no room for it");
-        }
+        Cause::DiskFull => return no_room(),
         Cause::Killed => return Failure::for_now("the clone was killed"),
         Cause::Exited => {}
     }
@@ -163,12 +164,18 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
             );
             Failure::for_good(Failure::AUTH_REQUIRED, message)
         }
+        // git removes what it has written before anybody could look for room.
+        (_, code) if code == NO_ROOM || words.contains(NO_SPACE) => no_room(),
         (_, PATH_TAKEN) => Failure::for_good(Failure::PATH_TAKEN, words),
         (_, NO_REF) => Failure::for_good(Failure::REF_NOT_FOUND, words),
         (_, NO_SHA) => Failure::for_good(Failure::SHA_NOT_FOUND, words),
         (_, NO_CHECKOUT) => Failure::for_good(Failure::CHECKOUT, words),
         _ => Failure::for_now(words),
     }
+}
+
+fn no_room() -> Failure {
+    Failure::for_good(Failure::TOO_LARGE, "the session's disk has no room for it")
 }
 
 /// Variables that keep git to itself: no configuration of others, no questions, no

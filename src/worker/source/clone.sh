@@ -6,7 +6,20 @@ mark=$1 place=$2 url=$3 ref=$4 sha=$5 depth=$6 origin=$7 parts=$8
 stage=$(dirname -- "$place")/.$mark
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_NAMESPACE
 
-end() { rm -rf -- "$stage" "$stage.bundle" "/workspace/.$mark.parts"; exit "$1"; }
+# Whether the disk has less than two megabytes of room.
+full() {
+    local free size
+    read -r free size < <(stat --file-system --format='%a %S' -- /workspace)
+    [ $((free * size)) -lt 2000000 ]
+}
+
+end() {
+    local code=$1
+    # git does not say why a file could not be written.
+    if [ "$code" = 6 ] && full; then code=7; fi
+    rm -rf -- "$stage" "$stage.bundle" "/workspace/.$mark.parts"
+    exit "$code"
+}
 
 # The one before moved it here and could not say so.
 if [ -f "$place/.git/$mark" ]; then

@@ -1,17 +1,28 @@
-//! P13: the first command of a cold session and of a warm one, from the tool call in
-//! the log to its result in the log.
+//! P13: the first command of a session's box in each of its states, from the tool call in
+//! the log to its result in the log; the raw runtimes beside it in the same run.
 
-use serde_json::json;
+use std::{fs, time::Duration};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use sojourn::sandbox::local::Config;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{
     Bench, NotHere,
     anchor::{Anchor, Way},
-    http::Caller,
+    http::{Caller, Reader},
     measure::{Measured, Metric, Target},
     plan::Goal,
+    raw,
     stats::percentile_ms,
 };
+
+/// A box is frozen, and saved and removed, as soon as nobody needs it. Between the calls of
+/// a turn it never is.
+const HASTY: [&str; 2] = ["--box-freeze-ms=150", "--box-hibernate-ms=1500"];
+/// 20 MB of files that cannot be compressed.
+const FILL: &str = "for at in $(seq 200); do head -c 100000 /dev/urandom > f$at; done";
 
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     if !rustix::process::geteuid().is_root() {
@@ -19,28 +30,27 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     }
     let (span, count) = (bench.plan.span(), bench.plan.size(20, 2));
     let anchor = Anchor::open(bench).await?;
-    let service = bench.ground.serve(&["--role=all", "--workers=4"]).await?;
-    let caller = Caller::of(service.address)?;
-    let agent = caller.agent().await?;
-    let metrics = vec![
+    let service = bench.ground.serve(&[["--role=all", "--workers=4"].as_slice(), &HASTY].concat()).await?;
+    let place = Place { caller: Caller::of(service.address)?, config: Config::new(&bench.ground.data_dir) };
+    let agent = place.caller.agent().await?;
+    let mut metrics = vec![
         Metric::new(Goal::P13, "cold, p50", "ms", Target::AtMost(60.0)),
         Metric::new(Goal::P13, "cold, p99", "ms", Target::AtMost(150.0)),
         Metric::new(Goal::P13, "warm, p50", "ms", Target::AtMost(5.0)),
+        Metric::new(Goal::P13, "frozen, p50", "ms", Target::AtMost(15.0)),
+        Metric::new(Goal::P13, "restored from 20 MB, p50", "ms", Target::AtMost(200.0)),
+        Metric::new(Goal::P13, "beside it: `true` by runc alone, p50", "ms", Target::Told),
     ];
+    if place.raw("runsc", &place.live(&agent).await?).await?.is_some() {
+        let what = "beside it: `true` by gVisor's runsc alone, p50";
+        metrics.push(Metric::new(Goal::P13, what, "ms", Target::Told));
+    }
+    let runtimes = &["runc", "runsc"][..metrics.len() - 5];
     let measured = bench
         .measure(
             metrics,
             async || anchor.throughput(Way::One, span / 4).await,
-            async || {
-                let (mut cold, mut warm) = (Vec::new(), Vec::new());
-                for _ in 0..count {
-                    let times = commands(&caller, &agent).await?;
-                    cold.push(times[0]);
-                    warm.push(times[1]);
-                }
-                let tail = percentile_ms(&mut cold.clone(), 99);
-                Ok(vec![percentile_ms(&mut cold, 50), tail, percentile_ms(&mut warm, 50)])
-            },
+            async || place.times(&agent, count, runtimes).await,
         )
         .await?;
     service.stop().await?;
@@ -48,26 +58,111 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// Two commands of a new session: the first makes the box, the second finds it.
-async fn commands(caller: &Caller, agent: &str) -> anyhow::Result<Vec<std::time::Duration>> {
-    let tools = json!([{ "tool": "bash", "input": { "command": "true" } }]);
-    let script = json!({ "script": [{ "tools": tools }, { "tools": tools }, { "text": "Done." }] });
-    let session = caller.session(agent, Some(&script)).await?;
-    let mut reader = caller.follow(&session, 0).await?;
-    let mut times = Vec::new();
-    for _ in 0..2 {
-        let called = at(&reader.until("tool.call").await?)?;
-        let result = reader.until("tool.result").await?;
-        if result["body"]["outcome"] != "ran" {
-            return Err(NotHere(result["body"]["output"].to_string()).into());
-        }
-        times.push((at(&result)? - called).try_into().unwrap_or_default());
-    }
-    reader.until("turn.completed").await?;
-    caller.post(&format!("/sessions/{session}/archive"), &json!({})).await?;
-    Ok(times)
+struct Place {
+    caller: Caller,
+    config: Config,
 }
 
-fn at(event: &serde_json::Value) -> anyhow::Result<OffsetDateTime> {
+impl Place {
+    async fn times(&self, agent: &str, count: usize, runtimes: &[&str]) -> anyhow::Result<Vec<f64>> {
+        let (mut cold, mut warm, mut frozen, mut restored) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..count {
+            let times = self.commands(agent).await?;
+            cold.push(times[0]);
+            warm.push(times[1]);
+            frozen.extend(times.get(2));
+            restored.push(self.restored(agent).await?);
+        }
+        if frozen.is_empty() {
+            return Err(NotHere("no box was found frozen".to_owned()).into());
+        }
+        let tail = percentile_ms(&mut cold.clone(), 99);
+        let mut figures = vec![percentile_ms(&mut cold, 50), tail];
+        figures.extend([warm, frozen, restored].map(|mut times| percentile_ms(&mut times, 50)));
+        let config = self.live(agent).await?;
+        for runtime in runtimes {
+            let mut times = Vec::new();
+            for _ in 0..count {
+                times.push(self.raw(runtime, &config).await?.context("the runtime was there before")?);
+            }
+            figures.push(percentile_ms(&mut times, 50));
+        }
+        Ok(figures)
+    }
+
+    /// Commands of a new session: the first makes the box, the second finds it, and the
+    /// third, in another turn, finds it frozen.
+    async fn commands(&self, agent: &str) -> anyhow::Result<Vec<Duration>> {
+        let tools = bash("true");
+        let script = json!({ "script": [{ "tools": tools }, { "tools": tools }, { "text": "Done." }] });
+        let session = self.caller.session(agent, Some(&script)).await?;
+        let mut reader = self.caller.follow(&session, 0).await?;
+        let mut times = vec![command(&mut reader).await?, command(&mut reader).await?];
+        let rests = reader.until_any(&["sandbox.frozen", "sandbox.terminated"]).await?;
+        // A machine that is too busy has looked too late.
+        if rests["type"] == "sandbox.frozen" {
+            times.push(self.again(&session, &mut reader).await?);
+        }
+        self.archive(&session).await?;
+        Ok(times)
+    }
+
+    /// The first command of a session whose box was removed and has 20 MB of files.
+    async fn restored(&self, agent: &str) -> anyhow::Result<Duration> {
+        let script = json!({ "script": [{ "tools": bash(FILL) }, { "text": "Done." }] });
+        let session = self.caller.session(agent, Some(&script)).await?;
+        let mut reader = self.caller.follow(&session, 0).await?;
+        command(&mut reader).await?;
+        reader.until("sandbox.terminated").await?;
+        let took = self.again(&session, &mut reader).await?;
+        self.archive(&session).await?;
+        Ok(took)
+    }
+
+    /// One more command, in a turn of its own.
+    async fn again(&self, session: &str, reader: &mut Reader) -> anyhow::Result<Duration> {
+        let script = json!({ "script": [{ "tools": bash("true") }, { "text": "Done." }] });
+        self.caller.steer(session, &script.to_string()).await?;
+        let took = command(reader).await?;
+        reader.until("turn.completed").await?;
+        Ok(took)
+    }
+
+    async fn archive(&self, session: &str) -> anyhow::Result<()> {
+        self.caller.post(&format!("/sessions/{session}/archive"), &json!({})).await.map(drop)
+    }
+
+    /// The configuration of a box that is there; paused, it stays.
+    async fn live(&self, agent: &str) -> anyhow::Result<String> {
+        let script = json!({ "script": [{ "tools": bash("true") }, { "text": "Done." }] });
+        let session = self.caller.session(agent, Some(&script)).await?;
+        let mut reader = self.caller.follow(&session, 0).await?;
+        let created = reader.until("sandbox.created").await?;
+        reader.until("turn.completed").await?;
+        self.caller.post(&format!("/sessions/{session}/pause"), &json!({})).await?;
+        let id = created["body"]["sandbox_id"].as_str().context("an id")?;
+        Ok(fs::read_to_string(self.config.run_dir.join("boxes").join(id).join("config.json"))?)
+    }
+
+    async fn raw(&self, runtime: &str, config: &str) -> anyhow::Result<Option<Duration>> {
+        raw::run(runtime, config, &self.config.run_dir).await
+    }
+}
+
+fn bash(command: &str) -> Value {
+    json!([{ "tool": "bash", "input": { "command": command } }])
+}
+
+/// The time of the next command.
+async fn command(reader: &mut Reader) -> anyhow::Result<Duration> {
+    let called = at(&reader.until("tool.call").await?)?;
+    let result = reader.until("tool.result").await?;
+    if result["body"]["outcome"] != "ran" {
+        return Err(NotHere(result["body"]["output"].to_string()).into());
+    }
+    Ok((at(&result)? - called).try_into().unwrap_or_default())
+}
+
+fn at(event: &Value) -> anyhow::Result<OffsetDateTime> {
     Ok(OffsetDateTime::parse(event["ts"].as_str().unwrap_or_default(), &Rfc3339)?)
 }

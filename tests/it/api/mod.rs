@@ -20,7 +20,7 @@ mod operator;
 mod paging;
 mod schema;
 mod sessions;
-mod stream;
+pub mod stream;
 mod tokens;
 mod webhooks;
 mod whole;

@@ -12,13 +12,13 @@ use super::{World, id, noop};
 use crate::support::service::{Caller, send};
 
 /// A stream that is being read.
-pub(super) struct Reader {
+pub(crate) struct Reader {
     chunks: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     buffer: Vec<u8>,
 }
 
 impl Reader {
-    pub(super) async fn open(caller: &Caller, path: &str, last_seen: Option<&str>) -> (HeaderMap, Self) {
+    pub(crate) async fn open(caller: &Caller, path: &str, last_seen: Option<&str>) -> (HeaderMap, Self) {
         let mut request = caller.request(Method::GET, path);
         if let Some(last_seen) = last_seen {
             request = request.header("Last-Event-ID", last_seen);
@@ -29,7 +29,7 @@ impl Reader {
     }
 
     /// The next frame with its empty line; `None` at the end of the stream.
-    pub(super) async fn frame(&mut self) -> Option<String> {
+    pub(crate) async fn frame(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let frame = self.buffer.drain(..end + 2).collect();

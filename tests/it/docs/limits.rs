@@ -58,6 +58,7 @@ fn of_requests() -> Vec<(&'static str, String)> {
         ("OPERATIONS_OPEN_MAX", count(limit::OPERATIONS_OPEN_MAX.unsigned_abs())),
         ("OPERATION_PATIENCE", seconds(limit::OPERATION_PATIENCE)),
         ("DIRECT_OUTPUT_BYTES_MAX", bytes(limit::DIRECT_OUTPUT_BYTES_MAX as usize)),
+        ("EXEC_OUTPUT_CHUNK_BYTES", bytes(limit::EXEC_OUTPUT_CHUNK_BYTES)),
         ("OPERATION_HOURS", count(limit::OPERATION_HOURS.unsigned_abs().into())),
         ("DIRECTORY_ENTRIES_MAX", count(limit::DIRECTORY_ENTRIES_MAX as u64)),
         ("TEXT_BYTES_MAX", bytes(limit::TEXT_BYTES_MAX)),

@@ -1,21 +1,29 @@
 //! A git host on loopback: the smart protocol over TLS, by git's own `http-backend`.
 //!
-//! Repositories below `private` want a token, those below `moved` are somewhere else,
-//! everything else is for everybody. Boxes know it as `localhost`.
+//! Repositories below `private` want a token, those below `moved` are somewhere else; the
+//! packs of those below `huge` and `slow` have no end. Everything else is for everybody. Boxes know it as `localhost`.
 
 use std::{
+    convert::Infallible,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use futures::stream;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::{
+    Request, Response,
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::{
@@ -29,6 +37,9 @@ use tokio_rustls::TlsAcceptor;
 
 /// What opens the repositories below `private`.
 pub const TOKEN: &str = "ghp-a-token-that-stays-outside";
+
+/// What it answers.
+type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// A running host.
 pub struct GitHost {
@@ -75,7 +86,7 @@ impl GitHost {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let service = service_fn(|request| {
                         let shared = Arc::clone(&shared);
-                        async move { Ok::<_, std::convert::Infallible>(answer(&shared, request).await) }
+                        async move { Ok::<_, Infallible>(answer(&shared, request).await) }
                     });
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
@@ -98,6 +109,17 @@ impl GitHost {
     /// number 7. Returns the commits of `main`, `next` and the pull request.
     pub fn repository(&self, path: &str) -> [String; 3] {
         make_repository(&self.shared.root.join(path))
+    }
+
+    /// A repository with this file alone.
+    pub fn repository_of(&self, path: &str, content: &[u8]) {
+        let work = tempfile::tempdir().expect("a directory");
+        git(work.path(), &["init", "--quiet"]);
+        std::fs::write(work.path().join("file"), content).expect("a file");
+        git(work.path(), &["add", "."]);
+        git(work.path(), &["commit", "--quiet", "--message", "all"]);
+        let bare = self.shared.root.join(path).display().to_string();
+        git(work.path(), &["clone", "--quiet", "--bare", ".", &bare]);
     }
 
     /// What was asked for, as `GET /path?query`.
@@ -135,17 +157,7 @@ impl Drop for GitHost {
 /// A bare repository with a history; see [`GitHost::repository`].
 pub fn make_repository(bare: &Path) -> [String; 3] {
     let work = tempfile::tempdir().expect("a directory");
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git")
-            .args(["-c", "user.name=T", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"])
-            .args(arguments)
-            .current_dir(work.path())
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .output()
-            .expect("git runs");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
-    };
+    let git = |arguments: &[&str]| git(work.path(), arguments);
     let commit = |text: &str| {
         std::fs::write(work.path().join("README"), format!("{text}\n")).expect("a file");
         git(&["add", "."]);
@@ -169,10 +181,45 @@ pub fn make_repository(bare: &Path) -> [String; 3] {
     [main, next, pull]
 }
 
-async fn answer(shared: &Shared, request: Request<Incoming>) -> Response<Full<Bytes>> {
+fn git(work: &Path, arguments: &[&str]) -> String {
+    let output = Command::new("git")
+        .args(["-c", "user.name=T", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"])
+        .args(arguments)
+        .current_dir(work)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .output()
+        .expect("git runs");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+/// The beginning of a pack, and then this again and again.
+fn endless(packet: Bytes, pause: Duration) -> Answer {
+    let begin = Bytes::from_static(b"000dpackfile\n");
+    let frames = stream::unfold(Some(begin), move |first| {
+        let packet = packet.clone();
+        async move {
+            let next = match first {
+                Some(begin) => begin,
+                None => {
+                    tokio::time::sleep(pause).await;
+                    packet
+                }
+            };
+            Some((Ok(Frame::data(next)), None))
+        }
+    });
+    Response::builder()
+        .header("content-type", "application/x-git-upload-pack-result")
+        .body(BodyExt::boxed(StreamBody::new(frames)))
+        .expect("an answer")
+}
+
+async fn answer(shared: &Shared, request: Request<Incoming>) -> Answer {
     let (parts, body) = request.into_parts();
     let (path, query) = (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
-    let plain = |status: u16| Response::builder().status(status).body(Full::default()).expect("an answer");
+    let nothing = || Full::default().boxed();
+    let plain = |status: u16| Response::builder().status(status).body(nothing()).expect("an answer");
     let asked = match query.is_empty() {
         true => format!("{} {path}", parts.method),
         false => format!("{} {path}?{query}", parts.method),
@@ -192,11 +239,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Response<Full<By
     }
     if let Some(rest) = path.strip_prefix("/moved/") {
         let location = format!("/open/{rest}?{query}");
-        return Response::builder()
-            .status(301)
-            .header("location", location)
-            .body(Full::default())
-            .expect("one");
+        return Response::builder().status(301).header("location", location).body(nothing()).expect("one");
     }
     let expected = format!("Basic {}", BASE64_STANDARD.encode(format!("x-access-token:{TOKEN}")));
     if path.starts_with("/private/") && authorization != expected {
@@ -206,6 +249,14 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Response<Full<By
     }
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     if path.ends_with("/git-upload-pack") && body.windows(5).any(|word| word == b"fetch") {
+        // Words of the host, and a sign of life: neither is any of the pack.
+        if path.starts_with("/huge/") {
+            let words = [b"fff0\x02".as_slice(), &[b'.'; 65_515]].concat();
+            return endless(words.into(), Duration::ZERO);
+        }
+        if path.starts_with("/slow/") {
+            return endless(Bytes::from_static(b"0005\x01"), Duration::from_millis(500));
+        }
         let released = shared.released.notified();
         if shared.holds.load(Ordering::SeqCst) {
             released.await;
@@ -221,7 +272,7 @@ async fn backend(
     path: &str,
     query: &str,
     body: &[u8],
-) -> Response<Full<Bytes>> {
+) -> Answer {
     let header =
         |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut child = tokio::process::Command::new("git")
@@ -259,7 +310,7 @@ async fn backend(
             _ => answer.header(name, value),
         };
     }
-    answer.body(Full::new(Bytes::copy_from_slice(&output[end + 4..]))).expect("an answer")
+    answer.body(Full::new(Bytes::copy_from_slice(&output[end + 4..])).boxed()).expect("an answer")
 }
 
 fn certificates() -> (String, Arc<ServerConfig>) {

@@ -26,7 +26,7 @@ use sojourn::{
     domain::{SandboxId, SessionId, TenantId},
     sandbox::{
         Capabilities, Cause, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange,
-        OutputStream, Reach, Sandbox, Spec, Stats,
+        OutputStream, Reach, Sandbox, Signal, Spec, Stats,
     },
     tool::{Hands, Page, WORKSPACE, Web},
 };
@@ -251,6 +251,10 @@ impl Sandbox for FakeBox {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         run.exit.wait_for(Option::is_some).await.map_err(|_| Fault::Gone)?;
         Ok(())
+    }
+
+    async fn signal(&self, _: Grip, _: &str, _: Signal) -> Result<(), Fault> {
+        Err(never())
     }
 
     async fn read_file(

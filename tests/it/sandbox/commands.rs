@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sojourn::sandbox::{Cause, Exec, Fault, OutputRange, OutputStream};
+use sojourn::sandbox::{Cause, Exec, Fault, Grip, JOIN_OUTPUTS, OutputRange, OutputStream, Signal};
 
 use super::World;
 
@@ -79,6 +79,44 @@ pub async fn a_kill_ends_a_tree_that_fled_and_ignores_term(world: &World<'_>) {
     assert_eq!(world.processes("sleep").await, 0);
     // A second kill of what is gone is fine.
     world.sandbox.kill(world.grip, "fugitive").await.unwrap();
+}
+
+pub async fn a_signal_reaches_a_command_and_what_it_started(world: &World<'_>) {
+    let script = "trap 'echo outer; exit 5' USR1
+        bash -c \"trap 'echo inner; exit' USR1; echo ready; while :; do sleep 0.01; done\" & wait $!; wait";
+    world.sandbox.start(world.grip, &world.shell("trapped", script)).await.unwrap();
+    world.printed("trapped", "ready").await;
+    world.sandbox.signal(world.grip, "trapped", Signal::Usr1).await.unwrap();
+    let exit = world.sandbox.wait(world.grip, "trapped").await.unwrap();
+    assert_eq!((exit.code, exit.cause), (5, Cause::Exited), "what it makes of a signal is its own affair");
+    world.printed("trapped", "inner").await;
+    for (signal, code) in [(Signal::Hup, 129), (Signal::Term, 143), (Signal::Kill, 137)] {
+        let id = format!("sent-{code}");
+        world.sandbox.start(world.grip, &world.shell(&id, "echo ready; exec sleep 606")).await.unwrap();
+        world.printed(&id, "ready").await;
+        world.sandbox.signal(world.grip, &id, signal).await.unwrap();
+        let exit = world.sandbox.wait(world.grip, &id).await.unwrap();
+        assert_eq!((exit.code, exit.cause), (code, Cause::Killed), "{signal:?}");
+    }
+    // One that is over hears nothing.
+    world.sandbox.signal(world.grip, "trapped", Signal::Kill).await.unwrap();
+    let stale = Grip { epoch: world.grip.epoch - 1, ..world.grip };
+    assert_eq!(world.sandbox.signal(stale, "trapped", Signal::Kill).await, Err(Fault::Stale));
+    let never = world.sandbox.signal(world.grip, "never", Signal::Kill).await;
+    assert!(matches!(never, Err(Fault::NotFound(_))), "{never:?}");
+}
+
+/// Whoever knows the words joins the outputs itself; whoever does not runs them.
+pub async fn joined_outputs_come_in_order(world: &World<'_>) {
+    let line = "for at in 1 2 3 4 5; do echo out $at; echo err $at >&2; done; echo \"$0\" $#; exit 6";
+    for (id, join) in [("known", JOIN_OUTPUTS.to_owned()), ("unknown", format!("{JOIN_OUTPUTS} "))] {
+        let exec =
+            Exec { argv: ["bash", "-c", &join, line].map(str::to_owned).into(), ..world.shell(id, "") };
+        let ran = world.ran(&exec).await;
+        let wanted: String = (1..=5).map(|at| format!("out {at}\nerr {at}\n")).collect();
+        assert_eq!((ran.stdout, ran.stderr), (wanted + "bash 0\n", String::new()), "{id}");
+        assert_eq!((ran.exit.code, ran.exit.stderr_bytes), (6, 0));
+    }
 }
 
 pub async fn a_command_ends_at_its_time_with_all_that_it_started(world: &World<'_>) {

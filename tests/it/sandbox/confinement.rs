@@ -125,15 +125,26 @@ pub async fn only_the_sessions_places_are_writable(world: &World<'_>) {
 }
 
 pub async fn init_is_out_of_reach_of_commands(world: &World<'_>) {
-    for attempt in [
+    // gVisor lets everybody count init's open files; to read or write one is another matter.
+    const COUNT: &str = "ls /proc/1/fd /proc/$PPID/fd";
+    // Nor does anybody outside read what gVisor keeps as a process's badness.
+    const BADNESS: &str = "echo -1000 > /proc/self/oom_score_adj";
+    let attempts = [
         "ls /.sojourn/control",
         "ls /.sojourn/output",
         "kill -9 1",
         "cat /proc/1/mem",
-        "ls /proc/1/fd /proc/$PPID/fd",
+        COUNT,
+        "for fd in /proc/1/fd/*; do
+            [ -c $fd ] && continue
+            case $(readlink $fd) in pipe:*) ;; *) [ -z \"$(head -c1 $fd)\" ] || exit 0;; esac
+            (echo >> $fd) && exit 0
+        done; exit 1",
         "python3 -c \"import socket; socket.socket(socket.AF_UNIX).connect('/.sojourn/control/init.sock')\"",
-        "echo -1000 > /proc/self/oom_score_adj",
-    ] {
+        BADNESS,
+    ];
+    let means_nothing = |one: &str| world.provider.is_gvisor() && [COUNT, BADNESS].contains(&one);
+    for attempt in attempts.into_iter().filter(|one| !means_nothing(one)) {
         let script = format!(
             "bash -c '{}' >/dev/null 2>&1 && echo done || echo refused",
             attempt.replace('\'', "'\\''")

@@ -183,6 +183,8 @@ macro_rules! checks {
         commands: output_can_be_read_while_the_command_runs,
         commands: commands_run_side_by_side,
         commands: a_kill_ends_a_tree_that_fled_and_ignores_term,
+        commands: a_signal_reaches_a_command_and_what_it_started,
+        commands: joined_outputs_come_in_order,
         commands: a_command_ends_at_its_time_with_all_that_it_started,
         commands: a_background_process_outlives_its_command_until_it_is_killed,
         commands: output_beyond_the_cap_is_counted_not_kept,

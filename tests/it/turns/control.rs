@@ -357,6 +357,11 @@ async fn a_slug_names_one_open_session() {
     let owner = &scene.owner;
     let first = empty(owner, json!({ "slug": "fix-login" })).await;
     assert_eq!(session(owner, "fix-login").await["id"], json!(first));
+    let listed = async |slug: &str| {
+        let page = owner.get(&format!("/sessions?slug={slug}")).await.ok();
+        page["data"].as_array().expect("a page").iter().map(|one| one["id"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((listed("fix-login").await, listed("fix").await), (vec![json!(first)], vec![]));
     let taken = owner.post("/sessions", json!({ "slug": "fix-login" })).await.error(409);
     assert_eq!((&taken["code"], &taken["param"]), (&json!("slug_taken"), &json!("slug")));
     let second = empty(owner, json!({})).await;
@@ -366,6 +371,7 @@ async fn a_slug_names_one_open_session() {
     assert_eq!(owner.patch(&path, json!({ "slug": "fix-login" })).await.ok()["slug"], "fix-login");
     act(owner, &second, "archive").await.ok();
     owner.get("/sessions/fix-login").await.error(404);
+    assert_eq!(listed("fix-login").await, Vec::<Value>::new(), "an archived session gave it up");
     empty(owner, json!({ "slug": "fix-login" })).await;
     for bad in ["", "-a", "A", "a_b", "a b", &"a".repeat(64)] {
         assert_eq!(

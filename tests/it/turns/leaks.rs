@@ -1,9 +1,18 @@
 //! What a service leaves that is killed in the middle of whatever it does to sandboxes:
 //! nothing, after it was started again and has looked once.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::FileTypeExt,
+    path::Path,
+    time::Duration,
+};
 
+use reqwest::Method;
 use serde_json::{Value, json};
+use sojourn::domain::{SandboxId, SessionId};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{run, script};
@@ -23,8 +32,9 @@ struct Left {
     mounts: usize,
     loops: usize,
     processes: usize,
-    /// Of boxes: bundles, logs, sockets.
+    /// Of boxes: bundles, logs.
     boxes: usize,
+    sockets: usize,
     disks: usize,
 }
 
@@ -36,8 +46,7 @@ impl Left {
             .fetch_all(&mut superuser)
             .await
             .expect("the boxes that were ever made");
-        let ids: BTreeSet<String> =
-            ids.into_iter().map(|id| sojourn::domain::SandboxId::from_uuid(id).to_string()).collect();
+        let ids: BTreeSet<String> = ids.into_iter().map(|id| SandboxId::from_uuid(id).to_string()).collect();
         let of_ids = |directory: &Path| {
             let names = entries(directory)
                 .into_iter()
@@ -64,9 +73,37 @@ impl Left {
             loops: backing.filter(|file| file.contains(&data_dir)).count(),
             processes: processes.count(),
             boxes: entries(&config.run_dir.join("boxes")).len(),
+            sockets: sockets(&config.run_dir),
             disks: disks.sum(),
         }
     }
+
+    fn rows(&self) -> [(&'static str, usize); 8] {
+        let Self { cgroups, containers, mounts, loops, processes, boxes, sockets, disks } = *self;
+        [
+            ("containers", containers),
+            ("cgroups", cgroups),
+            ("processes", processes),
+            ("mounts", mounts),
+            ("loop devices", loops),
+            ("directories of boxes", boxes),
+            ("sockets", sockets),
+            ("disks", disks),
+        ]
+    }
+}
+
+/// Sockets in a directory and below it; a box cannot put one there.
+fn sockets(directory: &Path) -> usize {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let count = |entry: fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() && !entry.file_name().to_string_lossy().starts_with("rootfs") => {
+            sockets(&entry.path())
+        }
+        Ok(kind) => usize::from(kind.is_socket()),
+        Err(_) => 0,
+    };
+    entries.map(count).sum()
 }
 
 fn entries(directory: &Path) -> Vec<String> {
@@ -90,32 +127,99 @@ async fn keep_busy(caller: &Caller, agent: &str) -> Result<(), ()> {
     }
 }
 
+/// A session whose box is replaced in the middle of its turns.
+async fn keep_replacing(caller: &Caller, agent: &str, mut superuser: PgConnection) -> Result<(), ()> {
+    let created = caller.request(Method::POST, "/sessions").json(&json!({ "agent": agent }));
+    let created: Value = created.send().await.map_err(drop)?.json().await.map_err(drop)?;
+    let id = created["session"]["id"].as_str().ok_or(())?.to_owned();
+    // Shorter than callers may ask for.
+    let short = json!({ "environment_id": null, "name": null, "config": {
+        "timeout_seconds": 2, "rotation": { "pre_rotate_buffer_seconds": 2 },
+    } });
+    sqlx::query("update session set environment = $1::json where session_id = $2")
+        .bind(short.to_string())
+        .bind(id.parse::<SessionId>().map_err(drop)?.uuid())
+        .execute(&mut superuser)
+        .await
+        .map_err(drop)?;
+    loop {
+        let step = run("echo more >> file; sleep 0.05");
+        let turn = script(json!([step, step, step, step, { "text": "Done." }]));
+        let steer = caller.request(Method::POST, &format!("/sessions/{id}/messages"));
+        steer.json(&json!({ "text": turn })).send().await.map_err(drop)?;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+}
+
+/// A session whose box its caller uses: saved, gone back, stopped and started.
+async fn keep_using(caller: &Caller) -> Result<(), ()> {
+    let ask = async |path: &str, body: Value| {
+        let asked = caller.request(Method::POST, path).header("Prefer", "wait=1").json(&body);
+        asked.send().await.map_err(drop)?.json::<Value>().await.map_err(drop)
+    };
+    let created = ask("/sessions", json!({})).await?;
+    let path = format!("/sessions/{}", created["session"]["id"].as_str().ok_or(())?);
+    loop {
+        ask(&format!("{path}/exec"), json!({ "command": "head -c 1M /dev/urandom >> file" })).await?;
+        let saved = ask(&format!("{path}/checkpoints"), json!({})).await?;
+        ask(&format!("{path}/restore"), json!({ "checkpoint_id": saved["id"] })).await?;
+        ask(&format!("{path}/exec"), json!({ "command": "ls -l" })).await?;
+        ask(&format!("{path}/stop"), json!({})).await?;
+        ask(&format!("{path}/start"), json!({})).await?;
+    }
+}
+
+/// In what the boxes are at this moment, as the rows say.
+async fn moments(superuser: &mut PgConnection, seen: &mut BTreeMap<String, usize>) {
+    let now: Vec<String> = sqlx::query_scalar(
+        "select distinct case
+             when state = 'live' and not is_announced then 'being made'
+             when state = 'live' then 'running'
+             when state = 'frozen' then 'frozen'
+             when ending = 'rotated' then 'being replaced'
+             else 'being removed'
+         end
+         from sandbox
+         where state <> 'ended'",
+    )
+    .fetch_all(superuser)
+    .await
+    .expect("the boxes that there are");
+    for moment in now {
+        *seen.entry(moment).or_default() += 1;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_is_killed_again_and_again_leaves_nothing() {
     let kills: u64 = if std::env::var_os("SOJOURN_TEST_FULL").is_some() { 200 } else { 10 };
     let ground = Ground::new().await;
-    let mut most = Left::default();
+    let before = Left::of(&ground).await;
+    let (mut most, mut seen) = ([0; 8], BTreeMap::new());
     for kill in 0..kills {
         let program = Program::start(&ground, &HASTY);
         let caller = Caller::new(&program.base, KEY);
         let agent = caller.inline_agent().await;
-        let busy = (0..3).map(|_| {
+        let busy = (0..2).map(|_| {
             let (caller, agent) = (caller.clone(), agent.clone());
             tokio::spawn(async move { keep_busy(&caller, &agent).await })
         });
-        let busy: Vec<_> = busy.collect();
+        let mut busy: Vec<_> = busy.collect();
+        let superuser = ground.database.superuser().await;
+        let (own, using) = (caller.clone(), caller.clone());
+        busy.push(tokio::spawn(async move { keep_replacing(&own, &agent, superuser).await }));
+        busy.push(tokio::spawn(async move { keep_using(&using).await }));
         // Over the whole life of a box, in steps that fall on no beat.
         tokio::time::sleep(Duration::from_millis(150 + kill * 137 % 1_400)).await;
         program.kill();
         for task in busy {
             task.abort();
         }
-        let left = Left::of(&ground).await;
-        most.boxes = most.boxes.max(left.boxes);
-        most.mounts = most.mounts.max(left.mounts);
-        most.processes = most.processes.max(left.processes);
+        moments(&mut ground.database.superuser().await, &mut seen).await;
+        let left = Left::of(&ground).await.rows();
+        most = std::array::from_fn(|at| most[at].max(left[at].1));
     }
-    assert!(most.boxes > 0 && most.mounts > 0 && most.processes > 0, "it was killed in the middle: {most:?}");
+    assert!(most.iter().all(|count| *count > 0), "it was killed in the middle: {most:?}");
     // Nothing is needed any more. The service is killed while it cleans up, too.
     let program = Program::start(&ground, &HASTY);
     let caller = Caller::new(&program.base, KEY);
@@ -125,20 +229,25 @@ async fn a_service_that_is_killed_again_and_again_leaves_nothing() {
         .await
         .expect("the sessions");
     for session in sessions {
-        let id = sojourn::domain::SessionId::from_uuid(session);
+        let id = SessionId::from_uuid(session);
         caller.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     }
     program.kill();
     let program = Program::start(&ground, &HASTY);
     let mut left = Left::of(&ground).await;
     for _ in 0..600 {
-        if left == Left::default() {
+        if left == before {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
         left = Left::of(&ground).await;
     }
     program.kill();
-    println!("after {kills} kills, at most {most:?}; in the end {left:?}");
-    assert_eq!(left, Left::default());
+    println!(
+        "kills while a box was: {seen:?}\n| {kills} kills | before | at most | in the end |\n|---|---|---|---|"
+    );
+    for (at, (what, count)) in left.rows().into_iter().enumerate() {
+        println!("| {what} | {} | {} | {count} |", before.rows()[at].1, most[at]);
+    }
+    assert_eq!(left, before);
 }

@@ -7,6 +7,7 @@ mod direct;
 mod environment;
 mod faults;
 mod fold;
+mod follow;
 mod handover;
 mod leaks;
 mod limits;

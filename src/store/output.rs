@@ -1,0 +1,127 @@
+//! What callers' commands have written so far, for those who follow them.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{
+    Result, Store, Tx,
+    column::{count, from_word, uncount, word},
+    record::{Fence, held},
+};
+use crate::domain::{OperationId, SessionId, operation::OutputStream};
+
+/// A piece of a command's output, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub stream: OutputStream,
+    /// Bytes of the text before it.
+    pub position: u64,
+    pub content: String,
+    /// Bytes that the command had written up to its end.
+    pub written: u64,
+}
+
+impl Chunk {
+    /// Bytes of the text up to its end.
+    pub fn end(&self) -> u64 {
+        self.position + self.content.len() as u64
+    }
+}
+
+#[derive(FromRow)]
+struct Row {
+    stream: String,
+    position: i64,
+    content: String,
+    written: i64,
+}
+
+impl Row {
+    fn chunk(self) -> Result<Chunk> {
+        Ok(Chunk {
+            stream: from_word(&self.stream)?,
+            position: uncount(self.position),
+            content: self.content,
+            written: uncount(self.written),
+        })
+    }
+}
+
+impl Tx {
+    /// What an open command has written beyond so many bytes of each text, in order.
+    pub async fn output(
+        &mut self,
+        session: SessionId,
+        operation: OperationId,
+        (stdout, stderr): (u64, u64),
+    ) -> Result<Vec<Chunk>> {
+        let tenant = self.tenant.uuid();
+        let rows: Vec<Row> = sqlx::query_as(
+            "select stream, position, content, written
+             from exec_output
+             where tenant_id = $1 and session_id = $2 and operation_id = $3
+               and position + octet_length(content) > case stream when 'stdout' then $4 else $5 end
+             order by stream desc, position",
+        )
+        .bind(tenant)
+        .bind(session.uuid())
+        .bind(operation.uuid())
+        .bind(count(stdout))
+        .bind(count(stderr))
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter().map(Row::chunk).collect()
+    }
+}
+
+impl Store {
+    /// The last piece of each output that whoever held the session before has put there.
+    pub async fn last_output(&self, fence: Fence, operation: OperationId) -> Result<Vec<Chunk>> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "select distinct on (stream) stream, position, content, written
+             from exec_output
+             where tenant_id = $1 and session_id = $2 and operation_id = $3
+             order by stream, position desc",
+        )
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(operation.uuid())
+        .fetch_all(&self.system)
+        .await?;
+        rows.into_iter().map(Row::chunk).collect()
+    }
+
+    /// Adds pieces to the output of an open command. Returns whether the fence holds.
+    pub async fn add_output(&self, fence: Fence, operation: OperationId, chunks: &[Chunk]) -> Result<bool> {
+        let streams: Vec<_> = chunks.iter().map(|chunk| word(&chunk.stream)).collect();
+        let positions: Vec<_> = chunks.iter().map(|chunk| count(chunk.position)).collect();
+        let contents: Vec<_> = chunks.iter().map(|chunk| chunk.content.as_str()).collect();
+        let written: Vec<_> = chunks.iter().map(|chunk| count(chunk.written)).collect();
+        let row: Option<(Uuid,)> = sqlx::query_as(concat!(
+            held!(),
+            ", added as (
+                insert into exec_output
+                    (tenant_id, session_id, operation_id, stream, position, content, written)
+                select o.tenant_id, o.session_id, o.operation_id, new.stream, new.position, new.content, new.written
+                from held
+                join operation o on o.tenant_id = $1 and o.session_id = held.session_id
+                    and o.operation_id = $4 and o.completed_at is null
+                cross join unnest($5::text[], $6::bigint[], $7::text[], $8::bigint[])
+                    as new (stream, position, content, written)
+                on conflict do nothing
+             )
+             select session_id from held",
+        ))
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(operation.uuid())
+        .bind(streams)
+        .bind(positions)
+        .bind(contents)
+        .bind(written)
+        .fetch_optional(&self.system)
+        .await?;
+        Ok(row.is_some())
+    }
+}

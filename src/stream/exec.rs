@@ -1,0 +1,209 @@
+//! One reader of what a caller's command writes: from its place to the command's end.
+//!
+//! While the command runs its output comes from where its worker puts it, afterwards from
+//! its answer: the same text. A reader's place is in that text, so it may have begun
+//! anywhere, under another process or after the end.
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Streams, follower::Open};
+use crate::{
+    base::{
+        limit::{EXEC_OUTPUT_CHUNK_BYTES, STREAM_HEARTBEAT, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+        text,
+    },
+    domain::{
+        OperationId, SessionId, TenantId,
+        operation::{Answer, OutputStream, Request},
+    },
+    store::{self, Store, hint::Watch, operation::Seen},
+    wire::operation::{ExecFrame, ExecView},
+};
+
+/// What a follower wants of a command.
+#[derive(Clone, Debug)]
+pub struct ExecTail {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub exec: OperationId,
+    /// Where the reader is.
+    pub place: ExecPlace,
+}
+
+/// Bytes of the text of each output that a reader has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecPlace {
+    pub stdout: u64,
+    pub stderr: u64,
+}
+
+/// One thing that a reader is told.
+#[derive(Clone, Debug)]
+pub enum ExecLine {
+    /// A line of JSON, and where the reader is behind it.
+    Frame { place: ExecPlace, json: String },
+    /// Nothing, so that nobody on the way believes the connection dead.
+    Alive,
+}
+
+/// What there is of a command.
+struct Look {
+    seen: Seen,
+    /// Pieces of its outputs with their places, in order.
+    pieces: Vec<(OutputStream, u64, String)>,
+}
+
+/// There is nothing more to say: the command is over, or the reader is gone, too slow, or
+/// told to resume elsewhere.
+struct Ended;
+
+pub(super) struct Follower {
+    store: Store,
+    output: Watch,
+    /// Whoever archives a session answers its commands and tells only its log.
+    log: Watch,
+    tail: ExecTail,
+    lines: mpsc::Sender<ExecLine>,
+    heartbeat: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ExecPlace {
+    fn of(&mut self, stream: OutputStream) -> &mut u64 {
+        match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        }
+    }
+}
+
+impl std::fmt::Display for ExecPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.stdout, self.stderr)
+    }
+}
+
+impl std::str::FromStr for ExecPlace {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (stdout, stderr) = text.split_once('-').ok_or(())?;
+        Ok(Self { stdout: stdout.parse().map_err(drop)?, stderr: stderr.parse().map_err(drop)? })
+    }
+}
+
+impl Follower {
+    pub(super) fn new(
+        streams: &Streams,
+        tail: ExecTail,
+        lines: mpsc::Sender<ExecLine>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        Self {
+            store: streams.store.clone(),
+            output: streams.hints.watch_output(tail.exec),
+            log: streams.hints.watch(tail.session),
+            tail,
+            lines,
+            heartbeat: Instant::now() + STREAM_HEARTBEAT,
+            _permit: permit,
+        }
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let _open = Open::new();
+        // Ended either way; there is nobody left to tell.
+        let _ = stop.run_until_cancelled(self.follow()).await;
+    }
+
+    async fn follow(&mut self) -> Result<(), Ended> {
+        loop {
+            self.output.seen();
+            self.log.seen();
+            match self.look().await {
+                Ok(look) => self.say(look).await?,
+                Err(store::Error::NotFound) => return Err(Ended),
+                Err(error) => {
+                    tracing::debug!(%error, session.id = %self.tail.session, "a command could not be followed; it is tried again");
+                }
+            }
+            let closed = self.lines.clone();
+            let poll = Instant::now() + STREAM_POLL;
+            tokio::select! {
+                () = self.output.changed() => {}
+                () = self.log.changed() => {}
+                () = sleep_until(poll) => {}
+                () = sleep_until(self.heartbeat) => self.send(ExecLine::Alive).await?,
+                () = closed.closed() => return Err(Ended),
+            }
+        }
+    }
+
+    async fn look(&self) -> store::Result<Look> {
+        let ExecTail { tenant, session, exec, place } = self.tail;
+        let mut tx = self.store.begin(tenant).await?;
+        let seen = tx.operation(session, exec).await?;
+        let pieces = match &seen.answer {
+            Some(Answer::Exec { stdout, stderr, .. }) => {
+                vec![(OutputStream::Stdout, 0, stdout.clone()), (OutputStream::Stderr, 0, stderr.clone())]
+            }
+            Some(_) | None => {
+                let chunks = tx.output(session, exec, (place.stdout, place.stderr)).await?;
+                chunks.into_iter().map(|chunk| (chunk.stream, chunk.position, chunk.content)).collect()
+            }
+        };
+        Ok(Look { seen, pieces })
+    }
+
+    /// Hands on what the reader does not have, and the end.
+    async fn say(&mut self, Look { seen, pieces }: Look) -> Result<(), Ended> {
+        for (stream, position, content) in pieces {
+            let from = self.tail.place.of(stream).saturating_sub(position);
+            let from = usize::try_from(from).unwrap_or(usize::MAX).min(content.len());
+            let mut rest = &content[content.ceil_char_boundary(from)..];
+            while !rest.is_empty() {
+                let text = text::truncate(rest, EXEC_OUTPUT_CHUNK_BYTES);
+                rest = &rest[text.len()..];
+                *self.tail.place.of(stream) = position + (content.len() - rest.len()) as u64;
+                self.frame(&ExecFrame::Output { stream, text: text.to_owned() }).await?;
+            }
+        }
+        let (Some(answer), Request::Exec { command, .. }) = (seen.answer, seen.request) else {
+            return Ok(());
+        };
+        let view = ExecView::open(seen.id, command, seen.created_at, seen.started_at);
+        self.frame(&ExecFrame::ended(&view.answered(answer))).await?;
+        Err(Ended)
+    }
+
+    async fn frame(&mut self, frame: &ExecFrame) -> Result<(), Ended> {
+        let json = serde_json::to_string(frame).expect("our own types serialise");
+        self.send(ExecLine::Frame { place: self.tail.place, json }).await
+    }
+
+    async fn send(&mut self, line: ExecLine) -> Result<(), Ended> {
+        self.heartbeat = Instant::now() + STREAM_HEARTBEAT;
+        match timeout(STREAM_WRITE_TIMEOUT, self.lines.send(line)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Ended),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_is_written() {
+        let place = ExecPlace { stdout: 70_000, stderr: 3 };
+        assert_eq!(place.to_string().parse(), Ok(place));
+        for bad in ["", "7", "1-", "-1", "a-b", "1-2-3", "-1-2"] {
+            assert_eq!(bad.parse::<ExecPlace>(), Err(()), "{bad}");
+        }
+    }
+}

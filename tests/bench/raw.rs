@@ -1,0 +1,56 @@
+//! The raw runtime beside our boxes: a container of the same configuration with `true` in
+//! the place of init, and nothing of a session around it.
+
+use std::{
+    fs,
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+/// What gVisor is asked for, as by our provider.
+const GVISOR: [&str; 4] = ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none"];
+
+/// Runs `true` in a container of a live box's configuration, made and removed. `None` where
+/// there is no such runtime.
+pub async fn run(runtime: &str, config: &str, scratch: &Path) -> anyhow::Result<Option<Duration>> {
+    let is_gvisor = runtime.ends_with("runsc");
+    let mut config: Value = serde_json::from_str(config)?;
+    config["process"]["args"] = json!(["/bin/true"]);
+    config["linux"]["cgroupsPath"] = json!("/sojourn-bench-raw");
+    if is_gvisor {
+        // Its part that opens files is root on the host.
+        let linux = config["linux"].as_object_mut().expect("a configuration for Linux");
+        linux.retain(|name, _| !["uidMappings", "gidMappings", "seccomp"].contains(&name.as_str()));
+        if let Some(namespaces) = linux["namespaces"].as_array_mut() {
+            namespaces.retain(|one| one["type"] != "user");
+        }
+    }
+    let bundle = scratch.join("raw");
+    fs::create_dir_all(&bundle)?;
+    fs::write(bundle.join("config.json"), config.to_string())?;
+    let began = Instant::now();
+    let ran = tokio::process::Command::new(runtime)
+        .arg("--root")
+        .arg(scratch.join(format!("raw-{}", runtime.replace('/', "-"))))
+        .args(if is_gvisor { GVISOR.as_slice() } else { &[] })
+        .args(["run", "--bundle"])
+        .arg(&bundle)
+        .arg("raw")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .await;
+    let took = began.elapsed();
+    match ran {
+        Ok(status) => {
+            anyhow::ensure!(status.success(), "{runtime} ended with {status}");
+            Ok(Some(took))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
