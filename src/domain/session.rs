@@ -131,6 +131,9 @@ pub struct Created {
     pub metadata: Map<String, Value>,
     pub limits: Limits,
     pub source: Source,
+    /// The session under which it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_session_id: Option<SessionId>,
 }
 
 /// The state of a session: the fold of its log.

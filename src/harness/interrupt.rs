@@ -168,7 +168,8 @@ impl Run<'_> {
             }
             _ => {
                 let allowed = limits.turn_seconds.unwrap_or(used);
-                Trip { limit: "turn_seconds", used, allowed, reason: YieldReason::DeadlineExceeded }
+                let reason = YieldReason::DeadlineExceeded;
+                Trip { limit: "turn_seconds", used, allowed, reason, session: None }
             }
         }
     }

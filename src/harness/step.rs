@@ -39,8 +39,10 @@ impl<'a> Run<'a> {
             // Callers' commands count too, which the turn's own events do not tell of.
             self.tally.session = self.session.usage;
         }
+        self.look_at_budgets().await?;
         let limits = self.session.created.limits;
-        if let Some(trip) = limits::forbids_step(limits, &self.tally) {
+        let own = limits::forbids_step(limits, &self.tally);
+        if let Some(trip) = own.or_else(|| self.used_up_together()) {
             return self.end_by(trip, Vec::new()).await;
         }
         if limits.cost_micros.is_some() && self.turn.tariff.model.is_none() {
@@ -98,11 +100,12 @@ impl<'a> Run<'a> {
     /// not run. An answer that asked for nothing is the turn's end anyway.
     async fn stop_over_budget(&mut self, asked_for: Vec<ToolCall>) -> Result<bool, Halt> {
         let trips = |run: &Self| limits::used_up(run.session.created.limits, run.session_usage());
-        if asked_for.is_empty() || trips(self).is_none() {
+        if asked_for.is_empty() || (trips(self).is_none() && self.budgets.is_empty()) {
             return Ok(false);
         }
         self.session = self.ports.journal.session().await?;
-        let Some(trip) = trips(self) else { return Ok(false) };
+        self.look_at_budgets().await?;
+        let Some(trip) = trips(self).or_else(|| self.used_up_together()) else { return Ok(false) };
         let words = format!("This tool did not run: the session's `{}` were used up.", trip.limit);
         let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.clone())));
         let results = results.collect();
@@ -115,7 +118,7 @@ impl<'a> Run<'a> {
         let tokens = limits::tokens_left(limits, used);
         let affordable = limits::micros_left(limits, used);
         let affordable = affordable.and_then(|micros| self.turn.tariff.output_tokens_for(micros));
-        let left = tokens.into_iter().chain(affordable).min();
+        let left = tokens.into_iter().chain(affordable).chain(self.left_together()).min();
         ModelRequest {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),

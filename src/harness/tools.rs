@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::{
     Done, Halt, ToolFault, history,
+    spend::Reserved,
     turn::{NO_SANDBOX, Run},
 };
 use crate::{
@@ -54,9 +55,10 @@ impl Run<'_> {
         // Read-only calls run together; whatever changes something runs alone.
         let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
         let batch = &calls[..together];
-        if let Some(ended) = self.reserve_execs(batch).await? {
-            return Ok(ended);
-        }
+        let batch = match self.reserve_execs(batch).await? {
+            Reserved::Ended(ended) => return Ok(ended),
+            Reserved::First(count) => &batch[..count],
+        };
         let settled = tokio::select! {
             biased; // what ran is told, also when the turn ends now
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,

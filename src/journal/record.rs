@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use crate::{
-    domain::{AgentId, Event, Session, TurnId, event::Draft, piece::Piece, spend::Verdict},
+    domain::{AgentId, Event, Session, TurnId, budget::Budget, event::Draft, piece::Piece, spend::Verdict},
     store::{
         hint::Hint,
         record::{Fence, Record, Recorded},
+        spend::Ask,
     },
 };
 
@@ -105,18 +106,17 @@ impl Writer {
         Ok(self.journal.store.account(self.fence.tenant, Some(agent)).await?.is_bound)
     }
 
-    /// Promises `micros` to the next model call of the turn, or to the command `call`, if
-    /// that may be spent.
+    /// The limits that the session shares, as they are now.
+    pub async fn budgets(&self) -> Result<Vec<Budget>, Error> {
+        Ok(self.journal.store.budgets_of(self.fence.tenant, self.fence.session).await?)
+    }
+
+    /// Promises what a call may use at most, if that may be spent.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is promised then.
-    pub async fn reserve(
-        &self,
-        agent: Option<AgentId>,
-        call: Option<&str>,
-        micros: Option<u64>,
-    ) -> Result<Verdict, Halted> {
-        let reserved = self.journal.store.reserve(self.fence, agent, call, micros).await;
+    pub async fn reserve(&self, ask: &Ask<'_>) -> Result<Verdict, Halted> {
+        let reserved = self.journal.store.reserve(self.fence, ask).await;
         reserved.map_err(Error::from)?.ok_or(Halted::Stale)
     }
 

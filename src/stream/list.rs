@@ -79,6 +79,7 @@ struct Traits {
     status: Status,
     agent: Option<AgentId>,
     key: Option<String>,
+    parent: Option<SessionId>,
     metadata: Map<String, Value>,
     created_at: Timestamp,
 }
@@ -117,6 +118,7 @@ impl Traits {
             status: session.status,
             agent: session.created.agent_id,
             key: session.created.key.clone(),
+            parent: session.created.parent_session_id,
             metadata: session.created.metadata.clone(),
             created_at: session.created_at,
         }
@@ -125,6 +127,7 @@ impl Traits {
     /// As the store compares, but for what changes by itself.
     fn standing(&self, filter: &Filter) -> Standing {
         let is_own = filter.agent.is_none_or(|agent| self.agent == Some(agent))
+            && filter.parent.is_none_or(|parent| self.parent == Some(parent))
             && filter.key.as_ref().is_none_or(|key| self.key.as_ref() == Some(key))
             && filter.after.is_none_or(|after| self.created_at > after)
             && filter.before.is_none_or(|before| self.created_at < before);
@@ -234,6 +237,7 @@ mod tests {
         let traits = Traits {
             status: Status::Idle,
             agent: Some(agent),
+            parent: None,
             key: None,
             metadata: metadata.as_object().expect("an object").clone(),
             created_at: origin.now(),

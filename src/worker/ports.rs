@@ -18,6 +18,7 @@ use crate::{
     },
     domain::{
         AgentId, Body, Event, Session,
+        budget::{Budget, Most},
         event::{Draft, Outcome},
         piece::Piece,
         spend::Verdict,
@@ -25,6 +26,7 @@ use crate::{
     },
     harness::{self, Done, Executed, Halt, ToolFault},
     journal::{self, Halted, Writer},
+    store::spend::Ask,
     tool::{self, Catalogue, Recovered},
 };
 
@@ -128,24 +130,41 @@ impl harness::Journal for LeasedJournal {
         self.writer.tell(piece);
     }
 
-    async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt> {
-        let granted = Verdict::Granted { close: Vec::new() };
-        let Some(agent) = self.agent.filter(|_| !self.is_free.swap(false, Ordering::Relaxed)) else {
-            return Ok(granted);
-        };
-        if !self.writer.spend_is_bound(agent).await.map_err(away)? {
-            return Ok(granted);
+    async fn budgets(&self, session: &Session) -> Result<Vec<Budget>, Halt> {
+        let limits = session.created.limits;
+        let is_limited = limits.tokens.or(limits.cost_micros).or(limits.tool_calls).is_some();
+        if !is_limited && session.created.parent_session_id.is_none() {
+            return Ok(Vec::new());
         }
-        self.writer.reserve(Some(agent), None, most()).await.map_err(halt)
+        self.writer.budgets().await.map_err(away)
     }
 
-    async fn reserve_exec(&self, call_id: &str, most: u64) -> Result<Verdict, Halt> {
+    async fn reserve(
+        &self,
+        most: &(dyn Fn() -> Most + Send + Sync),
+        is_shared: bool,
+    ) -> Result<Verdict, Halt> {
         let granted = Verdict::Granted { close: Vec::new() };
         let Some(agent) = self.agent else { return Ok(granted) };
-        if !self.writer.spend_is_bound(agent).await.map_err(away)? {
+        let is_free = self.is_free.swap(false, Ordering::Relaxed);
+        let is_bound = !is_free && self.writer.spend_is_bound(agent).await.map_err(away)?;
+        if !is_bound && !is_shared {
             return Ok(granted);
         }
-        self.writer.reserve(Some(agent), Some(call_id), Some(most)).await.map_err(halt)
+        let ask = Ask { agent: Some(agent), call: None, most: most(), is_bound, is_shared };
+        self.writer.reserve(&ask).await.map_err(halt)
+    }
+
+    async fn reserve_exec(&self, call_id: &str, most: u64, is_shared: bool) -> Result<Verdict, Halt> {
+        let granted = Verdict::Granted { close: Vec::new() };
+        let Some(agent) = self.agent else { return Ok(granted) };
+        let is_bound = self.writer.spend_is_bound(agent).await.map_err(away)?;
+        if !is_bound && !is_shared {
+            return Ok(granted);
+        }
+        let most = Most { tokens: 0, cost_micros: Some(most) };
+        let ask = Ask { agent: Some(agent), call: Some(call_id), most, is_bound, is_shared };
+        self.writer.reserve(&ask).await.map_err(halt)
     }
 
     async fn release_exec(&self, call_id: &str) -> Result<(), Halt> {

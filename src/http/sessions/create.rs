@@ -134,6 +134,7 @@ async fn create_new(
         metadata: wanted.metadata,
         limits: wanted.limits.over(Limits::default()),
         source: caller.source,
+        parent_session_id: None,
     };
     match &wanted.agent {
         Some(agent) => {
@@ -155,6 +156,9 @@ async fn create_new(
     trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
     let pending = |source: &PinnedSource| SourceView::new(source.clone(), Standing::default());
     let sources: Vec<_> = created.sources.iter().map(pending).collect();
+    if let Some(parent) = wanted.parent_session_id {
+        trigger::adopt(unit, &mut created, parent).await?;
+    }
     let context = sound(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());

@@ -10,7 +10,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
 
 use crate::{
-    domain::{AgentId, Status},
+    domain::{AgentId, SessionId, Status},
     http::{
         App,
         auth::{Caller, ReadSessions},
@@ -36,6 +36,9 @@ pub struct SessionQuery {
     pub agent: Option<String>,
     /// The key that a session was created with.
     pub key: Option<String>,
+    /// Id of the session under which it was started.
+    #[param(value_type = Option<SessionId>)]
+    pub parent_session_id: Option<String>,
     /// Created after this time (RFC 3339).
     pub after: Option<String>,
     /// Created before this time (RFC 3339).
@@ -53,8 +56,18 @@ pub struct SessionQuery {
     pub stream: Option<StreamMode>,
 }
 
-const FIELDS: [&str; 9] =
-    ["status", "agent", "key", "after", "before", "overdue", "limit", "cursor", "stream"];
+const FIELDS: [&str; 10] = [
+    "status",
+    "agent",
+    "key",
+    "parent_session_id",
+    "after",
+    "before",
+    "overdue",
+    "limit",
+    "cursor",
+    "stream",
+];
 /// Names the lists that the cursors are of.
 const PAGES: &str = "sessions";
 const LIVE: &str = "sessions/live";
@@ -85,6 +98,7 @@ pub async fn list(
         status: query.status,
         agent: query.agent.as_deref().map(path::id).transpose()?,
         key: query.key,
+        parent: query.parent_session_id.as_deref().map(path::id).transpose()?,
         metadata: metadata(&uri)?,
         after: instant("after", query.after)?,
         before: instant("before", query.before)?,

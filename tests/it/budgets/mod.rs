@@ -1,6 +1,7 @@
 //! Money: what a session costs, and what stops it from costing more.
 
 mod aborted;
+mod children;
 mod cost;
 mod direct;
 mod exit;
