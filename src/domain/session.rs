@@ -48,6 +48,8 @@ pub enum Source {
     Hook,
     /// Read from a file of an export.
     Import,
+    /// An agent, by a tool.
+    Agent,
 }
 
 /// Caps of a session; an absent one does not bind.

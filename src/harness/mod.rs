@@ -63,6 +63,11 @@ pub trait Journal: Send + Sync {
     async fn reserve_exec(&self, _call_id: &str, _most: u64, _is_shared: bool) -> Result<Verdict, Halt> {
         Ok(Verdict::Granted { close: Vec::new() })
     }
+    /// Pays for what was begun when the session was closed, where it was: nothing can be
+    /// appended any more.
+    async fn pay_late(&self, _drafts: Vec<Draft>) -> Result<(), Halt> {
+        Ok(())
+    }
     /// Frees what was kept for commands, after their cost was recorded.
     async fn release_exec(&self, _call_id: &str) -> Result<(), Halt> {
         Ok(())
@@ -85,8 +90,14 @@ pub trait Tools: Send + Sync {
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;
     /// Settles a call whose worker died: by its replay class, never twice when unsafe.
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault>;
-    /// Ends whatever the call started. Returns when nothing of it is left.
-    async fn cancel(&self, call: &ToolCall);
+    /// Ends whatever the call started. Returns when nothing of it is left, with the command
+    /// that it was, where its box says how that ended.
+    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)>;
+    /// For how long the command of a call has been at work under this lease; none of what
+    /// starts none, or has not begun.
+    fn running(&self, _call: &ToolCall) -> Option<Duration> {
+        None
+    }
 }
 
 impl dyn Tools + '_ {

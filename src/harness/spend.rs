@@ -126,8 +126,9 @@ impl Run<'_> {
                 let words = "This tool did not run: what may be spent is used up.".to_owned();
                 results.extend(self.result_events(&call, not_run(words)));
             } else {
-                self.ports.tools.cancel(&call).await;
-                results.push(self.stopped_result(call, "ended, because what may be spent is used up,"));
+                let ran = self.ports.tools.cancel(&call).await;
+                let why = "ended, because what may be spent is used up,";
+                results.extend(self.stopped_results(call, ran, why));
             }
         }
         results

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Halt,
     aborted::{Cut, Heard},
+    interrupt::Interrupt,
     limits,
     next::finish_of,
     spend::PRICE_UNKNOWN,
@@ -69,9 +70,8 @@ impl<'a> Run<'a> {
         let answered = match answered {
             Ok(answered) => answered,
             Err(interrupt) => {
-                let cut = interrupt.cuts().map(|reason| Cut { reason, heard, started });
-                let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, &request));
-                return self.give_up(interrupt, cut.into_iter().collect()).await;
+                let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), heard, started };
+                return self.cut_off(interrupt, cut, &request).await;
             }
         };
         match answered {
@@ -94,6 +94,21 @@ impl<'a> Run<'a> {
                 self.model_failed(fault, failures + 1, cut).await
             }
         }
+    }
+
+    /// What becomes of a call that an interrupt cut off.
+    async fn cut_off(
+        &mut self,
+        interrupt: Interrupt,
+        cut: Cut,
+        request: &ModelRequest,
+    ) -> Result<bool, Halt> {
+        let cut = vec![self.aborted(cut, self.turn.attempt, request)];
+        if interrupt == Interrupt::Lost {
+            self.ports.journal.pay_late(cut).await?;
+            return Err(Halt::Stale);
+        }
+        self.give_up(interrupt, cut).await
     }
 
     /// Ends the turn when its last answer used up a limit of the session: what that asked for is

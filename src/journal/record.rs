@@ -3,7 +3,14 @@
 use std::time::Instant;
 
 use crate::{
-    domain::{AgentId, Event, Session, TurnId, budget::Budget, event::Draft, piece::Piece, spend::Verdict},
+    domain::{
+        AgentId, Event, Session, TurnId,
+        budget::Budget,
+        delta::Delta,
+        event::{Body, Draft},
+        piece::Piece,
+        spend::Verdict,
+    },
     store::{
         hint::Hint,
         record::{Fence, Record, Recorded},
@@ -76,13 +83,40 @@ impl Journal {
                     .map(|(seq, event)| Event { seq, ts, draft: event.draft })
                     .collect())
             }
-            Recorded::Stale => Err(Halted::Stale),
+            Recorded::Stale => {
+                self.pay_late(fence, record.events.iter().map(|event| &event.draft)).await?;
+                Err(Halted::Stale)
+            }
             Recorded::Moved => Err(Halted::Moved),
         }
     }
 }
 
+impl Journal {
+    /// Pays for what a lease had begun when its session was closed under it.
+    async fn pay_late<'a>(
+        &self,
+        fence: Fence,
+        drafts: impl IntoIterator<Item = &'a Draft>,
+    ) -> Result<(), Error> {
+        // A start that was refused did not happen, and neither did calls that nobody ran.
+        let is_work = |draft: &&Draft| {
+            matches!(draft.body, Body::StepCompleted(_) | Body::StepAborted(_) | Body::ExecCompleted { .. })
+        };
+        let delta = Delta::of(drafts.into_iter().filter(is_work));
+        if !delta.usage.is_none() {
+            self.store.pay_late(fence, self.origin.now(), &delta).await?;
+        }
+        Ok(())
+    }
+}
+
 impl Writer {
+    /// Pays for what this lease had begun, if its session was closed under it.
+    pub async fn pay_late(&self, drafts: &[Draft]) -> Result<(), Error> {
+        self.journal.pay_late(self.fence, drafts).await
+    }
+
     /// Appends events in one statement and returns them with their places.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{
     Result, Store, Tx,
     column::{count, from_json, uncount},
+    record::Fence,
 };
 use crate::{
     base::Id,
@@ -249,6 +250,22 @@ impl Tx {
     pub async fn budgets(&mut self, session: SessionId) -> Result<Vec<Budget>> {
         let tenant = self.tenant;
         budgets(self.connection(), tenant, session, None).await
+    }
+
+    /// Whether a lease holds its session, which nobody takes over or closes until the commit.
+    pub async fn is_held(&mut self, fence: Fence) -> Result<bool> {
+        let held: Option<(bool,)> = sqlx::query_as(
+            "select true
+             from session
+             where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+             for share",
+        )
+        .bind(fence.tenant.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .fetch_optional(self.connection())
+        .await?;
+        Ok(held.is_some())
     }
 
     /// Holds a session that is to have a child, so that it is not closed or deleted

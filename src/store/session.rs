@@ -370,6 +370,7 @@ impl Tx {
                  ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
                  stopped_by = $17::json, stopped_at = $18, listed_in = pg_current_xact_id(),
                  stop_reason = $19, hold = $20, context = $21::json, slug = $22,
+                 closed_epoch = case when $6 = 'archived' then epoch end,
                  epoch = epoch + case when $6 = 'archived' then 1 else 0 end
              where tenant_id = $1 and session_id = $2",
         )

@@ -105,10 +105,13 @@ pub struct Opening {
     pub input: Input,
     pub source: Source,
     pub scripted: bool,
+    /// The session under which it is started, and the key that it has then.
+    pub parent: Option<(SessionId, String)>,
 }
 
-/// Starts a new session under another one of the organization.
-pub async fn adopt(unit: &mut Unit, created: &mut Created, parent: SessionId) -> Result<(), Refused> {
+/// Starts a new session under another one of the organization, where one is named.
+pub async fn adopt(unit: &mut Unit, created: &mut Created, parent: Option<SessionId>) -> Result<(), Refused> {
+    let Some(parent) = parent else { return Ok(()) };
     unit.adopt(parent).await.map_err(|error| match error {
         journal::Error::Store(store::Error::NotFound) => Refused::UnknownParent,
         error => error.into(),
@@ -130,7 +133,7 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 
 /// Opens a session of an agent's active revision and gives it its first input.
 pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
-    let Opening { agent, recipe, sources: brought, input, source, scripted } = opening;
+    let Opening { agent, recipe, sources: brought, input, source, scripted, parent } = opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
         store::Error::NotFound => Refused::UnknownAgent,
         error => error.into(),
@@ -157,6 +160,10 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         created.environment = Some(environment(unit, choice, &stamp.origin).await?);
     }
     pin_sources(unit, &mut created, &[&own, &brought]).await?;
+    if let Some((parent, key)) = parent {
+        adopt(unit, &mut created, Some(parent)).await?;
+        created.key = Some(key);
+    }
     let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
     let prepared = unit.prepare(stamp.origin.id(), new, stamp).await?;
     Ok(unit.create(prepared).await?)

@@ -21,6 +21,7 @@ mod revisit;
 mod slot;
 mod source;
 mod spend;
+mod start_session;
 mod surroundings;
 mod sweep;
 mod traced;

@@ -3,12 +3,15 @@
 //!
 //! Called by `operate`. A command of a turn is the harness's to ask for.
 
+use std::time::Instant;
+
 use super::operate::{Operator, Stopped};
 use crate::{
     base::limit::SPEND_WAIT,
     domain::{
-        Actor, Body, Cost,
+        Actor, Body, Cost, OperationId,
         budget::{Budget, Most},
+        event::Draft,
         operation::{self, Failure, Request},
         spend::{Spend, Verdict},
     },
@@ -111,6 +114,55 @@ impl Operator<'_> {
             true => Ok(()),
             false => self.say(Actor::system(), words(spend)).await,
         }
+    }
+
+    /// Pays for the commands that run, if the session was closed under this lease: they
+    /// end with their box, and its log says no more.
+    pub(super) async fn pay_late(&self) {
+        let begun = std::mem::take(&mut *self.begun.lock().await);
+        let exec = |(id, began): (OperationId, Instant)| {
+            let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let cost = self.tariff.exec(self.size, duration_ms);
+            self.draft(
+                Actor::system(),
+                Body::ExecCompleted {
+                    call_id: id.to_string(),
+                    exec_id: Some(id),
+                    command: String::new(),
+                    exit_code: -1,
+                    summary: String::new(),
+                    bytes: 0,
+                    cause: "killed".to_owned(),
+                    duration_ms,
+                    cpu_micros: cost.sandbox_cpu_micros,
+                    memory_micros: cost.sandbox_memory_micros,
+                },
+            )
+        };
+        let ran: Vec<_> = begun.into_iter().map(exec).collect();
+        if !ran.is_empty()
+            && let Err(error) = self.writer.pay_late(&ran).await
+        {
+            tracing::warn!(session.id = %self.session.id, %error, "commands of a closed session are not paid for");
+        }
+    }
+
+    fn draft(&self, actor: Actor, body: Body) -> Draft {
+        Draft {
+            id: self.worker.journal.origin().id(),
+            actor,
+            level: body.level(),
+            turn_id: None,
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        }
+    }
+
+    /// Appends an event of the session, not of the turn beside it.
+    pub(super) async fn say(&self, actor: Actor, body: Body) -> Result<(), Stopped> {
+        let writer = self.worker.journal.writer(self.writer.fence(), None);
+        Ok(writer.record(vec![self.draft(actor, body)]).await.map(drop)?)
     }
 
     /// Says that a cap is spent, where nobody in the organization has said so.

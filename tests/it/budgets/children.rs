@@ -8,7 +8,7 @@ use super::{agent, limits::a_micro_each, scene, start};
 use crate::{
     fake::{Fake, Step, Used, anthropic::Anthropic},
     support::service::{Caller, send},
-    turns::{Scene, assert_sound, ends, log, of, session, steer},
+    turns::{Scene, assert_sound, ends, log, of, outputs, session, steer},
 };
 
 const CHILDREN: usize = 50;
@@ -179,5 +179,41 @@ async fn commands_of_callers_are_refused_where_a_limit_above_is_used_up() {
     assert_eq!(of(&second, "exec.started").len(), 0);
     owner.patch(&format!("/sessions/{parent}"), json!({ "limits": { "tool_calls": 3 } })).await.ok();
     exec(&two).await.ok();
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_names_the_tool_starts_children_and_another_cannot() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let noop = json!({ "name": "noop", "prompt": "", "model": "scripted/noop" });
+    owner.post("/agents", noop).await.ok();
+    let boss =
+        json!({ "name": "boss", "prompt": "", "model": "scripted/inline", "tools": ["start_session"] });
+    owner.post("/agents", boss).await.ok();
+    let call = |agent: &str| {
+        let input = json!({ "agent": agent, "input": "Look around.", "title": "Below" });
+        json!({ "tools": [{ "tool": "start_session", "input": input }] })
+    };
+    let script = json!([call("noop"), call("nobody"), { "text": "Started." }]);
+    let body = json!({ "agent": "boss", "input": { "script": script } });
+    let parent =
+        owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
+    let log = owner.settled(&parent, 1).await;
+    assert_sound(&log);
+    let said = outputs(&log);
+    assert_eq!(said[1], "There is no agent `nobody`.");
+    let page = owner.get(&format!("/sessions?parent_session_id={parent}")).await.ok();
+    let children = page["data"].as_array().expect("a page");
+    assert_eq!(children.len(), 1);
+    let child = &children[0];
+    assert_eq!(said[0], format!("The session {} was started.", child["id"].as_str().expect("an id")));
+    assert_eq!((&child["source"], &child["title"]), (&json!("agent"), &json!("Below")));
+    assert_eq!(child["actor"], json!({ "id": parent, "display": "boss", "type": "agent" }));
+    assert_eq!(ends(&owner.settled(child["id"].as_str().expect("an id"), 1).await), ["completed"]);
+
+    let other = owner.play(json!([call("noop"), { "text": "No." }])).await;
+    let log = owner.settled(&other, 1).await;
+    assert!(outputs(&log)[0].starts_with("There is no tool `start_session`."), "{:?}", outputs(&log));
     scene.close().await;
 }

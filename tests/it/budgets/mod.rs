@@ -8,6 +8,7 @@ mod exit;
 mod limits;
 mod operator;
 mod spend;
+mod together;
 
 use serde_json::{Value, json};
 use sojourn::{
