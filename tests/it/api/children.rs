@@ -34,7 +34,10 @@ async fn a_child_names_its_parent_and_the_list_finds_it() {
     let above = owner.get(&format!("/sessions/{parent}")).await.ok();
     assert_eq!(above["parent_session_id"], json!(null));
     assert_eq!(above["budget_consumed"]["children"]["sessions"], 3);
-    assert_eq!(ids(&owner.get(&format!("/sessions?parent_session_id={parent}")).await.ok()), [child.clone()]);
+    assert_eq!(
+        ids(&owner.get(&format!("/sessions?parent_session_id={parent}")).await.ok()),
+        std::slice::from_ref(&child)
+    );
     let list = owner.get("/sessions").await.ok();
     let of_list = data(&list).iter().find(|one| id(one) == parent).expect("the parent");
     assert_eq!(*of_list, above);
