@@ -426,6 +426,11 @@ pub const WEBHOOK_JITTER: f64 = 0.1;
 pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
 /// Bytes of a failure's text that a delivery keeps.
 pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
+/// Sessions above one another: each adds to what is read before a call of the lowest.
+pub const SESSION_HEIGHT_MAX: i64 = 8;
+/// Sessions below one that has none above it: what they used is added up before each call
+/// of theirs.
+pub const SESSION_TREE_MAX: i64 = 1_000;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
 

@@ -351,10 +351,24 @@ pub enum Body {
     SourcePrepared { sandbox_id: SandboxId, duration_ms: u64 },
     /// A limit is close: 80 % are used. Once per limit.
     #[serde(rename = "limit.warning")]
-    LimitWarning { limit: String, used: u64, allowed: u64 },
+    LimitWarning {
+        limit: String,
+        used: u64,
+        allowed: u64,
+        /// Whose limit it is, where it is that of a session above.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
+    },
     /// A limit is reached; the turn ends.
     #[serde(rename = "limit.exceeded")]
-    LimitExceeded { limit: String, used: u64, allowed: u64 },
+    LimitExceeded {
+        limit: String,
+        used: u64,
+        allowed: u64,
+        /// Whose limit it is, where it is that of a session above.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
+    },
 }
 
 /// Tells a field that is `null` from one that is absent.

@@ -5,6 +5,7 @@
 //! same events.
 
 pub mod apply;
+pub mod budget;
 pub mod context;
 pub mod conversation;
 pub mod cost;

@@ -141,7 +141,7 @@ impl Tariff {
     /// What a call may cost at most: every byte half a token, and every token that may
     /// be written is. `None` when the model's price is unknown.
     pub fn step_micros_max(&self, prompt_bytes: usize, max_tokens: u64) -> Option<u64> {
-        let tokens = prompt_bytes.div_ceil(2) as u64;
+        let tokens = prompt_tokens_max(prompt_bytes);
         let input = Usage { input_tokens: tokens, output_tokens: max_tokens, ..Usage::default() };
         let written = Usage { cache_write_tokens: tokens, output_tokens: max_tokens, ..Usage::default() };
         Some(self.step_micros(&input)?.max(self.step_micros(&written)?))
@@ -186,6 +186,11 @@ impl Price {
         let is_long = self.long.is_some_and(|long| prompt_tokens > long.above_tokens);
         self.long_rates().filter(|_| is_long).unwrap_or_else(|| self.short())
     }
+}
+
+/// Tokens of a prompt at most: every byte half of one.
+pub fn prompt_tokens_max(bytes: usize) -> u64 {
+    bytes.div_ceil(2) as u64
 }
 
 /// Rounded up: what is begun is paid, so that many small calls are not free.

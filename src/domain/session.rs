@@ -48,6 +48,8 @@ pub enum Source {
     Hook,
     /// Read from a file of an export.
     Import,
+    /// An agent, by a tool.
+    Agent,
 }
 
 /// Caps of a session; an absent one does not bind.
@@ -131,6 +133,9 @@ pub struct Created {
     pub metadata: Map<String, Value>,
     pub limits: Limits,
     pub source: Source,
+    /// The session under which it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_session_id: Option<SessionId>,
 }
 
 /// The state of a session: the fold of its log.

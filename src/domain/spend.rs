@@ -7,6 +7,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{event::Body, ids::SessionId};
+
 /// Most micro-USD over trailing days, today in UTC included; an absent one does not
 /// bind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -63,6 +65,23 @@ impl Spend {
         [1, 7, 28][at % 3]
     }
 
+    /// The event that 80 % of it are used.
+    pub fn warning(self) -> Body {
+        let Self { limit, used, allowed, session } = self;
+        Body::LimitWarning { limit: limit.to_owned(), used, allowed, session_id: session }
+    }
+
+    /// The event that it is reached.
+    pub fn exceeded(self) -> Body {
+        let Self { limit, used, allowed, session } = self;
+        Body::LimitExceeded { limit: limit.to_owned(), used, allowed, session_id: session }
+    }
+
+    /// The same, of no session above where it is `own`.
+    pub fn seen_from(self, own: SessionId) -> Self {
+        Self { session: self.session.filter(|session| *session != own), ..self }
+    }
+
     /// Whether it is of one agent.
     pub fn is_of_agent(&self) -> bool {
         OF_AGENT.contains(&self.limit)
@@ -84,12 +103,14 @@ pub enum Verdict {
     Unpriced,
 }
 
-/// A cap by its name and what counts against it.
+/// A cap or a limit by its name and what counts against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spend {
     pub limit: &'static str,
     pub used: u64,
     pub allowed: u64,
+    /// Whose limit it is, where it is that of a session above.
+    pub session: Option<SessionId>,
 }
 
 const OF_ORGANIZATION: [&str; 3] =
@@ -118,7 +139,9 @@ pub fn judge(organization: &Standing, agent: &Standing, balance: Option<i64>) ->
 fn caps(names: [&'static str; 3], standing: &Standing) -> impl Iterator<Item = (Spend, u64)> {
     let reserved = standing.reserved;
     let all = names.into_iter().zip(standing.spent.windows()).zip(standing.caps.windows());
-    all.filter_map(move |((limit, used), allowed)| Some((Spend { limit, used, allowed: allowed? }, reserved)))
+    all.filter_map(move |((limit, used), allowed)| {
+        Some((Spend { limit, used, allowed: allowed?, session: None }, reserved))
+    })
 }
 
 #[cfg(test)]
@@ -138,14 +161,14 @@ mod tests {
     fn the_last_call_that_is_let_through_may_overstep_a_cap_and_no_other() {
         assert_eq!(org(Some(100), 0, 99, None), Verdict::Granted { close: Vec::new() });
         assert_eq!(org(Some(100), 1, 99, None), Verdict::Wait);
-        let spent = Spend { limit: "organization_spend_7d", used: 100, allowed: 100 };
+        let spent = Spend { limit: "organization_spend_7d", used: 100, allowed: 100, session: None };
         assert_eq!(org(Some(100), 100, 0, None), Verdict::Exceeded(spent));
         assert_eq!(org(None, u64::MAX, u64::MAX, None), Verdict::Granted { close: Vec::new() });
     }
 
     #[test]
     fn a_cap_is_close_at_four_fifths() {
-        let close = Spend { limit: "agent_spend_7d", used: 80, allowed: 100 };
+        let close = Spend { limit: "agent_spend_7d", used: 80, allowed: 100, session: None };
         let agent = standing(Some(100), 80, 0);
         assert_eq!(judge(&Standing::default(), &agent, None), Verdict::Granted { close: vec![close] });
         let agent = standing(Some(100), 79, 0);

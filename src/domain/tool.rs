@@ -73,3 +73,6 @@ pub struct ToolResult {
 
 /// The tool by which an agent asks its caller; it ends the turn.
 pub const ASK: &str = "ask";
+
+/// The tool by which an agent has another session work for it; only of agents that name it.
+pub const START_SESSION: &str = "start_session";

@@ -182,8 +182,11 @@ fn adopt(
         for own in ["key", "client_id", "slug", "environment"] {
             body.insert(own.to_owned(), Value::Null);
         }
-        // Neither were its sources checked here, and their credentials are another's.
-        body.remove("sources");
+        // Neither were its sources checked here, and their credentials are another's. What
+        // was above it is not there.
+        for own in ["sources", "parent_session_id"] {
+            body.remove(own);
+        }
         body.insert("source".to_owned(), json!("import"));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use super::{
-    Halt, history,
+    Executed, Halt, history,
     limits::{self, Trip},
     turn::Run,
 };
@@ -133,9 +133,9 @@ impl Run<'_> {
         // Also those of an attempt before this one, which may not have started yet.
         let open = history::open_calls(&self.log, self.turn.id);
         // Together: each may take its time to die.
-        join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
+        let ran = join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
         let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
-        let results = open.into_iter().map(|call| self.stopped_result(call, why));
+        let results = open.into_iter().zip(ran).flat_map(|(call, ran)| self.stopped_results(call, ran, why));
         let results = before.into_iter().chain(results).collect();
         match exceeded {
             Some(trip) => self.end_by(trip, results).await,
@@ -168,7 +168,8 @@ impl Run<'_> {
             }
             _ => {
                 let allowed = limits.turn_seconds.unwrap_or(used);
-                Trip { limit: "turn_seconds", used, allowed, reason: YieldReason::DeadlineExceeded }
+                let reason = YieldReason::DeadlineExceeded;
+                Trip { limit: "turn_seconds", used, allowed, reason, session: None }
             }
         }
     }
@@ -177,8 +178,15 @@ impl Run<'_> {
         self.deadline().is_some_and(|deadline| self.ports.origin.now() >= deadline)
     }
 
-    /// What is told of a call that was stopped with its turn.
-    pub(super) fn stopped_result(&self, call: ToolCall, why: &str) -> Draft {
+    /// What is told of a call that was stopped with its turn, and of the command that it
+    /// had run until then.
+    pub(super) fn stopped_results(
+        &self,
+        call: ToolCall,
+        ran: Option<(Executed, Duration)>,
+        why: &str,
+    ) -> Vec<Draft> {
+        let exec = ran.map(|(exec, duration)| self.exec_event(&call, exec, duration));
         let body = Body::ToolResult {
             call_id: call.call_id,
             tool: call.tool,
@@ -189,6 +197,6 @@ impl Run<'_> {
             outcome: Outcome::Unknown,
             duration_ms: 0,
         };
-        self.draft(body, Actor::system())
+        exec.into_iter().chain([self.draft(body, Actor::system())]).collect()
     }
 }

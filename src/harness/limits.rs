@@ -8,9 +8,11 @@ use std::collections::HashSet;
 use crate::{
     base::limit,
     domain::{
-        Session, TurnId, Usage,
+        Session, SessionId, TurnId, Usage,
+        budget::Consumed,
         event::{Body, Draft},
         session::Limits,
+        spend::Spend,
         turn::YieldReason,
     },
 };
@@ -22,6 +24,8 @@ pub(super) struct Trip {
     pub used: u64,
     pub allowed: u64,
     pub reason: YieldReason,
+    /// Whose limit it is, where it is that of a session above.
+    pub session: Option<SessionId>,
 }
 
 /// What counts against the limits, kept up with every append.
@@ -30,6 +34,8 @@ pub(super) struct Tally {
     turn: TurnId,
     /// What the whole session used, this turn included.
     pub session: Usage,
+    /// What the sessions below it used, as far as that counts against its limits.
+    pub below: Consumed,
     /// What this turn used.
     pub own: Usage,
     /// Turns that have started.
@@ -44,7 +50,9 @@ impl Tally {
     /// What a log has come to, seen from one turn.
     pub(super) fn of<'a>(turn: TurnId, log: impl IntoIterator<Item = &'a Draft>) -> Self {
         let (session, own) = (Usage::default(), Usage::default());
-        let mut tally = Self { turn, session, own, turns: 0, ended_seconds: 0, warned: HashSet::new() };
+        let below = Consumed::default();
+        let mut tally =
+            Self { turn, session, below, own, turns: 0, ended_seconds: 0, warned: HashSet::new() };
         log.into_iter().for_each(|draft| tally.add(draft));
         tally
     }
@@ -60,7 +68,7 @@ impl Tally {
         match &draft.body {
             Body::TurnStarted { attempt: 1, .. } => self.turns += 1,
             Body::TurnCompleted(completed) => self.ended_seconds += completed.active_seconds,
-            Body::LimitWarning { limit, allowed, .. } if is_own || !is_of_turn(limit) => {
+            Body::LimitWarning { limit, allowed, session_id: None, .. } if is_own || !is_of_turn(limit) => {
                 self.warned.insert((limit.clone(), *allowed));
             }
             _ => {}
@@ -75,10 +83,10 @@ impl Tally {
     /// Warnings that are due, each once for a limit as it is: 80 % of it are used.
     pub(super) fn warnings(&self, limits: Limits, active_seconds: u64) -> Vec<Body> {
         let used = [
-            ("tokens", self.session.tokens(), limits.tokens),
-            ("cost_micros", self.session.cost.known_micros(), limits.cost_micros),
+            ("tokens", self.session.tokens() + self.below.tokens, limits.tokens),
+            ("cost_micros", self.session.cost.known_micros() + self.below.cost_micros, limits.cost_micros),
             ("duration_seconds", self.ended_seconds + active_seconds, limits.duration_seconds),
-            ("tool_calls", self.session.tool_calls, limits.tool_calls),
+            ("tool_calls", self.session.tool_calls + self.below.tool_calls, limits.tool_calls),
             ("turns", self.turns, limits.turns),
             ("turn_seconds", active_seconds, limits.turn_seconds),
             ("steps", self.own.steps, Some(limits.steps.unwrap_or(limit::STEPS_DEFAULT))),
@@ -91,6 +99,7 @@ impl Tally {
                 limit: name.to_owned(),
                 used,
                 allowed,
+                session_id: None,
             })
         });
         due.collect()
@@ -108,7 +117,13 @@ pub(super) fn forbids_start(session: &Session) -> Option<Trip> {
     let turns = u64::try_from(session.turns).unwrap_or_default();
     let exceeded = limits.turns.filter(|allowed| turns >= *allowed);
     exceeded
-        .map(|allowed| Trip { limit: "turns", used: turns, allowed, reason: YieldReason::MaxTurns })
+        .map(|allowed| Trip {
+            limit: "turns",
+            used: turns,
+            allowed,
+            reason: YieldReason::MaxTurns,
+            session: None,
+        })
         .or_else(|| used_up(limits, session.usage))
         .or_else(|| {
             let used = session.active_seconds;
@@ -120,8 +135,8 @@ pub(super) fn forbids_start(session: &Session) -> Option<Trip> {
 /// The limit that forbids one more model call.
 pub(super) fn forbids_step(limits: Limits, tally: &Tally) -> Option<Trip> {
     let (used, allowed) = (tally.own.steps, limits.steps.unwrap_or(limit::STEPS_DEFAULT));
-    let steps =
-        (used >= allowed).then_some(Trip { limit: "steps", used, allowed, reason: YieldReason::MaxTurns });
+    let reason = YieldReason::MaxTurns;
+    let steps = (used >= allowed).then_some(Trip { limit: "steps", used, allowed, reason, session: None });
     used_up(limits, tally.session).or(steps)
 }
 
@@ -148,5 +163,11 @@ pub(super) fn used_up(limits: Limits, usage: Usage) -> Option<Trip> {
 }
 
 pub(super) fn budget(limit: &'static str, used: u64, allowed: u64) -> Trip {
-    Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded }
+    Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded, session: None }
+}
+
+/// The trip by what may be spent, or by a limit that sessions share.
+pub(super) fn spent(spend: Spend) -> Trip {
+    let Spend { limit, used, allowed, session } = spend;
+    Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded, session }
 }

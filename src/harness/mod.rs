@@ -21,6 +21,7 @@ use async_trait::async_trait;
 
 use crate::domain::{
     Event, Session,
+    budget::{Budget, Most},
     event::Draft,
     piece::Piece,
     spend::Verdict,
@@ -45,14 +46,27 @@ pub trait Journal: Send + Sync {
     }
     /// Tells a piece of a growing answer. It is never written down.
     fn tell(&self, _piece: Piece) {}
-    /// Asks for the next model call, which may cost as much as `most` says, and keeps
-    /// that for it until the append that tells of its end. `most` is asked only where
-    /// something binds; it knows nothing of a model without a price.
-    async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt>;
+    /// The limits that the session shares with those above and below it, as they are now.
+    async fn budgets(&self, _session: &Session) -> Result<Vec<Budget>, Halt> {
+        Ok(Vec::new())
+    }
+    /// Asks for the next model call, which may use as much as `most` says, and keeps
+    /// that for it until the append that tells of its end; of shared limits too where the
+    /// session has any. `most` is asked only where something binds.
+    async fn reserve(
+        &self,
+        most: &(dyn Fn() -> Most + Send + Sync),
+        is_shared: bool,
+    ) -> Result<Verdict, Halt>;
     /// The same for a command of the tool call `call_id`, which may cost `most`, until
     /// [`Journal::release_exec`].
-    async fn reserve_exec(&self, _call_id: &str, _most: u64) -> Result<Verdict, Halt> {
+    async fn reserve_exec(&self, _call_id: &str, _most: u64, _is_shared: bool) -> Result<Verdict, Halt> {
         Ok(Verdict::Granted { close: Vec::new() })
+    }
+    /// Pays for what was begun when the session was closed, where it was: nothing can be
+    /// appended any more.
+    async fn pay_late(&self, _drafts: Vec<Draft>) -> Result<(), Halt> {
+        Ok(())
     }
     /// Frees what was kept for commands, after their cost was recorded.
     async fn release_exec(&self, _call_id: &str) -> Result<(), Halt> {
@@ -76,8 +90,14 @@ pub trait Tools: Send + Sync {
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;
     /// Settles a call whose worker died: by its replay class, never twice when unsafe.
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault>;
-    /// Ends whatever the call started. Returns when nothing of it is left.
-    async fn cancel(&self, call: &ToolCall);
+    /// Ends whatever the call started. Returns when nothing of it is left, with the command
+    /// that it was, where its box says how that ended.
+    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)>;
+    /// For how long the command of a call has been at work under this lease; none of what
+    /// starts none, or has not begun.
+    fn running(&self, _call: &ToolCall) -> Option<Duration> {
+        None
+    }
 }
 
 impl dyn Tools + '_ {

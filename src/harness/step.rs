@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Halt,
     aborted::{Cut, Heard},
+    interrupt::Interrupt,
     limits,
     next::finish_of,
     spend::PRICE_UNKNOWN,
@@ -39,8 +40,10 @@ impl<'a> Run<'a> {
             // Callers' commands count too, which the turn's own events do not tell of.
             self.tally.session = self.session.usage;
         }
+        self.look_at_budgets().await?;
         let limits = self.session.created.limits;
-        if let Some(trip) = limits::forbids_step(limits, &self.tally) {
+        let own = limits::forbids_step(limits, &self.tally);
+        if let Some(trip) = own.or_else(|| self.used_up_together()) {
             return self.end_by(trip, Vec::new()).await;
         }
         if limits.cost_micros.is_some() && self.turn.tariff.model.is_none() {
@@ -67,9 +70,8 @@ impl<'a> Run<'a> {
         let answered = match answered {
             Ok(answered) => answered,
             Err(interrupt) => {
-                let cut = interrupt.cuts().map(|reason| Cut { reason, heard, started });
-                let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, &request));
-                return self.give_up(interrupt, cut.into_iter().collect()).await;
+                let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), heard, started };
+                return self.cut_off(interrupt, cut, &request).await;
             }
         };
         match answered {
@@ -94,15 +96,31 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// What becomes of a call that an interrupt cut off.
+    async fn cut_off(
+        &mut self,
+        interrupt: Interrupt,
+        cut: Cut,
+        request: &ModelRequest,
+    ) -> Result<bool, Halt> {
+        let cut = vec![self.aborted(cut, self.turn.attempt, request)];
+        if interrupt == Interrupt::Lost {
+            self.ports.journal.pay_late(cut).await?;
+            return Err(Halt::Stale);
+        }
+        self.give_up(interrupt, cut).await
+    }
+
     /// Ends the turn when its last answer used up a limit of the session: what that asked for is
     /// not run. An answer that asked for nothing is the turn's end anyway.
     async fn stop_over_budget(&mut self, asked_for: Vec<ToolCall>) -> Result<bool, Halt> {
         let trips = |run: &Self| limits::used_up(run.session.created.limits, run.session_usage());
-        if asked_for.is_empty() || trips(self).is_none() {
+        if asked_for.is_empty() || (trips(self).is_none() && self.budgets.is_empty()) {
             return Ok(false);
         }
         self.session = self.ports.journal.session().await?;
-        let Some(trip) = trips(self) else { return Ok(false) };
+        self.look_at_budgets().await?;
+        let Some(trip) = trips(self).or_else(|| self.used_up_together()) else { return Ok(false) };
         let words = format!("This tool did not run: the session's `{}` were used up.", trip.limit);
         let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.clone())));
         let results = results.collect();
@@ -115,7 +133,7 @@ impl<'a> Run<'a> {
         let tokens = limits::tokens_left(limits, used);
         let affordable = limits::micros_left(limits, used);
         let affordable = affordable.and_then(|micros| self.turn.tariff.output_tokens_for(micros));
-        let left = tokens.into_iter().chain(affordable).min();
+        let left = tokens.into_iter().chain(affordable).chain(self.left_together()).min();
         ModelRequest {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),

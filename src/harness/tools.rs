@@ -1,10 +1,14 @@
 //! Running the calls of an answer: read-only ones together, all others alone.
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use serde_json::Value;
 
 use super::{
-    Done, Halt, ToolFault, history,
+    Done, Executed, Halt, ToolFault, history,
+    interrupt::Interrupt,
+    spend::Reserved,
     turn::{NO_SANDBOX, Run},
 };
 use crate::{
@@ -54,13 +58,19 @@ impl Run<'_> {
         // Read-only calls run together; whatever changes something runs alone.
         let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
         let batch = &calls[..together];
-        if let Some(ended) = self.reserve_execs(batch).await? {
-            return Ok(ended);
-        }
+        let batch = match self.reserve_execs(batch).await? {
+            Reserved::Ended(ended) => return Ok(ended),
+            Reserved::First(count) => &batch[..count],
+        };
         let settled = tokio::select! {
             biased; // what ran is told, also when the turn ends now
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
-            interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => return self.give_up(interrupt, Vec::new()).await,
+            interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => {
+                if interrupt == Interrupt::Lost {
+                    self.pay_late_execs(batch).await?;
+                }
+                return self.give_up(interrupt, Vec::new()).await;
+            }
         };
         self.take_results(batch, settled).await
     }
@@ -167,7 +177,7 @@ impl Run<'_> {
             output: "The question was put to the caller. The answer comes as the next message.".to_owned(),
             is_error: false,
             outcome: Outcome::Ran,
-            duration: std::time::Duration::ZERO,
+            duration: Duration::ZERO,
             exec: None,
         };
         [vec![message], self.result_events(call, done)].concat()
@@ -175,22 +185,7 @@ impl Run<'_> {
 
     pub(super) fn result_events(&self, call: &ToolCall, done: Done) -> Vec<Draft> {
         let duration_ms = u64::try_from(done.duration.as_millis()).unwrap_or(u64::MAX);
-        let exec = done.exec.map(|exec| {
-            let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
-            let body = Body::ExecCompleted {
-                call_id: call.call_id.clone(),
-                exec_id: None,
-                command: exec.command,
-                exit_code: exec.exit_code,
-                summary: exec.summary,
-                bytes: exec.bytes,
-                cause: exec.cause,
-                duration_ms,
-                cpu_micros: cost.sandbox_cpu_micros,
-                memory_micros: cost.sandbox_memory_micros,
-            };
-            self.draft(body, Actor::agent())
-        });
+        let exec = done.exec.map(|exec| self.exec_event(call, exec, done.duration));
         let body = Body::ToolResult {
             call_id: call.call_id.clone(),
             tool: call.tool.clone(),
@@ -200,6 +195,37 @@ impl Run<'_> {
             duration_ms,
         };
         exec.into_iter().chain([self.draft(body, Actor::agent())]).collect()
+    }
+
+    /// The end of a command, with what it cost.
+    pub(super) fn exec_event(&self, call: &ToolCall, exec: Executed, duration: Duration) -> Draft {
+        let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
+        let body = Body::ExecCompleted {
+            call_id: call.call_id.clone(),
+            exec_id: None,
+            command: exec.command,
+            exit_code: exec.exit_code,
+            summary: exec.summary,
+            bytes: exec.bytes,
+            cause: exec.cause,
+            duration_ms,
+            cpu_micros: cost.sandbox_cpu_micros,
+            memory_micros: cost.sandbox_memory_micros,
+        };
+        self.draft(body, Actor::agent())
+    }
+
+    /// Pays for the commands that run when the session is closed: they end with their box.
+    async fn pay_late_execs(&self, batch: &[ToolCall]) -> Result<(), Halt> {
+        let exec = |call: &ToolCall| {
+            let ran = self.ports.tools.running(call)?;
+            let (cause, exit_code) = ("killed".to_owned(), -1);
+            let (command, summary) = (String::new(), String::new());
+            Some(self.exec_event(call, Executed { command, exit_code, summary, bytes: 0, cause }, ran))
+        };
+        let ran: Vec<_> = batch.iter().filter_map(exec).collect();
+        if ran.is_empty() { Ok(()) } else { self.ports.journal.pay_late(ran).await }
     }
 
     fn calls_of_step(&self) -> usize {
@@ -213,7 +239,7 @@ impl Run<'_> {
 }
 
 pub(super) fn not_run(output: String) -> Done {
-    Done { output, is_error: true, outcome: Outcome::NotRun, duration: std::time::Duration::ZERO, exec: None }
+    Done { output, is_error: true, outcome: Outcome::NotRun, duration: Duration::ZERO, exec: None }
 }
 
 fn answered(drafts: &[Draft], call: &ToolCall) -> bool {

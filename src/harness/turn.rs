@@ -16,6 +16,7 @@ use crate::{
     base::{Origin, Timestamp},
     domain::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
+        budget::Budget,
         conversation::ModelOptions,
         event::{Aborted, Body, Draft, Outcome, TurnCompleted},
         price::{BoxSize, Tariff},
@@ -61,6 +62,9 @@ pub(super) struct Run<'a> {
     first: usize,
     pub conversation: Conversation,
     pub tally: Tally,
+    /// Limits that the session shares with those above and below it, as they were looked
+    /// at last.
+    pub budgets: Vec<Budget>,
     /// Calls that this run announced itself; all others may have run before.
     pub fresh: HashSet<String>,
 }
@@ -94,7 +98,8 @@ impl<'a> Run<'a> {
         log.iter().for_each(|event| conversation.take(event));
         let tally = Tally::of(turn.id, log.iter().map(|event| &event.draft));
         let first = log.iter().position(|event| event.draft.turn_id == Some(turn.id)).unwrap_or(log.len());
-        Self { turn, ports, session, log, first, conversation, tally, fresh: HashSet::new() }
+        let (budgets, fresh) = (Vec::new(), HashSet::new());
+        Self { turn, ports, session, log, first, conversation, tally, budgets, fresh }
     }
 
     /// Does the next thing. Returns whether the turn is over.
@@ -108,13 +113,16 @@ impl<'a> Run<'a> {
     }
 
     async fn start(&mut self) -> Result<bool, Halt> {
+        let is_new = self.session.running.as_ref().is_none_or(|turn| turn.id != self.turn.id);
+        if is_new {
+            let own = limits::forbids_start(&self.session);
+            self.look_at_budgets().await?;
+            if let Some(trip) = own.or_else(|| self.used_up_together()) {
+                return self.end_by(trip, Vec::new()).await;
+            }
+        }
         let resumed = self.session.running.as_ref().filter(|turn| turn.id == self.turn.id);
         let queued = self.session.queued.as_ref().filter(|turn| turn.id == self.turn.id);
-        if resumed.is_none()
-            && let Some(trip) = limits::forbids_start(&self.session)
-        {
-            return self.end_by(trip, Vec::new()).await;
-        }
         // A caller ended the turn since the worker looked.
         let Some(window) = resumed.or(queued) else { return Err(Halt::Moved) };
         let body = Body::TurnStarted {
@@ -165,8 +173,12 @@ impl<'a> Run<'a> {
 
     /// Ends the turn for a limit, after the events `before`.
     pub(super) async fn end_by(&mut self, trip: Trip, mut before: Vec<Draft>) -> Result<bool, Halt> {
-        let body =
-            Body::LimitExceeded { limit: trip.limit.to_owned(), used: trip.used, allowed: trip.allowed };
+        let body = Body::LimitExceeded {
+            limit: trip.limit.to_owned(),
+            used: trip.used,
+            allowed: trip.allowed,
+            session_id: trip.session,
+        };
         before.push(self.draft(body, Actor::system()));
         self.end(trip.reason, None, Some(trip.limit), before).await
     }

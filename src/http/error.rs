@@ -152,6 +152,7 @@ impl From<Refused> for ApiError {
             Refused::UnknownAgent => unknown("agent"),
             Refused::UnknownEnvironment => unknown("environment"),
             Refused::UnknownSession => unknown("session_id"),
+            Refused::UnknownParent => unknown("parent_session_id"),
             Refused::Model(reason) => Self::invalid("model", reason),
             Refused::Source(reason) => Self::invalid("sources", reason),
             error @ Refused::NoCredential(_) => Self::unprocessable("no_credential", error.to_string()),
@@ -166,12 +167,16 @@ impl From<Rejection> for ApiError {
         match rejection {
             Rejection::Archived => Self::conflict("archived", message),
             Rejection::NoAgent => Self::conflict("no_agent", message),
-            Rejection::BudgetExceeded(_) | Rejection::CapSpent(_) => {
+            Rejection::BudgetExceeded(_) | Rejection::AboveExceeded(..) | Rejection::CapSpent(_) => {
                 Self::payment_required("budget_exceeded", message)
             }
             Rejection::Unpaid => Self::payment_required("payment_required", message),
             Rejection::Paused => Self::conflict("paused", message),
             Rejection::Stopped => Self::conflict("stopped", message),
+            Rejection::ParentArchived => Self::conflict("parent_archived", message),
+            Rejection::TooDeep => Self::conflict("too_deep", message),
+            Rejection::TooManyBelow => Self::conflict("too_many_sessions_below", message),
+            Rejection::OpenBelow => Self::conflict("open_sessions_below", message),
             Rejection::TurnRunning => Self::conflict("turn_running", message),
         }
     }

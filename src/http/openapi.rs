@@ -133,7 +133,8 @@ pub fn description() -> utoipa::openapi::OpenApi {
         {
             body.required = Some(Required::False);
         }
-        if is_post {
+        let only_looks = operation.operation_id.as_deref() == Some("reattachSession");
+        if is_post && !only_looks {
             operation.parameters.get_or_insert_default().push(idempotency_key().into());
         }
         let answers = &mut operation.responses.responses;

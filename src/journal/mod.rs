@@ -5,6 +5,7 @@
 //! [`Writer::record`]: one fenced statement, which turns of one process that write
 //! at the same time share. Hints leave after the commit.
 
+mod family;
 mod meter;
 mod operation;
 mod read;

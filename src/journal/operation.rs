@@ -39,6 +39,9 @@ impl Unit {
         let request = request.clone().within(&context);
         let command = Command::Operate { operation, request: request.clone() };
         let asked = self.execute(id, command, stamp).await?;
+        if matches!(request, Request::Exec { .. } | Request::Restore { .. }) {
+            self.may_use(id).await?;
+        }
         if matches!(request, Request::Exec { .. }) {
             self.may_spend(asked.session.created.agent_id).await?;
         }

@@ -3,10 +3,18 @@
 use std::time::Instant;
 
 use crate::{
-    domain::{AgentId, Event, Session, TurnId, event::Draft, piece::Piece, spend::Verdict},
+    domain::{
+        AgentId, Event, Session, TurnId,
+        budget::Budget,
+        delta::Delta,
+        event::{Body, Draft},
+        piece::Piece,
+        spend::Verdict,
+    },
     store::{
         hint::Hint,
         record::{Fence, Record, Recorded},
+        spend::Ask,
     },
 };
 
@@ -75,13 +83,40 @@ impl Journal {
                     .map(|(seq, event)| Event { seq, ts, draft: event.draft })
                     .collect())
             }
-            Recorded::Stale => Err(Halted::Stale),
+            Recorded::Stale => {
+                self.pay_late(fence, record.events.iter().map(|event| &event.draft)).await?;
+                Err(Halted::Stale)
+            }
             Recorded::Moved => Err(Halted::Moved),
         }
     }
 }
 
+impl Journal {
+    /// Pays for what a lease had begun when its session was closed under it.
+    async fn pay_late<'a>(
+        &self,
+        fence: Fence,
+        drafts: impl IntoIterator<Item = &'a Draft>,
+    ) -> Result<(), Error> {
+        // A start that was refused did not happen, and neither did calls that nobody ran.
+        let is_work = |draft: &&Draft| {
+            matches!(draft.body, Body::StepCompleted(_) | Body::StepAborted(_) | Body::ExecCompleted { .. })
+        };
+        let delta = Delta::of(drafts.into_iter().filter(is_work));
+        if !delta.usage.is_none() {
+            self.store.pay_late(fence, self.origin.now(), &delta).await?;
+        }
+        Ok(())
+    }
+}
+
 impl Writer {
+    /// Pays for what this lease had begun, if its session was closed under it.
+    pub async fn pay_late(&self, drafts: &[Draft]) -> Result<(), Error> {
+        self.journal.pay_late(self.fence, drafts).await
+    }
+
     /// Appends events in one statement and returns them with their places.
     ///
     /// # Errors
@@ -105,18 +140,17 @@ impl Writer {
         Ok(self.journal.store.account(self.fence.tenant, Some(agent)).await?.is_bound)
     }
 
-    /// Promises `micros` to the next model call of the turn, or to the command `call`, if
-    /// that may be spent.
+    /// The limits that the session shares, as they are now.
+    pub async fn budgets(&self) -> Result<Vec<Budget>, Error> {
+        Ok(self.journal.store.budgets_of(self.fence.tenant, self.fence.session).await?)
+    }
+
+    /// Promises what a call may use at most, if that may be spent.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is promised then.
-    pub async fn reserve(
-        &self,
-        agent: Option<AgentId>,
-        call: Option<&str>,
-        micros: Option<u64>,
-    ) -> Result<Verdict, Halted> {
-        let reserved = self.journal.store.reserve(self.fence, agent, call, micros).await;
+    pub async fn reserve(&self, ask: &Ask<'_>) -> Result<Verdict, Halted> {
+        let reserved = self.journal.store.reserve(self.fence, ask).await;
         reserved.map_err(Error::from)?.ok_or(Halted::Stale)
     }
 

@@ -9,7 +9,7 @@ use crate::{
     base::limit::{APPEND_EVENTS_MAX, HISTORY_PAGE_ROWS, RETENTION_BATCH},
     domain::{
         Actor, Notice, Session, SessionId, TenantId,
-        decide::Stamp,
+        decide::{Rejection, Stamp},
         transcript::{self, Transcript},
     },
     store::{audit::Act, hint::Hint},
@@ -55,8 +55,8 @@ impl Journal {
             let mut unit = self.begin(*tenant).await?;
             match unit.delete(*session, &stamp, "retention").await {
                 Ok(()) => unit.commit().await?,
-                // Another worker was faster.
-                Err(Error::Store(crate::store::Error::NotFound)) => {}
+                // Another worker was faster, or one below it is open.
+                Err(Error::Store(crate::store::Error::NotFound) | Error::Rejected(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -116,9 +116,13 @@ impl Unit {
     /// there, and the organization's webhooks are told.
     ///
     /// # Errors
-    /// `Store(NotFound)` when this tenant has no such session.
+    /// `Store(NotFound)` when this tenant has no such session; `Rejected` while one below
+    /// it is open, which its limits bind.
     pub async fn delete(&mut self, id: SessionId, stamp: &Stamp, reason: &'static str) -> Result<(), Error> {
         let session = self.tx.lock_session(id).await?;
+        if self.tx.has_open_below(id).await? {
+            return Err(Rejection::OpenBelow.into());
+        }
         self.tx.purge_session(&session).await?;
         let details = json!({ "events": session.head, "reason": reason });
         self.remember("session.deleted", id, details, stamp).await?;

@@ -189,9 +189,16 @@ impl Tx {
 }
 
 impl Store {
-    /// Makes the months to come and drops those of the delivery log that are over.
+    /// Makes the months to come and drops those of the delivery log that are over, with
+    /// what of those lies where no month was made in time.
     pub async fn roll_months(&self) -> Result<()> {
         sqlx::query("select sojourn_roll_months()").execute(&self.system).await?;
+        for old in [
+            "delete from delivery_default where created_at < date_trunc('month', now() - interval '30 days')",
+            "delete from delivery_attempt_default where at < date_trunc('month', now() - interval '30 days')",
+        ] {
+            sqlx::query(old).execute(&self.system).await?;
+        }
         Ok(())
     }
 }

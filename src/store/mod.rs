@@ -8,6 +8,7 @@ pub mod account;
 pub mod agent;
 pub mod alive;
 pub mod audit;
+pub mod budget;
 pub mod checkpoint;
 pub mod column;
 pub mod credential;

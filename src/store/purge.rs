@@ -26,6 +26,7 @@ impl Tx {
             .bind(session.id.uuid())
             .execute(self.connection())
             .await?;
+        self.hand_usage_on(session.id).await?;
         // Its own key may name another session now, and so may those of its messages.
         sqlx::query(
             "delete from idempotency
@@ -86,6 +87,12 @@ impl Store {
                and t.deleted_at is null
                and s.status = 'archived'
                and s.updated_at < now() - make_interval(days => t.retention_days)
+               and not exists (
+                   select from session c
+                   where c.tenant_id = s.tenant_id
+                     and c.parent_session_id = s.session_id
+                     and c.status <> 'archived'
+               )
              limit $1",
         )
         .bind(limit)

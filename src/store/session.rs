@@ -36,6 +36,7 @@ struct Row {
     environment: Option<String>,
     sources: Option<String>,
     source: String,
+    parent_session_id: Option<Uuid>,
     status: String,
     head: i64,
     input_head: i64,
@@ -67,7 +68,7 @@ macro_rules! columns {
                     queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
                     cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
                     sandbox_memory_micros, fee_micros, unpriced_steps, actor::text, stopped_by::text, stopped_at,
-                    stop_reason, hold, context::text, created_at, updated_at
+                    stop_reason, hold, context::text, parent_session_id, created_at, updated_at
              from session ",
             $rest
         )
@@ -82,6 +83,8 @@ pub struct Filter {
     pub key: Option<String>,
     /// Of a session that is open.
     pub slug: Option<String>,
+    /// The session directly above.
+    pub parent: Option<SessionId>,
     /// Metadata fields that must have this text.
     pub metadata: Vec<(String, String)>,
     /// Created after and before these sessions' making.
@@ -128,6 +131,7 @@ impl Row {
                 metadata: from_json(&self.metadata)?,
                 limits: from_json(&self.limits)?,
                 source: from_word(&self.source)?,
+                parent_session_id: self.parent_session_id.map(Id::from_uuid),
             },
             status: from_word(&self.status)?,
             head: self.head,
@@ -222,7 +226,7 @@ impl Tx {
     }
 
     /// A page of sessions, newest first: in the order of the primary key, or of
-    /// the index `session_agent` when an agent is named.
+    /// the index `session_agent` or `session_parent` when an agent or a parent is named.
     pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
         let tenant = self.tenant;
         let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
@@ -233,6 +237,7 @@ impl Tx {
                and ($3::text is null or status = $3)
                and ($4::uuid is null or agent_id = $4)
                and ($5::text is null or key = $5)
+               and ($14::uuid is null or parent_session_id = $14)
                and ($6::timestamptz is null or created_at > $6)
                and ($7::timestamptz is null or created_at < $7)
                and not exists (
@@ -259,6 +264,7 @@ impl Tx {
         .bind(filter.overdue)
         .bind(alive::seconds())
         .bind(&filter.slug)
+        .bind(filter.parent.map(Id::uuid))
         .fetch_all(self.connection())
         .await?;
         let turns = turns_of(self.connection(), tenant, &rows).await?;
@@ -300,10 +306,10 @@ impl Tx {
              insert into session (
                 tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
                 limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
-                environment, actor, sources, context, slug
+                environment, actor, sources, context, slug, parent_session_id
              )
              values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
-                     $19::json, $20::json, $21::json, $22::json, $23)",
+                     $19::json, $20::json, $21::json, $22::json, $23, $28)",
         )
         .bind(tenant)
         .bind(session.id.uuid())
@@ -332,6 +338,7 @@ impl Tx {
         .bind(turn.map(|turn| turn.attempt))
         .bind(turn.map(|turn| turn.input_from_seq))
         .bind(turn.map(|turn| turn.input_to_seq))
+        .bind(created.parent_session_id.map(Id::uuid))
         .execute(self.connection())
         .await?;
         Ok(())
@@ -367,6 +374,7 @@ impl Tx {
                  ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
                  stopped_by = $17::json, stopped_at = $18, listed_in = pg_current_xact_id(),
                  stop_reason = $19, hold = $20, context = $21::json, slug = $22,
+                 closed_epoch = case when $6 = 'archived' then epoch end,
                  epoch = epoch + case when $6 = 'archived' then 1 else 0 end
              where tenant_id = $1 and session_id = $2",
         )

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, Tx,
+    budget::{budgets, is_first_to_warn, lock_tree},
     column::{count, from_json, json, uncount},
     record::Fence,
 };
@@ -16,6 +17,7 @@ use crate::{
     base::Id,
     domain::{
         AgentId, SessionId, TenantId,
+        budget::{self, Most},
         spend::{Spend, SpendCaps, Spent, Standing, Verdict, judge},
     },
 };
@@ -100,6 +102,20 @@ left join agent g on g.tenant_id = wanted.tenant_id and g.agent_id = wanted.agen
 cross join spent
 cross join reserved";
 
+/// A call that asks for a promise.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// None in a session without one.
+    pub agent: Option<AgentId>,
+    /// The command that it is for; none for a model call.
+    pub call: Option<&'a str>,
+    pub most: Most,
+    /// Caps or a balance bind the organization or the agent.
+    pub is_bound: bool,
+    /// Limits bind the session together with those above and below it.
+    pub is_shared: bool,
+}
+
 /// Who asks for a promise.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
@@ -147,44 +163,45 @@ impl Store {
         standings(&mut connection, tenant, agent, None).await
     }
 
-    /// Promises `micros` to the next model call of a leased turn, if that may be spent; to
-    /// the command `call` where that is named, until [`Store::release_exec`].
+    /// Promises what a call of a lease may use at most, if that may be spent: to a model
+    /// call until the append that tells of its end, to a command until
+    /// [`Store::release_exec`].
     ///
-    /// `close` of the verdict are caps that nobody was warned of yet. `None` when the
-    /// fence does not hold.
-    pub async fn reserve(
-        &self,
-        fence: Fence,
-        agent: Option<AgentId>,
-        call: Option<&str>,
-        micros: Option<u64>,
-    ) -> Result<Option<Verdict>> {
+    /// `close` of the verdict are caps, and limits of sessions above, that nobody was
+    /// warned of yet. `None` when the fence does not hold.
+    pub async fn reserve(&self, fence: Fence, ask: &Ask<'_>) -> Result<Option<Verdict>> {
         let mut tx = self.system.begin().await?;
-        // One asker of a tenant at a time; what it reads was committed before.
-        sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
-            .bind(format!("spend/{}", fence.tenant))
-            .execute(&mut *tx)
-            .await?;
-        let asker = Asker { session: fence.session, call };
-        let now = standings(&mut tx, fence.tenant, agent, Some(asker)).await?;
-        let verdict = match (judge(&now.organization, &now.agent, now.balance), micros) {
-            (Verdict::Granted { .. }, None) => Verdict::Unpriced,
-            (Verdict::Granted { close }, Some(micros)) => {
-                if !promise(&mut tx, fence, agent, call, micros).await? {
-                    return Ok(None);
-                }
-                let mut new = Vec::new();
-                for spend in close {
-                    if is_first_to_say(&mut tx, fence.tenant, agent, "warning", &spend).await? {
-                        new.push(spend);
-                    }
-                }
-                Verdict::Granted { close: new }
+        // Whoever asks for both locks them in this order.
+        let mut close = Vec::new();
+        if ask.is_bound {
+            match judged_by_account(&mut tx, fence, ask).await? {
+                Verdict::Granted { close: more } => close.extend(more),
+                verdict => return Ok(Some(verdict)),
             }
-            (verdict, _) => verdict,
-        };
+        }
+        if ask.is_shared {
+            match judged_by_tree(&mut tx, fence, ask).await? {
+                Verdict::Granted { close: more } => close.extend(more),
+                verdict => return Ok(Some(verdict)),
+            }
+        }
+        if !promise(&mut tx, fence, ask).await? {
+            return Ok(None);
+        }
+        let mut new = Vec::new();
+        for spend in close {
+            let is_first = match spend.session {
+                // Of its own limits the session warns by itself.
+                Some(session) if session == fence.session => false,
+                Some(session) => is_first_to_warn(&mut tx, fence.tenant, session, &spend).await?,
+                None => is_first_to_say(&mut tx, fence.tenant, ask.agent, "warning", &spend).await?,
+            };
+            if is_first {
+                new.push(spend);
+            }
+        }
         tx.commit().await?;
-        Ok(Some(verdict))
+        Ok(Some(Verdict::Granted { close: new }))
     }
 
     /// Ends the promise to a command, after its cost is written.
@@ -252,20 +269,36 @@ async fn top_up(connection: &mut PgConnection, tenant: TenantId, micros: i64) ->
     Ok(balance)
 }
 
+/// One asker of a tenant at a time; what it reads was committed before.
+async fn judged_by_account(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
+        .bind(format!("spend/{}", fence.tenant))
+        .execute(&mut *tx)
+        .await?;
+    let asker = Asker { session: fence.session, call: ask.call };
+    let now = standings(tx, fence.tenant, ask.agent, Some(asker)).await?;
+    Ok(match judge(&now.organization, &now.agent, now.balance) {
+        Verdict::Granted { .. } if ask.most.cost_micros.is_none() => Verdict::Unpriced,
+        verdict => verdict,
+    })
+}
+
+/// The same of a tree of sessions.
+async fn judged_by_tree(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
+    lock_tree(tx, fence.tenant, fence.session).await?;
+    let budgets = budgets(tx, fence.tenant, fence.session, ask.call).await?;
+    Ok(budget::judge(&budgets, ask.most))
+}
+
 /// Writes a promise down; false when the fence does not hold.
-async fn promise(
-    tx: &mut PgConnection,
-    fence: Fence,
-    agent: Option<AgentId>,
-    call: Option<&str>,
-    micros: u64,
-) -> Result<bool> {
-    let to_model = "insert into reservation (tenant_id, session_id, agent_id, epoch, micros)
-         select tenant_id, session_id, $4, $3, $5
+async fn promise(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
+    let to_model = "insert into reservation (tenant_id, session_id, agent_id, epoch, micros, tokens)
+         select tenant_id, session_id, $4, $3, $5, $7
          from session
          where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $6::text is null
          on conflict (tenant_id, session_id) do update set
-            agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros";
+            agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros,
+            tokens = excluded.tokens";
     // What was promised under leases of before counts no more.
     let to_command = "with past as (
             delete from exec_reservation where tenant_id = $1 and session_id = $2 and epoch < $3 and call_id <> $6
@@ -273,16 +306,17 @@ async fn promise(
          insert into exec_reservation (tenant_id, session_id, call_id, agent_id, epoch, micros)
          select tenant_id, session_id, $6, $4, $3, $5
          from session
-         where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+         where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $7::bigint is not null
          on conflict (tenant_id, session_id, call_id) do update set
             epoch = excluded.epoch, micros = excluded.micros";
-    let done = sqlx::query(if call.is_some() { to_command } else { to_model })
+    let done = sqlx::query(if ask.call.is_some() { to_command } else { to_model })
         .bind(fence.tenant.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
-        .bind(agent.map(Id::uuid))
-        .bind(count(micros))
-        .bind(call)
+        .bind(ask.agent.map(Id::uuid))
+        .bind(count(ask.most.cost_micros.unwrap_or_default()))
+        .bind(ask.call)
+        .bind(count(ask.most.tokens))
         .execute(tx)
         .await?;
     Ok(done.rows_affected() > 0)

@@ -9,10 +9,14 @@ use serde::{Deserialize, Serialize};
 use time::Date;
 use uuid::Uuid;
 
-use super::{Result, Store, Tx, column::uncount};
+use super::{
+    Result, Store, Tx,
+    column::{count, uncount},
+    record::Fence,
+};
 use crate::{
-    base::{Id, limit::HOUSEKEEPING_BATCH},
-    domain::{AgentId, Cost, SessionId, Usage},
+    base::{Id, Timestamp, limit::HOUSEKEEPING_BATCH},
+    domain::{AgentId, Cost, SessionId, Usage, delta::Delta},
 };
 
 /// Adds what was used to both sums and takes it from the balances, and forgets what was
@@ -276,7 +280,54 @@ impl Tx {
     }
 }
 
+/// $1 tenant, $2 session, $3 the lease that it was closed under, $4 model, $5 time, $6-$16
+/// what was used. The log of a closed session says no more: only the sums do.
+const LATE: &str = concat!(
+    "with s as (
+    select agent_id, coalesce($4, agent_snapshot ->> 'model', '') as model
+    from session
+    where tenant_id = $1 and session_id = $2 and status = 'archived' and closed_epoch = $3
+    for no key update
+), ",
+    ledger!(
+        "select $1 as tenant_id, $2 as session_id, $5 as ts, s.agent_id, s.model,
+           $6 as input_tokens, $7 as output_tokens, $8 as cache_write_tokens, $9 as cache_read_tokens,
+           $10 as steps, $11 as tool_calls, $12 as model_micros, $13 as sandbox_cpu_micros,
+           $14 as sandbox_memory_micros, $15 as fee_micros, $16 as unpriced_steps
+    from s",
+        "select $1 as tenant_id, $2 as session_id from s"
+    ),
+    "
+select exists (select from s)"
+);
+
 impl Store {
+    /// Adds what a lease used to the sums, where its session was closed under it. Returns
+    /// whether it was: what any other lease had begun, its successor pays for.
+    pub async fn pay_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
+        let (usage, cost) = (&delta.usage, &delta.usage.cost);
+        let (is_paid,): (bool,) = sqlx::query_as(LATE)
+            .bind(fence.tenant.uuid())
+            .bind(fence.session.uuid())
+            .bind(fence.epoch)
+            .bind(&delta.model)
+            .bind(ts)
+            .bind(count(usage.input_tokens))
+            .bind(count(usage.output_tokens))
+            .bind(count(usage.cache_write_tokens))
+            .bind(count(usage.cache_read_tokens))
+            .bind(count(usage.steps))
+            .bind(count(usage.tool_calls))
+            .bind(count(cost.model_micros))
+            .bind(count(cost.sandbox_cpu_micros))
+            .bind(count(cost.sandbox_memory_micros))
+            .bind(count(cost.fee_micros))
+            .bind(count(cost.unpriced_steps))
+            .fetch_one(&self.system)
+            .await?;
+        Ok(is_paid)
+    }
+
     /// Adds up what the shards of an hour hold, once nothing is added to them any more, a
     /// batch of rows; returns how many. By the index `usage_day_spread`.
     pub async fn fold_shards(&self) -> Result<u64> {

@@ -81,6 +81,7 @@ struct Traits {
     key: Option<String>,
     /// While it is open: it may be another's afterwards.
     slug: Option<String>,
+    parent: Option<SessionId>,
     metadata: Map<String, Value>,
     created_at: Timestamp,
 }
@@ -120,6 +121,7 @@ impl Traits {
             agent: session.created.agent_id,
             key: session.created.key.clone(),
             slug: session.created.slug.clone().filter(|_| session.status != Status::Archived),
+            parent: session.created.parent_session_id,
             metadata: session.created.metadata.clone(),
             created_at: session.created_at,
         }
@@ -128,6 +130,7 @@ impl Traits {
     /// As the store compares, but for what changes by itself.
     fn standing(&self, filter: &Filter) -> Standing {
         let is_own = filter.agent.is_none_or(|agent| self.agent == Some(agent))
+            && filter.parent.is_none_or(|parent| self.parent == Some(parent))
             && filter.key.as_ref().is_none_or(|key| self.key.as_ref() == Some(key))
             && filter.after.is_none_or(|after| self.created_at > after)
             && filter.before.is_none_or(|before| self.created_at < before);
@@ -239,6 +242,7 @@ mod tests {
         let traits = Traits {
             status: Status::Idle,
             agent: Some(agent),
+            parent: None,
             key: None,
             slug: Some("one".to_owned()),
             metadata: metadata.as_object().expect("an object").clone(),

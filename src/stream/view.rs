@@ -2,9 +2,10 @@
 //! it. Called by `http` and by the live list, which say the same of a session.
 
 use crate::{
-    domain::{Session, Status},
-    store::{self, Tx, sandbox::Shown},
+    domain::{Session, Status, budget::Consumed},
+    store::{self, Tx, budget::Below, sandbox::Shown},
     wire::{
+        budget::ChildrenConsumed,
         sandbox::{SandboxState, SandboxView},
         session::SessionView,
     },
@@ -14,14 +15,21 @@ use crate::{
 pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionView>, store::Error> {
     let waits = tx.waits(&sessions).await?;
     let mut sandboxes = tx.sandboxes(&sessions).await?;
+    let ids: Vec<_> = sessions.iter().map(|session| session.id).collect();
+    let mut below = tx.below(&ids).await?;
     let view = |session: Session| {
         let id = session.id;
         let is_archived = session.status == Status::Archived;
         // The files of a closed session are gone with its sandbox.
         let shown = sandboxes.remove(&id).filter(|shown| !(is_archived && shown.is_ended));
+        let view = SessionView::from(session).waiting(waits.get(&id).copied());
         SessionView {
             sandbox: shown.map(|shown| sandbox(&shown)),
-            ..SessionView::from(session).waiting(waits.get(&id).copied())
+            budget_consumed: match below.remove(&id) {
+                Some(below) => view.budget_consumed.with(children(&below)),
+                None => view.budget_consumed,
+            },
+            ..view
         }
     };
     Ok(sessions.into_iter().map(view).collect())
@@ -31,6 +39,11 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
 pub async fn view(tx: &mut Tx, session: Session) -> Result<SessionView, store::Error> {
     let mut views = views(tx, vec![session]).await?;
     Ok(views.pop().expect("one session has one view"))
+}
+
+fn children(below: &Below) -> ChildrenConsumed {
+    let Consumed { tokens, cost_micros, tool_calls } = below.used;
+    ChildrenConsumed { sessions: below.sessions, tokens, cost_micros, tool_calls }
 }
 
 fn sandbox(shown: &Shown) -> SandboxView {

@@ -68,6 +68,20 @@ pub(super) async fn recover(call: &ToolCall, args: Args, hands: &Hands) -> Resul
     }
 }
 
+/// How the command ended that has just been killed; `None` when it never began.
+pub(super) async fn stopped(call: &ToolCall, hands: &Hands) -> Option<ExecSummary> {
+    let exit = exec::found(hands, &exec::id(call)).await.ok().flatten()?;
+    let command = call.input.get("command").and_then(serde_json::Value::as_str).unwrap_or_default();
+    Some(ExecSummary {
+        command: command.to_owned(),
+        exit_code: exit.code,
+        summary: String::new(),
+        bytes: exit.stdout_bytes + exit.stderr_bytes,
+        cause: exit.cause.word(),
+        duration: exit.duration,
+    })
+}
+
 async fn done(hands: &Hands, id: &str, args: Args, exit: Exit) -> Result<Done, Stop> {
     let mut words = exec::written(hands, id, &exit).await?;
     if exit.stderr_bytes > 0 {

@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Done, Hands, Recovered, Stop, Timers, ToolFault, ask, bash, edit, exec, glob, grep, read, revisit,
-    schema::Schema, tell, web_fetch, write,
+    Done, ExecSummary, Hands, Recovered, Sessions, Stop, Timers, ToolFault, ask, bash, edit, exec, glob,
+    grep, read, revisit, schema::Schema, start_session, tell, web_fetch, write,
 };
 use crate::{
     domain::{
         revisit::REVISIT,
-        tool::{ASK, ToolCall, ToolSpec},
+        tool::{ASK, START_SESSION, ToolCall, ToolSpec},
     },
     sandbox,
 };
@@ -43,11 +43,12 @@ enum Tool {
     WebFetch,
     Ask,
     Revisit,
+    StartSession,
 }
 
 /// The name of every tool, in the order of the specs.
-pub fn names() -> [&'static str; 9] {
-    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK, REVISIT]
+pub fn names() -> [&'static str; 10] {
+    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK, REVISIT, START_SESSION]
 }
 
 impl Catalogue {
@@ -67,6 +68,7 @@ impl Catalogue {
             entry(Tool::WebFetch, web_fetch::spec()),
             entry(Tool::Ask, ask::spec()),
             entry(Tool::Revisit, revisit::spec()),
+            entry(Tool::StartSession, start_session::spec()),
         ];
         Self(entries.into())
     }
@@ -105,6 +107,7 @@ impl Catalogue {
             Tool::Ask => Ok(ask::put()),
             // Whoever has timers asks `set_timer` first.
             Tool::Revisit => tell("No timers are kept here; nothing was scheduled."),
+            Tool::StartSession => tell("No sessions are started here."),
         })
     }
 
@@ -124,6 +127,22 @@ impl Catalogue {
         }
         Some(match self.checked(call) {
             Ok((_, input)) => settle(revisit::run(&call.call_id, parsed(input), timers).await),
+            Err(words) => Ok(Done::error(words)),
+        })
+    }
+
+    /// Starts the session that a call asks for; `None` when it asks for none. Needs no box,
+    /// and is safe to repeat.
+    pub async fn start_session(
+        &self,
+        call: &ToolCall,
+        sessions: &dyn Sessions,
+    ) -> Option<Result<Done, ToolFault>> {
+        if call.tool != START_SESSION {
+            return None;
+        }
+        Some(match self.checked(call) {
+            Ok((_, input)) => settle(start_session::run(&call.call_id, parsed(input), sessions).await),
             Err(words) => Ok(Done::error(words)),
         })
     }
@@ -149,7 +168,8 @@ impl Catalogue {
             | Tool::Grep
             | Tool::WebFetch
             | Tool::Ask
-            | Tool::Revisit => {
+            | Tool::Revisit
+            | Tool::StartSession => {
                 return self.run(call, hands).await.map(Recovered::Done);
             }
         };
@@ -161,18 +181,31 @@ impl Catalogue {
     }
 
     /// Ends the command of a call and all its descendants; nothing when there is
-    /// none. Returns when none is left, or when the box cannot be asked: then the
-    /// command's own time limit, or the end of the box, ends it.
-    pub async fn cancel(&self, call: &ToolCall, hands: &Hands) {
-        match self.entry(&call.tool).map(|entry| entry.tool) {
-            Some(Tool::Bash | Tool::Glob | Tool::Grep) => {}
-            Some(Tool::Read | Tool::Write | Tool::Edit | Tool::WebFetch | Tool::Ask | Tool::Revisit)
-            | None => return,
-        }
-        if let Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) =
-            hands.sandbox.kill(hands.grip, &exec::id(call)).await
-        {
-            tracing::warn!(call.id = call.call_id, error = %fault, "a canceled command could not be ended");
+    /// none. Returns when none is left, with how the agent's own command ended; or when
+    /// the box cannot be asked: then the command's own time limit, or the end of the box,
+    /// ends it.
+    pub async fn cancel(&self, call: &ToolCall, hands: &Hands) -> Option<ExecSummary> {
+        let is_own = match self.entry(&call.tool).map(|entry| entry.tool) {
+            Some(Tool::Bash) => true,
+            Some(Tool::Glob | Tool::Grep) => false,
+            Some(
+                Tool::Read
+                | Tool::Write
+                | Tool::Edit
+                | Tool::WebFetch
+                | Tool::Ask
+                | Tool::Revisit
+                | Tool::StartSession,
+            )
+            | None => return None,
+        };
+        match hands.sandbox.kill(hands.grip, &exec::id(call)).await {
+            Ok(()) if is_own => bash::stopped(call, hands).await,
+            Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) => {
+                tracing::warn!(call.id = call.call_id, error = %fault, "a canceled command could not be ended");
+                None
+            }
+            Ok(()) | Err(_) => None,
         }
     }
 

@@ -15,6 +15,7 @@ mod output;
 mod read;
 mod revisit;
 mod schema;
+mod start_session;
 mod web_fetch;
 mod write;
 
@@ -24,12 +25,13 @@ use async_trait::async_trait;
 
 use crate::{
     base::Timestamp,
-    domain::revisit::When,
+    domain::{SessionId, revisit::When},
     sandbox::{self, Grip, Sandbox},
 };
 
 pub use catalogue::{Catalogue, names};
 pub use revisit::shown;
+pub use start_session::Child;
 
 /// Where all relative paths begin.
 pub const WORKSPACE: &str = "/workspace";
@@ -65,6 +67,14 @@ pub trait Timers: Send + Sync {
         when: When,
         note: &str,
     ) -> Result<Result<Timestamp, String>, ToolFault>;
+}
+
+/// The sessions of the organization, as far as an agent starts them.
+#[async_trait]
+pub trait Sessions: Send + Sync {
+    /// Starts a session under the one that asks, once for a call however often it is made:
+    /// its id, or why there is none, in words for the model.
+    async fn start(&self, call_id: &str, child: Child<'_>) -> Result<Result<SessionId, String>, ToolFault>;
 }
 
 /// What a host answered.

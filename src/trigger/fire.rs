@@ -49,7 +49,8 @@ pub async fn fire(
         None => {
             let recipe = schedule.recipe.clone().unwrap_or_default();
             let sources = Vec::new();
-            let opening = Opening { agent: schedule.agent, recipe, sources, input, source, scripted };
+            let opening =
+                Opening { agent: schedule.agent, recipe, sources, input, source, scripted, parent: None };
             open(unit, opening, stamp).await?
         }
     };

@@ -11,6 +11,6 @@ mod source;
 mod timekeeper;
 
 pub use fire::{Fired, fire};
-pub use open::{Choice, Opening, Refused, check_model, environment, open, pin};
+pub use open::{Choice, Opening, Refused, adopt, check_model, environment, open, pin};
 pub use source::{pin_sources, sources};
 pub use timekeeper::Timekeeper;

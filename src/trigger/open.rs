@@ -6,7 +6,7 @@ use super::source::pin_sources;
 use crate::{
     base::{Origin, seal::sha256, text::hex},
     domain::{
-        AgentId, CredentialId, EnvironmentId,
+        AgentId, CredentialId, EnvironmentId, SessionId,
         context::ContextChange,
         decide::{Input, NewSession, Rejection, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
@@ -42,6 +42,9 @@ pub enum Refused {
     /// The session that was to be woken is not there.
     #[error("there is no such session")]
     UnknownSession,
+    /// The session under which it was to be started is not there.
+    #[error("there is no such parent session")]
+    UnknownParent,
     #[error(transparent)]
     Journal(#[from] journal::Error),
 }
@@ -59,11 +62,18 @@ impl Refused {
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
             Self::Journal(journal::Error::Rejected(
-                Rejection::BudgetExceeded(_) | Rejection::CapSpent(_),
+                Rejection::BudgetExceeded(_) | Rejection::AboveExceeded(..) | Rejection::CapSpent(_),
             )) => Some("budget_exceeded"),
             Self::Journal(journal::Error::Rejected(Rejection::Unpaid)) => Some("payment_required"),
             Self::Journal(journal::Error::Rejected(Rejection::Paused)) => Some("paused"),
             Self::Journal(journal::Error::Rejected(Rejection::Stopped)) => Some("stopped"),
+            Self::UnknownParent => Some("unknown_parent"),
+            Self::Journal(journal::Error::Rejected(Rejection::ParentArchived)) => Some("parent_archived"),
+            Self::Journal(journal::Error::Rejected(Rejection::TooDeep)) => Some("too_deep"),
+            Self::Journal(journal::Error::Rejected(Rejection::TooManyBelow)) => {
+                Some("too_many_sessions_below")
+            }
+            Self::Journal(journal::Error::Rejected(Rejection::OpenBelow)) => Some("open_sessions_below"),
             Self::Journal(journal::Error::Rejected(Rejection::TurnRunning)) => Some("turn_running"),
             Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
         }
@@ -95,6 +105,19 @@ pub struct Opening {
     pub input: Input,
     pub source: Source,
     pub scripted: bool,
+    /// The session under which it is started, and the key that it has then.
+    pub parent: Option<(SessionId, String)>,
+}
+
+/// Starts a new session under another one of the organization, where one is named.
+pub async fn adopt(unit: &mut Unit, created: &mut Created, parent: Option<SessionId>) -> Result<(), Refused> {
+    let Some(parent) = parent else { return Ok(()) };
+    unit.adopt(parent).await.map_err(|error| match error {
+        journal::Error::Store(store::Error::NotFound) => Refused::UnknownParent,
+        error => error.into(),
+    })?;
+    created.parent_session_id = Some(parent);
+    Ok(())
 }
 
 /// The model that a name means, if it may be used here; else why not.
@@ -110,7 +133,7 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 
 /// Opens a session of an agent's active revision and gives it its first input.
 pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
-    let Opening { agent, recipe, sources: brought, input, source, scripted } = opening;
+    let Opening { agent, recipe, sources: brought, input, source, scripted, parent } = opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
         store::Error::NotFound => Refused::UnknownAgent,
         error => error.into(),
@@ -128,6 +151,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         metadata: recipe.metadata,
         limits: recipe.limits,
         source,
+        parent_session_id: None,
     };
     created.limits = agent.limits.overridden_by(recipe.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
@@ -136,6 +160,10 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         created.environment = Some(environment(unit, choice, &stamp.origin).await?);
     }
     pin_sources(unit, &mut created, &[&own, &brought]).await?;
+    if let Some((parent, key)) = parent {
+        adopt(unit, &mut created, Some(parent)).await?;
+        created.key = Some(key);
+    }
     let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
     let prepared = unit.prepare(stamp.origin.id(), new, stamp).await?;
     Ok(unit.create(prepared).await?)

@@ -8,7 +8,7 @@ use super::countable;
 use crate::{
     base::json,
     domain::{
-        AgentId, Usage,
+        AgentId, Session, Usage,
         spend::{SpendCaps, Spent},
     },
 };
@@ -53,4 +53,55 @@ pub struct UsageRow {
     #[schema(value_type = Option<String>)]
     pub model: Option<Option<String>>,
     pub usage: Usage,
+}
+
+/// What counts against the limits of the whole session, by their names: of tokens, cost
+/// and tool calls also what the sessions below it used.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BudgetConsumed {
+    pub tokens: u64,
+    pub turns: u64,
+    /// Everything that has a price.
+    pub cost_micros: u64,
+    /// Of turns that ended.
+    pub duration_seconds: u64,
+    pub tool_calls: u64,
+    /// The part of the sessions below it; absent where there never was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub children: Option<ChildrenConsumed>,
+}
+
+/// What the sessions below one used, those of them too that were deleted.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct ChildrenConsumed {
+    /// Children and theirs that were not deleted.
+    pub sessions: u64,
+    pub tokens: u64,
+    pub cost_micros: u64,
+    pub tool_calls: u64,
+}
+
+impl BudgetConsumed {
+    /// The same with what the sessions below it used.
+    pub fn with(self, children: ChildrenConsumed) -> Self {
+        Self {
+            tokens: self.tokens + children.tokens,
+            cost_micros: self.cost_micros + children.cost_micros,
+            tool_calls: self.tool_calls + children.tool_calls,
+            children: Some(children),
+            ..self
+        }
+    }
+
+    /// Of the session alone.
+    pub fn of(session: &Session) -> Self {
+        Self {
+            tokens: session.usage.tokens(),
+            turns: u64::try_from(session.turns).unwrap_or_default(),
+            cost_micros: session.usage.cost.known_micros(),
+            duration_seconds: session.active_seconds,
+            tool_calls: session.usage.tool_calls,
+            children: None,
+        }
+    }
 }

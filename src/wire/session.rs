@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
+    budget::BudgetConsumed,
     context::ContextInput,
     environment::sound_choice,
     limits::LimitsInput,
@@ -89,6 +90,11 @@ pub struct CreateSession {
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub context: ContextInput,
+    /// The session under which it is started: what it uses counts against the limits
+    /// `tokens`, `cost_micros` and `tool_calls` of that one and of those above it. It
+    /// inherits nothing else.
+    #[garde(skip)]
+    pub parent_session_id: Option<SessionId>,
 }
 
 fn sound_slug(text: &str, _context: &()) -> garde::Result {
@@ -246,6 +252,9 @@ pub struct SessionView {
     #[schema(required)]
     pub title: Option<String>,
     pub source: Source,
+    /// The session under which it was started; that one may be deleted.
+    #[schema(required)]
+    pub parent_session_id: Option<SessionId>,
     /// Who made it.
     pub actor: Actor,
     /// What became of it, in one word; null while it goes on.
@@ -296,6 +305,7 @@ impl From<Session> for SessionView {
             key: created.key,
             title: created.title,
             source: created.source,
+            parent_session_id: created.parent_session_id,
             actor: session.actor,
             exit_status,
             stopped: session.stopped,
@@ -312,30 +322,6 @@ impl SessionView {
     pub fn waiting(self, until: Option<OffsetDateTime>) -> Self {
         let phase = until.map(|_| "retrying").or(self.phase);
         Self { phase, next_attempt_at: until, ..self }
-    }
-}
-
-/// What counts against the limits of the whole session, by their names.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct BudgetConsumed {
-    pub tokens: u64,
-    pub turns: u64,
-    /// Everything that has a price.
-    pub cost_micros: u64,
-    /// Of turns that ended.
-    pub duration_seconds: u64,
-    pub tool_calls: u64,
-}
-
-impl BudgetConsumed {
-    fn of(session: &Session) -> Self {
-        Self {
-            tokens: session.usage.tokens(),
-            turns: u64::try_from(session.turns).unwrap_or_default(),
-            cost_micros: session.usage.cost.known_micros(),
-            duration_seconds: session.active_seconds,
-            tool_calls: session.usage.tool_calls,
-        }
     }
 }
 

@@ -19,7 +19,6 @@ use crate::{
     domain::{
         Actor, Body, TurnId,
         event::{Draft, Outcome, TurnCompleted},
-        spend::Spend,
         turn::{TurnError, YieldReason},
     },
     harness::{self, Halt, Journal as _},
@@ -77,8 +76,8 @@ pub(super) async fn end_early(
     if rejects {
         drafts.push(draft(Body::SessionRejected { reason: code.to_owned(), message: message.clone() }));
     }
-    if let Some(Spend { limit, used, allowed }) = spend {
-        drafts.push(draft(Body::LimitExceeded { limit: limit.to_owned(), used, allowed }));
+    if let Some(spend) = spend {
+        drafts.push(draft(spend.exceeded()));
     }
     let error = spend.is_none().then(|| TurnError { code: code.to_owned(), message });
     drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {

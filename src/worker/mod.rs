@@ -22,6 +22,7 @@ mod revisit;
 mod slot;
 mod source;
 mod spend;
+mod start_session;
 mod surroundings;
 mod sweep;
 mod traced;

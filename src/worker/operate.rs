@@ -4,7 +4,11 @@
 //! one gives way to a turn. A command belongs to the box and not to its worker, so
 //! whoever serves the operation next finds it there and waits for the same end.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::{Mutex, watch};
@@ -28,7 +32,6 @@ use crate::{
     },
     domain::{
         Actor, Body, Cost, Event, OperationId, Session,
-        event::Draft,
         operation::{Answer, Failure, Request},
         price::{BoxSize, Tariff},
     },
@@ -54,6 +57,8 @@ pub(super) struct Operator<'a> {
     /// Commands that something is promised to. Held while somebody looks whether a limit is
     /// to be told of.
     pub promised: Mutex<HashSet<OperationId>>,
+    /// Since when commands are at work.
+    pub begun: Mutex<HashMap<OperationId, Instant>>,
 }
 
 /// Why nothing more can be served under this lease.
@@ -114,6 +119,7 @@ impl Worker {
             size,
             lease: lease.state(),
             promised: Mutex::default(),
+            begun: Mutex::default(),
         };
         let mut wanted = lease.state();
         let outcome = tokio::select! {
@@ -135,6 +141,7 @@ impl Worker {
             }
             () = outlet.run() => unreachable!("a way out is served for ever"),
         };
+        operator.pay_late().await;
         outlet.close().await;
         let taken = outlet.take();
         let drafts = outlet.drafts(&taken, &writer);
@@ -305,7 +312,10 @@ impl Operator<'_> {
                     timeout: Duration::from_secs(*timeout_seconds),
                     output_bytes_max: DIRECT_OUTPUT_BYTES_MAX,
                 };
-                match self.run(open, hands, &exec).await {
+                self.begun.lock().await.entry(open.id).or_insert_with(Instant::now);
+                let ran = self.run(open, hands, &exec).await;
+                self.begun.lock().await.remove(&open.id);
+                match ran {
                     Ok((exit, stdout, stderr)) => {
                         self.say_over(open, Some((&exit, &stdout, &stderr))).await?;
                         Ok(Ok(ended(&exit, stdout, stderr)))
@@ -421,21 +431,6 @@ impl Operator<'_> {
     pub(super) async fn has_said(&self, said: impl Fn(&Body) -> bool) -> Result<bool, Stopped> {
         let log: Vec<Event> = self.writer.log().await.map_err(|error| Stopped::Away(error.to_string()))?;
         Ok(log.iter().any(|event| said(&event.draft.body)))
-    }
-
-    pub(super) async fn say(&self, actor: Actor, body: Body) -> Result<(), Stopped> {
-        let draft = Draft {
-            id: self.worker.journal.origin().id(),
-            actor,
-            level: body.level(),
-            turn_id: None,
-            step_id: None,
-            refs: serde_json::Map::new(),
-            body,
-        };
-        // Of the session and not of the turn beside it.
-        let writer = self.worker.journal.writer(self.writer.fence(), None);
-        Ok(writer.record(vec![draft]).await.map(drop)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The harness's ports, joined to the rooms behind them.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -18,13 +19,15 @@ use crate::{
     },
     domain::{
         AgentId, Body, Event, Session,
+        budget::{Budget, Most},
         event::{Draft, Outcome},
         piece::Piece,
         spend::Verdict,
-        tool::{Replay, ToolCall, ToolSpec},
+        tool::{Replay, START_SESSION, ToolCall, ToolSpec},
     },
     harness::{self, Done, Executed, Halt, ToolFault},
     journal::{self, Halted, Writer},
+    store::spend::Ask,
     tool::{self, Catalogue, Recovered},
 };
 
@@ -128,24 +131,45 @@ impl harness::Journal for LeasedJournal {
         self.writer.tell(piece);
     }
 
-    async fn reserve(&self, most: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt> {
-        let granted = Verdict::Granted { close: Vec::new() };
-        let Some(agent) = self.agent.filter(|_| !self.is_free.swap(false, Ordering::Relaxed)) else {
-            return Ok(granted);
-        };
-        if !self.writer.spend_is_bound(agent).await.map_err(away)? {
-            return Ok(granted);
+    async fn budgets(&self, session: &Session) -> Result<Vec<Budget>, Halt> {
+        let limits = session.created.limits;
+        let is_limited = limits.tokens.or(limits.cost_micros).or(limits.tool_calls).is_some();
+        if !is_limited && session.created.parent_session_id.is_none() {
+            return Ok(Vec::new());
         }
-        self.writer.reserve(Some(agent), None, most()).await.map_err(halt)
+        self.writer.budgets().await.map_err(away)
     }
 
-    async fn reserve_exec(&self, call_id: &str, most: u64) -> Result<Verdict, Halt> {
+    async fn reserve(
+        &self,
+        most: &(dyn Fn() -> Most + Send + Sync),
+        is_shared: bool,
+    ) -> Result<Verdict, Halt> {
         let granted = Verdict::Granted { close: Vec::new() };
         let Some(agent) = self.agent else { return Ok(granted) };
-        if !self.writer.spend_is_bound(agent).await.map_err(away)? {
+        let is_free = self.is_free.swap(false, Ordering::Relaxed);
+        let is_bound = !is_free && self.writer.spend_is_bound(agent).await.map_err(away)?;
+        if !is_bound && !is_shared {
             return Ok(granted);
         }
-        self.writer.reserve(Some(agent), Some(call_id), Some(most)).await.map_err(halt)
+        let ask = Ask { agent: Some(agent), call: None, most: most(), is_bound, is_shared };
+        self.writer.reserve(&ask).await.map_err(halt)
+    }
+
+    async fn reserve_exec(&self, call_id: &str, most: u64, is_shared: bool) -> Result<Verdict, Halt> {
+        let granted = Verdict::Granted { close: Vec::new() };
+        let Some(agent) = self.agent else { return Ok(granted) };
+        let is_bound = self.writer.spend_is_bound(agent).await.map_err(away)?;
+        if !is_bound && !is_shared {
+            return Ok(granted);
+        }
+        let most = Most { tokens: 0, cost_micros: Some(most) };
+        let ask = Ask { agent: Some(agent), call: Some(call_id), most, is_bound, is_shared };
+        self.writer.reserve(&ask).await.map_err(halt)
+    }
+
+    async fn pay_late(&self, drafts: Vec<Draft>) -> Result<(), Halt> {
+        self.writer.pay_late(&drafts).await.map_err(away)
     }
 
     async fn release_exec(&self, call_id: &str) -> Result<(), Halt> {
@@ -158,6 +182,8 @@ pub(super) struct LeasedTools {
     catalogue: Catalogue,
     specs: Vec<ToolSpec>,
     hands: Arc<Hands>,
+    /// Since when calls that run a command are at work.
+    begun: Mutex<HashMap<String, Instant>>,
 }
 
 /// What a call came to when no result can be had by asking.
@@ -171,9 +197,21 @@ enum Open {
 impl LeasedTools {
     /// `allowed` names the agent's tools; `None` is all of them.
     pub(super) fn new(catalogue: Catalogue, hands: Arc<Hands>, allowed: Option<&[String]>) -> Self {
-        let is_allowed = |spec: &ToolSpec| allowed.is_none_or(|names| names.contains(&spec.name));
+        // What starts more of its kind an agent must name.
+        let is_allowed = |spec: &ToolSpec| match allowed {
+            Some(names) => names.contains(&spec.name),
+            None => spec.name != START_SESSION,
+        };
         let specs = catalogue.specs().into_iter().filter(is_allowed).collect();
-        Self { catalogue, specs, hands }
+        Self { catalogue, specs, hands, begun: Mutex::default() }
+    }
+
+    /// Does what needs no box; `None` for a call that does.
+    async fn beyond_the_box(&self, call: &ToolCall) -> Option<Result<tool::Done, tool::ToolFault>> {
+        match self.catalogue.set_timer(call, &*self.hands).await {
+            Some(set) => Some(set),
+            None => self.catalogue.start_session(call, &*self.hands).await,
+        }
     }
 
     /// Runs a call in the box that is there, asking again while that does not answer.
@@ -215,13 +253,19 @@ impl LeasedTools {
     /// Ends the command of a call when the time of its box is over.
     async fn within_life<T>(&self, call: &ToolCall, hands: &tool::Hands, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
-        tokio::select! {
+        let begun = || self.begun.lock().expect("nobody panics who takes it");
+        if self.catalogue.longest(call).is_some() {
+            begun().entry(call.call_id.clone()).or_insert_with(Instant::now);
+        }
+        let done = tokio::select! {
             done = &mut work => done,
             () = self.hands.end_of_life() => {
                 self.catalogue.cancel(call, hands).await;
                 work.await
             }
-        }
+        };
+        begun().remove(&call.call_id);
+        done
     }
 
     async fn gone(&self, hands: &tool::Hands, reason: &str) -> Result<Result<Done, Open>, ToolFault> {
@@ -255,8 +299,8 @@ impl harness::Tools for LeasedTools {
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         let _use = self.hands.enter();
         let started = Instant::now();
-        if let Some(set) = self.catalogue.set_timer(call, &*self.hands).await {
-            return set.map(|done| ran(done, started)).map_err(without_box);
+        if let Some(done) = self.beyond_the_box(call).await {
+            return done.map(|done| ran(done, started)).map_err(without_box);
         }
         for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
             match self.run_here(call, started).await? {
@@ -271,8 +315,8 @@ impl harness::Tools for LeasedTools {
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         let begun = self.hands.enter();
         let started = Instant::now();
-        if let Some(set) = self.catalogue.set_timer(call, &*self.hands).await {
-            return set.map(|done| ran(done, started)).map_err(without_box);
+        if let Some(done) = self.beyond_the_box(call).await {
+            return done.map(|done| ran(done, started)).map_err(without_box);
         }
         // Without the box that it was announced for, nobody can say whether it ran.
         if self.is_unsafe(call) && !self.hands.survived().await? {
@@ -303,10 +347,16 @@ impl harness::Tools for LeasedTools {
         }
     }
 
-    async fn cancel(&self, call: &ToolCall) {
-        if let Some(hands) = self.hands.if_attached().await {
-            self.catalogue.cancel(call, &hands).await;
-        }
+    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)> {
+        let hands = self.hands.if_attached().await?;
+        let exec = self.catalogue.cancel(call, &hands).await?;
+        let duration = exec.duration;
+        Some((executed(exec), duration))
+    }
+
+    fn running(&self, call: &ToolCall) -> Option<Duration> {
+        let begun = self.begun.lock().expect("nobody panics who takes it");
+        begun.get(&call.call_id).map(Instant::elapsed)
     }
 }
 
@@ -334,13 +384,17 @@ fn ran(done: tool::Done, started: Instant) -> Done {
         is_error: done.is_error,
         outcome: Outcome::Ran,
         duration: done.exec.as_ref().map_or_else(|| started.elapsed(), |exec| exec.duration),
-        exec: done.exec.map(|exec| Executed {
-            cause: exec.cause.to_owned(),
-            command: exec.command,
-            exit_code: exec.exit_code,
-            summary: exec.summary,
-            bytes: exec.bytes,
-        }),
+        exec: done.exec.map(executed),
+    }
+}
+
+fn executed(exec: tool::ExecSummary) -> Executed {
+    Executed {
+        cause: exec.cause.to_owned(),
+        command: exec.command,
+        exit_code: exec.exit_code,
+        summary: exec.summary,
+        bytes: exec.bytes,
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn check(
     let now = worker.store.standings_of(tenant, agent).await.map_err(unavailable)?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Exceeded(spend) => {
-            let Spend { limit, used, allowed } = spend;
+            let Spend { limit, used, allowed, .. } = spend;
             let words = format!("{limit}: {used} of {allowed} micro-USD are spent; raise the cap or wait");
             Err(Refusal { spend: Some(spend), ..Refusal::rejected("spend_cap_exceeded", words) })
         }

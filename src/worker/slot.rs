@@ -226,6 +226,7 @@ async fn run_turn(
         size: turn.size,
         lease: lease.state(),
         promised: Mutex::default(),
+        begun: Mutex::default(),
     };
     let tools = TracedTools(&leased);
     let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet), is_free);
@@ -233,12 +234,16 @@ async fn run_turn(
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
     let span = traced::turn(session, &turn);
-    tokio::select! {
+    let ended = tokio::select! {
         ended = harness::run(turn, ports).instrument(span) => ended,
         () = signals.follow() => unreachable!("signals are followed for ever"),
         () = outlet.run() => unreachable!("a way out is served for ever"),
         () = operator.serve_beside_a_turn() => unreachable!("callers are served for ever"),
+    };
+    if matches!(ended, Err(Halt::Stale)) {
+        operator.pay_late().await;
     }
+    ended
 }
 
 /// The lease's state and the drain, as the harness reads them.

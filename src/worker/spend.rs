@@ -3,16 +3,20 @@
 //!
 //! Called by `operate`. A command of a turn is the harness's to ask for.
 
+use std::time::Instant;
+
 use super::operate::{Operator, Stopped};
 use crate::{
     base::limit::SPEND_WAIT,
     domain::{
-        Actor, Body, Cost,
+        Actor, Body, Cost, OperationId,
+        budget::{Budget, Most},
+        event::Draft,
         operation::{self, Failure, Request},
         spend::{Spend, Verdict},
     },
     journal,
-    store::operation::Open,
+    store::{operation::Open, spend::Ask},
 };
 
 impl Operator<'_> {
@@ -24,17 +28,23 @@ impl Operator<'_> {
         let store = &self.worker.store;
         // One that has begun is promised for too, whoever asked for it.
         let has_begun = open.sandbox.is_some();
-        if !store.account(tenant, agent).await?.is_bound {
+        let (account, budgets) =
+            tokio::join!(store.account(tenant, agent), store.budgets_of(tenant, self.session.id));
+        let is_bound = account?.is_bound;
+        let is_shared = budgets?.iter().any(Budget::is_promised);
+        if !is_bound && !is_shared {
             return Ok(None);
         }
         let most = self.tariff.exec(self.size, timeout_seconds.saturating_mul(1_000)).known_micros();
         let call = open.id.to_string();
+        let wanted = Most { tokens: 0, cost_micros: Some(most) };
+        let ask = Ask { agent, call: Some(&call), most: wanted, is_bound, is_shared };
         loop {
-            let refused = match self.writer.reserve(agent, Some(&call), Some(most)).await? {
+            let refused = match self.writer.reserve(&ask).await? {
                 Verdict::Granted { close } => {
                     self.promised.lock().await.insert(open.id);
                     for spend in close {
-                        self.say(Actor::system(), warning(spend)).await?;
+                        self.say(Actor::system(), spend.warning()).await?;
                     }
                     return Ok(None);
                 }
@@ -47,7 +57,8 @@ impl Operator<'_> {
                 }
                 Verdict::Exceeded(spend) => {
                     self.say_exceeded().await?;
-                    (Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit))
+                    let whose = spend.session.map_or_else(String::new, |session| format!(" of {session}"));
+                    (Failure::BudgetExceeded, format!("{}{whose}: all of it is spent", spend.limit))
                 }
                 Verdict::Unpaid => {
                     (Failure::PaymentRequired, "the organization's balance is used up".to_owned())
@@ -68,19 +79,90 @@ impl Operator<'_> {
             self.writer.release_exec(&open.id.to_string()).await.map_err(away)?;
         }
         let session = self.writer.session().await.map_err(away)?;
-        for (limit, used, allowed) in operation::close(&session) {
-            let said = |body: &Body| *body == warning(Spend { limit, used: used_of(body), allowed });
-            if !self.has_said(said).await? {
-                self.say(Actor::system(), warning(Spend { limit, used, allowed })).await?;
-            }
+        let own = |(limit, used, allowed)| Spend { limit, used, allowed, session: None };
+        for spend in operation::close(&session).map(own) {
+            self.say_once(spend, Spend::warning).await?;
         }
-        if let Some((limit, used, allowed)) = operation::used_up(&session) {
-            let said = |body: &Body| *body == exceeded(Spend { limit, used: used_of(body), allowed });
-            if !self.has_said(said).await? {
-                self.say(Actor::system(), exceeded(Spend { limit, used, allowed })).await?;
-            }
+        if let Some(spend) = operation::used_up(&session).map(own) {
+            self.say_once(spend, Spend::exceeded).await?;
         }
+        self.spent_together().await?;
         if cost.known_micros() > 0 { self.say_exceeded().await } else { Ok(()) }
+    }
+
+    /// The same of limits that the session shares with those above and below it.
+    async fn spent_together(&self) -> Result<(), Stopped> {
+        let (tenant, store) = (self.writer.fence().tenant, &self.worker.store);
+        let budgets = store.budgets_of(tenant, self.session.id).await?;
+        for spend in budgets.iter().flat_map(Budget::close) {
+            let seen = spend.seen_from(self.session.id);
+            // Of all below a session the first one warns of its limit.
+            if seen.session.is_none() || store.is_first_to_warn(tenant, &spend).await? {
+                self.say_once(seen, Spend::warning).await?;
+            }
+        }
+        for spend in budgets.iter().filter_map(|budget| budget.used_up(1)) {
+            self.say_once(spend.seen_from(self.session.id), Spend::exceeded).await?;
+        }
+        Ok(())
+    }
+
+    /// Says it of a limit as it is, unless the log says so already.
+    async fn say_once(&self, spend: Spend, words: fn(Spend) -> Body) -> Result<(), Stopped> {
+        let said = |body: &Body| *body == words(Spend { used: used_of(body), ..spend });
+        match self.has_said(said).await? {
+            true => Ok(()),
+            false => self.say(Actor::system(), words(spend)).await,
+        }
+    }
+
+    /// Pays for the commands that run, if the session was closed under this lease: they
+    /// end with their box, and its log says no more.
+    pub(super) async fn pay_late(&self) {
+        let begun = std::mem::take(&mut *self.begun.lock().await);
+        let exec = |(id, began): (OperationId, Instant)| {
+            let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let cost = self.tariff.exec(self.size, duration_ms);
+            self.draft(
+                Actor::system(),
+                Body::ExecCompleted {
+                    call_id: id.to_string(),
+                    exec_id: Some(id),
+                    command: String::new(),
+                    exit_code: -1,
+                    summary: String::new(),
+                    bytes: 0,
+                    cause: "killed".to_owned(),
+                    duration_ms,
+                    cpu_micros: cost.sandbox_cpu_micros,
+                    memory_micros: cost.sandbox_memory_micros,
+                },
+            )
+        };
+        let ran: Vec<_> = begun.into_iter().map(exec).collect();
+        if !ran.is_empty()
+            && let Err(error) = self.writer.pay_late(&ran).await
+        {
+            tracing::warn!(session.id = %self.session.id, %error, "commands of a closed session are not paid for");
+        }
+    }
+
+    fn draft(&self, actor: Actor, body: Body) -> Draft {
+        Draft {
+            id: self.worker.journal.origin().id(),
+            actor,
+            level: body.level(),
+            turn_id: None,
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        }
+    }
+
+    /// Appends an event of the session, not of the turn beside it.
+    pub(super) async fn say(&self, actor: Actor, body: Body) -> Result<(), Stopped> {
+        let writer = self.worker.journal.writer(self.writer.fence(), None);
+        Ok(writer.record(vec![self.draft(actor, body)]).await.map(drop)?)
     }
 
     /// Says that a cap is spent, where nobody in the organization has said so.
@@ -90,7 +172,7 @@ impl Operator<'_> {
         if store.account(tenant, agent).await?.is_bound
             && let Some(spend) = store.newly_exceeded(tenant, agent).await?
         {
-            self.say(Actor::system(), exceeded(spend)).await?;
+            self.say(Actor::system(), spend.exceeded()).await?;
         }
         Ok(())
     }
@@ -102,12 +184,4 @@ fn used_of(body: &Body) -> u64 {
         Body::LimitWarning { used, .. } | Body::LimitExceeded { used, .. } => *used,
         _ => 0,
     }
-}
-
-fn warning(Spend { limit, used, allowed }: Spend) -> Body {
-    Body::LimitWarning { limit: limit.to_owned(), used, allowed }
-}
-
-fn exceeded(Spend { limit, used, allowed }: Spend) -> Body {
-    Body::LimitExceeded { limit: limit.to_owned(), used, allowed }
 }

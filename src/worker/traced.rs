@@ -16,7 +16,7 @@ use crate::{
         conversation::ModelRequest,
         tool::{ToolCall, ToolSpec},
     },
-    harness::{self, Delta, Done, Model, ToolFault},
+    harness::{self, Delta, Done, Executed, Model, ToolFault},
     model::Fault,
     store::column::word,
 };
@@ -147,7 +147,11 @@ impl harness::Tools for TracedTools<'_> {
         told(&span, self.0.recover(call).instrument(span.clone()).await)
     }
 
-    async fn cancel(&self, call: &ToolCall) {
-        self.0.cancel(call).await;
+    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)> {
+        self.0.cancel(call).await
+    }
+
+    fn running(&self, call: &ToolCall) -> Option<Duration> {
+        self.0.running(call)
     }
 }

@@ -172,6 +172,7 @@ impl Rig {
             metadata: Map::new(),
             limits: Limits::default(),
             source: Source::Api,
+            parent_session_id: None,
         };
         let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
         let input = Some(Input { text: "begin".to_owned(), ..Input::default() });

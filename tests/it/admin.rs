@@ -1,6 +1,7 @@
 //! `sojourn admin`: organizations suspended and destroyed, the master key replaced.
 
 use std::{
+    path::Path,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -120,6 +121,50 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
         .expect("the row");
     assert!(key.is_empty(), "the key is shredded");
     service.owner().get(&format!("/sessions/{keep}")).await.ok();
+    service.stop().await;
+}
+
+/// How many blobs there are of an organization.
+fn blobs(ground: &Ground, tenant: TenantId) -> usize {
+    fn files(at: &Path) -> usize {
+        let Ok(entries) = std::fs::read_dir(at) else { return 0 };
+        entries.flatten().map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { 1 }).sum()
+    }
+    files(&ground.data_dir.path().join("blobs").join(tenant.uuid().to_string()))
+}
+
+#[tokio::test]
+async fn a_deleted_organization_leaves_no_blob() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let stranger = service.caller(&ground.organization("strangers").await);
+    let mut tenants = Vec::new();
+    for caller in [&service.owner(), &stranger] {
+        let id = caller.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
+        for _ in 0..2 {
+            let long = "x".repeat(100_000);
+            let agent = caller.inline_agent().await;
+            caller.post("/sessions", json!({ "agent": agent, "input": long })).await.ok();
+        }
+        tenants.push(id);
+    }
+    let [kept, gone] = [0, 1].map(|at: usize| tenants[at].parse::<TenantId>().expect("an id"));
+    assert_eq!((blobs(&ground, kept), blobs(&ground, gone)), (2, 2));
+    run(&ground, &["delete-org", &tenants[1], "--confirm", &tenants[1]]);
+    service.stop().await;
+    // A worker that did not know yet may write one for a minute; after that they go.
+    let mut superuser = ground.database.superuser().await;
+    let sql = "update leftover set created_at = now() - interval '1 hour'";
+    sqlx::query(sql).execute(&mut superuser).await.expect("an update");
+    let service = ground.serve(&[]).await;
+    let begun = Instant::now();
+    while blobs(&ground, gone) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "they are there for good");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let sql = "select count(*) from leftover";
+    let left: i64 = sqlx::query_scalar(sql).fetch_one(&mut superuser).await.expect("a count");
+    assert_eq!((left, blobs(&ground, kept)), (0, 2));
     service.stop().await;
 }
 

@@ -46,7 +46,10 @@ fn the_catalogue_is_fixed_and_fits_both_providers() {
     use Replay::{Idempotent, ReadOnly, Unsafe};
     assert_eq!(
         classes,
-        [Unsafe, ReadOnly, Idempotent, Unsafe, ReadOnly, ReadOnly, ReadOnly, ReadOnly, Idempotent]
+        [
+            Unsafe, ReadOnly, Idempotent, Unsafe, ReadOnly, ReadOnly, ReadOnly, ReadOnly, Idempotent,
+            Idempotent
+        ]
     );
 }
 

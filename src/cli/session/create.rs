@@ -38,6 +38,9 @@ pub struct Fields {
     /// A repository to clone into its sandbox; may be named more than once
     #[arg(long = "source", value_name = "URL[#REF]", value_parser = source::parse)]
     sources: Vec<Value>,
+    /// Id of the session under which it is started, whose limits bind it too
+    #[arg(long, value_name = "SESSION")]
+    parent: Option<String>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -53,6 +56,7 @@ impl Fields {
             ("key", self.key),
             ("slug", self.slug),
             ("environment", self.environment),
+            ("parent_session_id", self.parent),
         ];
         for (name, value) in named {
             if let Some(value) = value {

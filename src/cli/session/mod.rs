@@ -35,6 +35,9 @@ pub enum Session {
         /// Id of an agent
         #[arg(long)]
         agent: Option<String>,
+        /// Id of the session under which it was started
+        #[arg(long, value_name = "SESSION")]
+        parent: Option<String>,
         #[arg(long, default_value_t = 20)]
         limit: u32,
         #[arg(long)]
@@ -128,8 +131,14 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             }
             show(&created["session"], json, &id);
         }
-        Session::List { status, agent, limit, watch } => {
-            let query = query([("status", status), ("agent", agent), ("limit", Some(limit.to_string()))]);
+        Session::List { status, agent, parent, limit, watch } => {
+            let limit = Some(limit.to_string());
+            let query = query([
+                ("status", status),
+                ("agent", agent),
+                ("parent_session_id", parent),
+                ("limit", limit),
+            ]);
             if watch {
                 return watch::list(&client, &query, json).await;
             }

@@ -27,7 +27,10 @@ use super::{
     turn::YieldReason,
     usage::Usage,
 };
-use crate::base::Origin;
+use crate::base::{
+    Origin,
+    limit::{SESSION_HEIGHT_MAX, SESSION_TREE_MAX},
+};
 
 pub use create::{NewSession, create};
 pub use patch::Change;
@@ -129,6 +132,25 @@ pub enum Rejection {
     /// A caller stopped it.
     #[error("the session is stopped; start it first")]
     Stopped,
+    /// A limit of a session above is used up; its name, and whose it is.
+    #[error("the limit `{0}` of {1}, which is above this session, is used up; raise it to go on")]
+    AboveExceeded(&'static str, SessionId),
+    /// The parent that was named is closed.
+    #[error("the parent session is archived, so nothing is started under it")]
+    ParentArchived,
+    /// The parent that was named has as many above it as may be.
+    #[error("the parent session has {SESSION_HEIGHT_MAX} above it, and none may have more")]
+    TooDeep,
+    /// A tree has as many sessions as may be.
+    #[error(
+        "there are {SESSION_TREE_MAX} sessions below the topmost one, and no more may be; delete some that are over"
+    )]
+    TooManyBelow,
+    /// Sessions below the one that is to be deleted are open.
+    #[error(
+        "sessions below this one are not archived, and its limits bind them; archive or delete them first"
+    )]
+    OpenBelow,
     /// A turn runs, whose files would go from under it.
     #[error("a turn of the session runs; cancel it or wait for its end")]
     TurnRunning,

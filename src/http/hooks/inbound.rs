@@ -109,6 +109,7 @@ pub async fn receive(
                 input: wish.input,
                 source: wish.source,
                 scripted: app.0.scripted,
+                parent: None,
             };
             let opened = trigger::open(unit, opening, &stamp).await?;
             let answer = HookAnswer { session_id: Some(opened.session.id), ignored: None };

@@ -134,6 +134,7 @@ async fn create_new(
         metadata: wanted.metadata,
         limits: wanted.limits.over(Limits::default()),
         source: caller.source,
+        parent_session_id: None,
     };
     match &wanted.agent {
         Some(agent) => {
@@ -153,8 +154,8 @@ async fn create_new(
         created.environment = Some(trigger::environment(unit, choice, app.0.journal.origin()).await?);
     }
     trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
-    let pending = |source: &PinnedSource| SourceView::new(source.clone(), Standing::default());
-    let sources: Vec<_> = created.sources.iter().map(pending).collect();
+    let sources = pending(&created.sources);
+    trigger::adopt(unit, &mut created, wanted.parent_session_id).await?;
     let context = sound(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
@@ -174,6 +175,11 @@ async fn create_new(
         body["sources"] = serde_json::to_value(&sources).expect("our own types serialise");
     }
     Ok(Answer { shown_once: Some(("client_token", token)), ..Answer::new(StatusCode::CREATED, &body) })
+}
+
+/// Sources as they are before anybody cloned them.
+fn pending(sources: &[PinnedSource]) -> Vec<SourceView> {
+    sources.iter().map(|source| SourceView::new(source.clone(), Standing::default())).collect()
 }
 
 fn destinations_of(wanted: &CreateSession) -> Vec<CreateDestination> {

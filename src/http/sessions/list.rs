@@ -10,7 +10,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
 
 use crate::{
-    domain::{AgentId, Status},
+    domain::{AgentId, SessionId, Status},
     http::{
         App,
         auth::{Caller, ReadSessions},
@@ -38,6 +38,9 @@ pub struct SessionQuery {
     pub key: Option<String>,
     /// The slug of an open session.
     pub slug: Option<String>,
+    /// Id of the session under which it was started.
+    #[param(value_type = Option<SessionId>)]
+    pub parent_session_id: Option<String>,
     /// Created after this time (RFC 3339).
     pub after: Option<String>,
     /// Created before this time (RFC 3339).
@@ -55,8 +58,19 @@ pub struct SessionQuery {
     pub stream: Option<StreamMode>,
 }
 
-const FIELDS: [&str; 10] =
-    ["status", "agent", "key", "slug", "after", "before", "overdue", "limit", "cursor", "stream"];
+const FIELDS: [&str; 11] = [
+    "status",
+    "agent",
+    "key",
+    "slug",
+    "parent_session_id",
+    "after",
+    "before",
+    "overdue",
+    "limit",
+    "cursor",
+    "stream",
+];
 /// Names the lists that the cursors are of.
 const PAGES: &str = "sessions";
 const LIVE: &str = "sessions/live";
@@ -89,6 +103,7 @@ pub async fn list(
         key: query.key,
         // No slug holds what a text of the database cannot.
         slug: query.slug.map(|slug| slug.replace('\0', "")),
+        parent: query.parent_session_id.as_deref().map(path::id).transpose()?,
         metadata: metadata(&uri)?,
         after: instant("after", query.after)?,
         before: instant("before", query.before)?,

@@ -231,3 +231,27 @@ async fn a_browser_may_ask_from_anywhere() {
     assert!(["x-request-id", "retry-after", "ratelimit-remaining"].iter().all(|name| exposed.contains(name)));
     world.end().await;
 }
+
+#[tokio::test]
+async fn the_keys_of_an_organization_share_what_it_may_ask_altogether() {
+    let world = World::with(&["--role=api", "--requests-per-second=1"]).await;
+    let mut keys = Vec::new();
+    for _ in 0..6 {
+        keys.push(world.key(&["*"], None).await);
+    }
+    // Each key may ask four times at once, and all together sixteen times.
+    let asked = keys.iter().flat_map(|key| (0..4).map(|_| key.get("/sessions")));
+    let answers = futures::future::join_all(asked).await;
+    let (taken, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    assert!(taken.len() >= 16 && !refused.is_empty(), "{} were taken", taken.len());
+    for answer in refused {
+        let error = &answer.body["error"];
+        assert_eq!((answer.status.as_u16(), &error["type"]), (429, &json!("rate_limited")));
+        assert_eq!(error["code"], "organization_rate");
+        let number =
+            |name: &str| answer.headers[name].to_str().expect("text").parse::<u64>().expect("a number");
+        assert_eq!((number("retry-after") >= 1, number("ratelimit-remaining")), (true, 0));
+    }
+    assert_eq!(world.stranger.get("/sessions").await.status, 200);
+    world.end().await;
+}

@@ -92,6 +92,7 @@ async fn a_body_that_spilled_is_whole_in_its_content() {
     let whole = owner.get(&format!("{event}/content")).await;
     assert_eq!(whole.headers["content-disposition"], "attachment");
     assert_eq!(whole.headers["x-content-type-options"], "nosniff");
+    assert_eq!(whole.headers["content-security-policy"], "sandbox");
     assert_eq!(whole.body["text"], long.as_str());
     assert_eq!(cut["body_bytes"], json!(whole.body.to_string().len()));
     // One that fits is whole in both places, and says nothing of a cut.

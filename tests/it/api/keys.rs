@@ -179,6 +179,9 @@ async fn what_was_done_is_remembered_and_exported() {
     owner.get("/audit?after=yesterday").await.error(400);
     let export = owner.get("/audit/export").await;
     assert_eq!(export.headers["content-type"], "application/x-ndjson");
+    assert_eq!(export.headers["content-disposition"], "attachment; filename=\"audit.ndjson\"");
+    assert_eq!(export.headers["x-content-type-options"], "nosniff");
+    assert_eq!(export.headers["content-security-policy"], "sandbox");
     let lines: Vec<Value> =
         text(&export.ok()).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(&lines, data(&all));

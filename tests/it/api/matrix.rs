@@ -318,6 +318,8 @@ fn naming(mine: &Things, ids: &Things) -> Vec<(Method, String, Option<Value>)> {
         get(format!("/usage?by=agent&agent={}", id("agent_id"))),
         get(format!("/audit?target={}", id("session_id"))),
         get(format!("/sessions?agent={}", id("agent_id"))),
+        get(format!("/sessions?parent_session_id={}", id("session_id"))),
+        (Method::POST, "/sessions".to_owned(), Some(json!({ "parent_session_id": id("session_id") }))),
         get(format!("/sessions/{session}/events?turn_id={}", id("turn_id"))),
         get(format!("/sessions/{session}/deliveries?destination={}", id("destination_id"))),
     ]

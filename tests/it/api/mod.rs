@@ -6,6 +6,7 @@
 mod agents;
 mod audit;
 mod away;
+mod children;
 mod credentials;
 mod document;
 mod environments;

@@ -94,6 +94,136 @@ async fn nobody_changes_history() {
     world.end().await;
 }
 
+/// The audit log is appended to and nothing else: by the roles of the service, by one
+/// role for everything, and in the months that are made while it serves.
+#[tokio::test]
+async fn nobody_changes_or_deletes_what_the_audit_log_says() {
+    let world = World::still().await;
+    world.owner.post("/keys", serde_json::json!({ "name": "k", "scopes": ["*"] })).await.ok();
+    let database = &world.ground.database;
+    let mut superuser = database.superuser().await;
+    let before = acts(&mut superuser).await;
+    assert!(before > 0);
+    let last: String = sqlx::query_scalar(
+        "select max(relname::text) from pg_class where relname ~ '^audit_[0-9]{6}$' and relkind = 'r'",
+    )
+    .fetch_one(&mut superuser)
+    .await
+    .expect("a month");
+    // As if that month were new.
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop table {last}")))
+        .execute(&mut superuser)
+        .await
+        .expect("it goes");
+    world.store.roll_months().await.expect("the months");
+    let urls = [("app", &database.app_url), ("system", &database.system_url), ("owner", &database.owner_url)];
+    for (role, url) in urls {
+        let mut connection = PgConnection::connect(url).await.expect("the role may connect");
+        let tables =
+            if role == "owner" { vec![last.as_str()] } else { vec!["audit", "audit_default", &last] };
+        for table in tables {
+            for statement in [
+                format!("update {table} set action = 'x'"),
+                format!("delete from {table}"),
+                format!("truncate {table}"),
+            ] {
+                refused(&mut connection, &statement, role).await;
+            }
+        }
+    }
+    assert_eq!(acts(&mut superuser).await, before);
+    world.end().await;
+}
+
+async fn acts(superuser: &mut PgConnection) -> i64 {
+    sqlx::query_scalar("select count(*) from audit").fetch_one(superuser).await.expect("a count")
+}
+
+#[tokio::test]
+async fn one_role_for_everything_cannot_change_the_audit_log_either() {
+    let ground = crate::support::service::Ground::new().await;
+    let service = ground.serve_as_one_role().await;
+    service.owner().post("/keys", serde_json::json!({ "name": "k", "scopes": ["*"] })).await.ok();
+    let mut owner = PgConnection::connect(&ground.database.owner_url).await.expect("the role may connect");
+    sqlx::raw_sql("set sojourn.scope = 'system'").execute(&mut owner).await.expect("a setting");
+    let months: Vec<String> = sqlx::query_scalar(
+        "select relname::text from pg_class where relname ~ '^audit(_default|_[0-9]{6})?$' and relkind in ('r', 'p')",
+    )
+    .fetch_all(&mut owner)
+    .await
+    .expect("the tables");
+    assert!(months.len() >= 5, "{months:?}");
+    for table in months {
+        refused(&mut owner, &format!("update {table} set action = 'x'"), "the only role").await;
+        refused(&mut owner, &format!("delete from {table}"), "the only role").await;
+        refused(&mut owner, &format!("truncate {table}"), "the only role").await;
+    }
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_month_of_deliveries_is_made_ahead_and_one_that_is_over_goes() {
+    let world = World::still().await;
+    let body = serde_json::json!({ "webhook": "http://127.0.0.1:9/hook" });
+    world.owner.post("/sessions", body).await.ok();
+    let mut superuser = world.ground.database.superuser().await;
+    // Two months ahead is not made yet, and something of it came; so did something old for
+    // which no month was made, and a month is over.
+    let prepare = "
+        do $$
+        declare
+            ahead timestamptz := date_trunc('month', now() at time zone 'utc') at time zone 'utc' + interval '2 months';
+            over timestamptz := date_trunc('month', now() at time zone 'utc') at time zone 'utc' - interval '3 months';
+            parent text;
+        begin
+            foreach parent in array array['delivery', 'delivery_attempt'] loop
+                execute format('drop table %I', parent || to_char(ahead at time zone 'utc', '_YYYYMM'));
+                execute format('create table %I partition of %I for values from (%L) to (%L)',
+                    parent || to_char(over at time zone 'utc', '_YYYYMM'), parent, over, over + interval '1 month');
+            end loop;
+            insert into delivery (tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, created_at)
+            select tenant_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'user.message', 'delivered', at
+            from destination
+            cross join unnest(array[ahead + interval '1 day', over + interval '1 day', over - interval '40 days', now()]) as at;
+            insert into delivery_attempt (tenant_id, delivery_id, session_id, number, duration_ms, at)
+            select tenant_id, delivery_id, session_id, 1, 5, created_at
+            from delivery;
+        end
+        $$";
+    sqlx::raw_sql(prepare).execute(&mut superuser).await.expect("rows");
+    for parent in ["delivery", "delivery_attempt"] {
+        let count = format!("select count(*) from {parent}_default");
+        let count: i64 =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(count)).fetch_one(&mut superuser).await.expect("a count");
+        assert_eq!(count, 2, "{parent}");
+    }
+    world.store.roll_months().await.expect("the months");
+    for (parent, time) in [("delivery", "created_at"), ("delivery_attempt", "at")] {
+        let sql = format!(
+            "select (select count(*) from {parent}_default),
+                    array(select count(*) from {parent} group by date_trunc('month', {time}) order by date_trunc('month', {time})),
+                    array(select relname::text from pg_class where relname ~ '^{parent}_[0-9]{{6}}$' and relkind = 'r' order by 1),
+                    array(select to_char(date_trunc('month', now() at time zone 'utc') + make_interval(months => ahead), '\"{parent}_\"YYYYMM')
+                          from generate_series(0, 2) as ahead)"
+        );
+        let (left, kept, made, wanted): (i64, Vec<i64>, Vec<String>, Vec<String>) =
+            sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_one(&mut superuser).await.expect("a look");
+        // Of now, which this time may be two, and of the month ahead.
+        assert_eq!((left, kept.len()), (0, 2), "{parent}: {kept:?}");
+        assert_eq!(made, wanted, "{parent}");
+    }
+    // The new month is kept apart like the others.
+    let protected: bool = sqlx::query_scalar(
+        "select bool_and(relrowsecurity and relforcerowsecurity) from pg_class
+         where relname ~ '^delivery(_attempt)?_([0-9]{6}|default)$' and relkind = 'r'",
+    )
+    .fetch_one(&mut superuser)
+    .await
+    .expect("a look");
+    assert!(protected);
+    world.end().await;
+}
+
 async fn refused(connection: &mut PgConnection, statement: &str, role: &str) {
     let done = sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(connection).await;
     let error = done.err().unwrap_or_else(|| panic!("{role} may {statement}"));

@@ -15,7 +15,14 @@ fn text(value: &Value) -> String {
 }
 
 async fn export(caller: &Caller, session: &str) -> String {
-    text(&caller.get(&format!("/sessions/{session}/export")).await.ok())
+    let answer = caller.get(&format!("/sessions/{session}/export")).await;
+    if answer.status == 200 {
+        // A file that no browser runs.
+        assert!(answer.headers["content-disposition"].to_str().expect("text").starts_with("attachment; "));
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        assert_eq!(answer.headers["content-security-policy"], "sandbox");
+    }
+    text(&answer.ok())
 }
 
 async fn import(caller: &Caller, file: String) -> Answer {

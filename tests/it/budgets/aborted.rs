@@ -113,3 +113,39 @@ async fn a_call_that_died_with_its_worker_is_told_with_its_prompt() {
     assert!(log[at]["body"]["usage"]["input_tokens"].as_u64() > Some(0));
     scene.close().await;
 }
+
+#[tokio::test]
+async fn a_call_of_a_session_that_is_archived_in_its_middle_is_paid_all_the_same() {
+    let fake = Fake::script(Anthropic::default(), [cut(Fault::StallAfter(SOME))]).await;
+    let (scene, operator) = scene(&fake.base_url).await;
+    operator.price(a_micro_each()).await;
+    operator.store.top_up(operator.tenant, 1_000_000).await.expect("a balance");
+    let owner = &scene.owner;
+    let id = start(owner, &agent(owner, json!({})).await, json!({})).await;
+    fake.called(1).await;
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    let mut looks = tokio::time::interval(std::time::Duration::from_millis(20));
+    let spent = loop {
+        let budget = owner.get("/budget").await.ok();
+        let spent = budget["spent"]["days_1"].as_i64().expect("a sum");
+        if spent > 0 {
+            assert_eq!(
+                (&budget["balance_micros"], &budget["reserved_micros"]),
+                (&json!(1_000_000 - spent), &json!(0))
+            );
+            break spent;
+        }
+        looks.tick().await;
+    };
+    // Its log says no more; the sums do.
+    let log = crate::turns::log(owner, &id).await;
+    assert_sound(&log);
+    assert_eq!((ends(&log), of(&log, "step.aborted").len()), (vec!["canceled"], 0));
+    let usage = owner.get(&format!("/sessions/{id}/usage")).await.ok();
+    assert_eq!(usage["models"][0]["usage"]["cost"]["total_micros"], spent);
+    assert_eq!(usage["usage"]["cost"]["total_micros"], 0);
+    let page = owner.get("/usage?by=day,agent,model").await.ok();
+    assert_eq!((page["data"].as_array().map(Vec::len), fake.calls()), (Some(1), 1));
+    assert_eq!(page["data"][0]["usage"]["cost"]["total_micros"], spent);
+    scene.close().await;
+}

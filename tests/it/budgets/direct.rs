@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Operator;
 use crate::{
     support::service::{Answer, Caller, send},
-    turns::{Scene, assert_sound, log, of, session},
+    turns::{Scene, assert_sound, comes_true, log, of, processes, run, session},
 };
 
 /// Boxes at a micro-dollar a millisecond: two processors, and memory for nothing.
@@ -178,5 +178,58 @@ async fn what_a_session_without_an_agent_costs_counts_too() {
     owner.patch("/budget", json!({ "spend_caps": { "days_1": cost } })).await.ok();
     let refused = exec(owner, &id, &json!({ "command": "true" }), None).await.error(402);
     assert_eq!(refused["code"], "budget_exceeded");
+    scene.close().await;
+}
+
+/// Waits until the organization has spent more than that; returns how much it is.
+async fn spends_more_than(owner: &Caller, before: u64) -> u64 {
+    let mut looks = tokio::time::interval(std::time::Duration::from_millis(20));
+    loop {
+        let spent = owner.get("/budget").await.ok()["spent"]["days_1"].as_u64().expect("a sum");
+        if spent > before {
+            return spent;
+        }
+        looks.tick().await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran() {
+    let (scene, _operator) = priced().await;
+    let owner = &scene.owner;
+    let begins = async |words: &str| comes_true(words, || processes(words) > 0).await;
+    let canceled = owner.play(json!([run("sleep 30.171"), { "text": "Never." }])).await;
+    begins("30.171").await;
+    owner.post(&format!("/sessions/{canceled}/cancel"), json!({})).await.ok();
+    let all = owner.settled(&canceled, 1).await;
+    assert_sound(&all);
+    let ended = told(&all, "exec.completed");
+    assert_eq!((ended.len(), &ended[0]["cause"]), (1, &json!("killed")), "{ended:?}");
+    let cost = ended[0]["cpu_micros"].as_u64().expect("a cost");
+    assert!(cost > 0 && ended[0]["duration_ms"].as_u64().is_some_and(|ms| ms <= cost), "{ended:?}");
+    assert_eq!(session(owner, &canceled).await["usage"]["cost"]["total_micros"], cost);
+    let first = spends_more_than(owner, 0).await;
+    assert_eq!(first, cost);
+
+    // Of an archived one the log says no more; the sums do, and are paid once.
+    owner.post(&format!("/sessions/{canceled}/archive"), json!({})).await.ok();
+    let archived = owner.play(json!([run("sleep 30.172"), { "text": "Never." }])).await;
+    begins("30.172").await;
+    owner.post(&format!("/sessions/{archived}/archive"), json!({})).await.ok();
+    let second = spends_more_than(owner, first).await;
+    let usage = owner.get(&format!("/sessions/{archived}/usage")).await.ok();
+    assert_eq!(usage["models"][0]["usage"]["cost"]["total_micros"], second - first, "{usage}");
+    assert!(told(&log(owner, &archived).await, "exec.completed").is_empty());
+
+    let direct = open(owner, json!({})).await;
+    let sleep = json!({ "command": "sleep 30.173" });
+    let (answer, ()) = tokio::join!(exec(owner, &direct, &sleep, None), async {
+        begins("30.173").await;
+        owner.post(&format!("/sessions/{direct}/archive"), json!({})).await.ok();
+    });
+    assert_eq!(answer.body["error"]["code"], "canceled", "{answer:?}");
+    let third = spends_more_than(owner, second).await;
+    let usage = owner.get(&format!("/sessions/{direct}/usage")).await.ok();
+    assert_eq!(usage["models"][0]["usage"]["cost"]["total_micros"], third - second, "{usage}");
     scene.close().await;
 }

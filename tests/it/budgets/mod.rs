@@ -1,12 +1,14 @@
 //! Money: what a session costs, and what stops it from costing more.
 
 mod aborted;
+mod children;
 mod cost;
 mod direct;
 mod exit;
 mod limits;
 mod operator;
 mod spend;
+mod together;
 
 use serde_json::{Value, json};
 use sojourn::{

@@ -90,6 +90,8 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("SCHEDULE_RUN_DAYS", count(limit::SCHEDULE_RUN_DAYS.unsigned_abs().into())),
         ("SOURCE_TIMEOUT", seconds(limit::SOURCE_TIMEOUT)),
         ("SOURCE_BYTES_MAX", bytes(limit::SOURCE_BYTES_MAX as usize)),
+        ("SESSION_HEIGHT_MAX", count(limit::SESSION_HEIGHT_MAX.unsigned_abs())),
+        ("SESSION_TREE_MAX", count(limit::SESSION_TREE_MAX.unsigned_abs())),
         ("HOOKS_MAX", count(limit::HOOKS_MAX.unsigned_abs())),
         ("HOOK_MESSAGES_PER_SECOND", count(limit::HOOK_MESSAGES_PER_SECOND.into())),
         ("WEBHOOK_TOLERANCE_SECONDS", count(limit::WEBHOOK_TOLERANCE_SECONDS.unsigned_abs())),

@@ -305,7 +305,7 @@ impl Writer {
         let body = match kind {
             0 => Body::SandboxCreated { sandbox_id, duration_ms: 1 },
             1 => Body::SandboxLost { sandbox_id, reason: String::new() },
-            2 => Body::LimitWarning { limit: "tokens".to_owned(), used: 8, allowed: 10 },
+            2 => Body::LimitWarning { limit: "tokens".to_owned(), used: 8, allowed: 10, session_id: None },
             _ => Body::SessionUpdated { title: Some(None), slug: None, metadata: None, limits: None },
         };
         self.write(turn, body);

@@ -257,6 +257,7 @@ fn session(world: &World) -> Database {
         metadata: Default::default(),
         limits,
         source: Source::Api,
+        parent_session_id: None,
     };
     let input = world.chance.one_in(2).then(|| input("Fix it."));
     let is_quiet = !world.plan.processes_fail && world.plan.database_fails_one_in == 0;

@@ -23,6 +23,7 @@ use sojourn::{
     },
     domain::{
         Actor, Body, Event, Session, Status, TurnId,
+        budget::Most,
         delta::Delta,
         event::{Draft, Outcome, TurnCompleted},
         price::{BoxSize, Fee, Price, SandboxPrice, Tariff},
@@ -435,7 +436,7 @@ impl Journal for LeasedJournal {
         self.world.ask(|database, _| database.session.clone()).await.map_err(away)
     }
 
-    async fn reserve(&self, _: &(dyn Fn() -> Option<u64> + Send + Sync)) -> Result<Verdict, Halt> {
+    async fn reserve(&self, _: &(dyn Fn() -> Most + Send + Sync), _: bool) -> Result<Verdict, Halt> {
         // Nothing binds in this world.
         Ok(Verdict::Granted { close: Vec::new() })
     }

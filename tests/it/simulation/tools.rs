@@ -253,7 +253,7 @@ impl Tools for LeasedTools {
         }
     }
 
-    async fn cancel(&self, call: &ToolCall) {
+    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)> {
         let held = *self.attached.lock().await;
         let id = match held {
             Some(id) => Some(id),
@@ -263,6 +263,7 @@ impl Tools for LeasedTools {
             sleep(self.world.chance.millis(0, 1_000)).await;
             let _ = self.world.boxes.kill(id, self.fence.epoch, &call.call_id, self.world.now());
         }
+        None
     }
 }
 

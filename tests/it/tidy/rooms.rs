@@ -25,8 +25,9 @@ const MAY_IMPORT: [(&str, &str); 20] = [
     // Bodies that are too large for a row become blobs before it is written.
     ("journal", "base domain store queue blob"),
     ("harness", "base domain model tool"),
-    ("worker", "queue journal harness webhook tool model sandbox egress blob store domain base net"),
-    // A session is opened the same way whoever asks: at the door, or when its time has come.
+    ("worker", "queue journal harness webhook tool model sandbox egress blob store domain base net trigger"),
+    // A session is opened the same way whoever asks: at the door, when its time has come, or
+    // an agent by a tool.
     ("trigger", "base domain model store journal"),
     ("wire", "base domain"),
     ("stream", "base domain store wire"),

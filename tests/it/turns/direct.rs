@@ -237,6 +237,7 @@ async fn files_are_written_read_and_listed() {
     assert_eq!(whole.bytes().await.expect("bytes"), content);
     let part = get(owner, &id, "deep/down/data.bin", Some("bytes=1048570-1048589")).await;
     assert_eq!(part.status(), StatusCode::PARTIAL_CONTENT);
+    assert_eq!(part.headers()[header::CONTENT_SECURITY_POLICY], "sandbox");
     assert_eq!(part.headers()[header::CONTENT_RANGE], "bytes 1048570-1048589/2500000");
     assert_eq!(part.bytes().await.expect("bytes"), content[1_048_570..1_048_590]);
 
@@ -282,6 +283,8 @@ async fn a_directory_travels_as_an_archive() {
         (&read.headers()[header::CONTENT_TYPE], &read.headers()[header::CONTENT_DISPOSITION]),
         (&"application/x-tar".parse().unwrap(), &"attachment; filename=\"src.tar\"".parse().unwrap())
     );
+    assert_eq!(read.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+    assert_eq!(read.headers()[header::CONTENT_SECURITY_POLICY], "sandbox");
     let archive = read.bytes().await.expect("bytes").to_vec();
 
     let upload = |path: String, kind: &'static str, content: Vec<u8>| {

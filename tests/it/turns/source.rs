@@ -1,5 +1,6 @@
 //! Repositories in a session's box: cloned once, before its first command.
 
+mod hook;
 mod large;
 mod local;
 mod takeover;

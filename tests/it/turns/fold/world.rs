@@ -94,6 +94,7 @@ impl World {
             metadata: Map::new(),
             limits: Limits::default(),
             source: Source::Api,
+            parent_session_id: None,
         };
         let mut unit = self.journal.begin(self.tenant).await.expect("a unit");
         let new = NewSession { created, context: ContextChange::default(), input };
