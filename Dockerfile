@@ -97,7 +97,7 @@ CMD ["serve", "--role", "api"]
 
 FROM base AS worker
 RUN apt-get update -q \
- && apt-get install -y -q --no-install-recommends bash e2fsprogs git python3 runc \
+ && apt-get install -y -q --no-install-recommends bash e2fsprogs git mmdebstrap python3 runc \
  && rm -rf /var/lib/apt/lists/*
 USER 0:10001
 CMD ["serve", "--role", "worker"]

@@ -35,6 +35,7 @@ pub mod purge;
 pub mod record;
 mod registry;
 pub mod revisit;
+pub mod rootfs;
 pub mod run;
 pub mod sandbox;
 pub mod schedule;

@@ -77,6 +77,7 @@ impl Place {
             tenant: self.origin.id(),
             session: self.origin.id(),
             limits: BoxLimits::default(),
+            rootfs: Default::default(),
             env: Vec::new(),
             previous: Vec::new(),
             restores: false,

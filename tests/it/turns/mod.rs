@@ -8,6 +8,7 @@ mod environment;
 mod faults;
 mod fold;
 mod handover;
+mod image;
 mod leaks;
 mod limits;
 mod nodes;
