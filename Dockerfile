@@ -106,7 +106,7 @@ CMD ["serve", "--role", "api"]
 
 FROM base AS worker
 RUN apt-get update -q \
- && apt-get install -y -q --no-install-recommends bash e2fsprogs git libcap2-bin python3 runc uidmap \
+ && apt-get install -y -q --no-install-recommends bash e2fsprogs git libcap2-bin mmdebstrap python3 runc uidmap \
  && rm -rf /var/lib/apt/lists/*
 # As set-user-id programs the two would need more rights than these.
 RUN usermod --add-subuids 100000-165535 --add-subgids 100000-165535 sojourn \

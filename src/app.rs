@@ -302,6 +302,7 @@ impl Parts {
             requests_per_second: settings.requests_per_second,
             operator_key: settings.operator_key.clone(),
             local_sources: local_sources(settings)?,
+            images: sandboxes::offer(settings),
         }))
     }
 
@@ -325,8 +326,8 @@ impl Parts {
                 scripted: settings.scripted,
             },
         );
-        let sandbox = sandboxes::provider(settings);
-        if let Err(reason) = &sandbox {
+        let provider = sandboxes::provider(settings);
+        if let Err(reason) = &provider {
             tracing::error!(reason, "no sandboxes here: turns that use tools will fail");
         }
         Ok(Worker {
@@ -335,7 +336,9 @@ impl Parts {
             queue: Queue::new(self.store.clone(), self.hints.clone(), claimant),
             hints: self.hints.clone(),
             providers: Arc::new(providers),
-            sandbox,
+            images: provider.as_ref().ok().map(|(_, images)| images.clone()),
+            sandbox: provider.map(|(sandbox, _)| sandbox),
+            default_image: sandboxes::default_image(settings),
             network: network(settings)?,
             local_sources: local_sources(settings)?,
             catalogue: Catalogue::builtin(),

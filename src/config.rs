@@ -127,10 +127,29 @@ pub struct Settings {
     #[arg(long, default_value = "/var/run/docker.sock", env = "SOJOURN_DOCKER_SOCKET", value_name = "PATH")]
     pub docker_socket: PathBuf,
 
-    /// Image of the daemon that sandboxes of the provider docker run on, with bash, git and python3
-    /// [default: the programs of this machine, read-only]
-    #[arg(long, env = "SOJOURN_SANDBOX_IMAGE", value_name = "IMAGE")]
-    pub sandbox_image: Option<String>,
+    /// Image of sandboxes whose environment names none: host (the programs of this machine, read-only), debian (made
+    /// once by mmdebstrap), or one of SOJOURN_IMAGES; with the provider docker also one that the daemon has. The same
+    /// for every process
+    #[arg(long, default_value = "host", env = "SOJOURN_SANDBOX_IMAGE", value_name = "IMAGE")]
+    pub sandbox_image: String,
+
+    /// Directory of images that environments may name: each entry an OCI image layout, a root file system, or an
+    /// archive of one (NAME.tar, .tar.gz, .tar.zst). The same for every process
+    #[arg(long, env = "SOJOURN_IMAGES", value_name = "DIRECTORY")]
+    pub images: Option<PathBuf>,
+
+    /// Mirror of Debian for the image debian and its packages [default: Debian's own]. It may be at any address, which
+    /// environments that allow package managers reach too; so may the next two
+    #[arg(long, env = "SOJOURN_APT_MIRROR", value_name = "URL")]
+    pub apt_mirror: Option<Url>,
+
+    /// Index of Python packages [default: https://pypi.org/simple]
+    #[arg(long, env = "SOJOURN_PIP_INDEX", value_name = "URL")]
+    pub pip_index: Option<Url>,
+
+    /// Registry of npm packages [default: https://registry.npmjs.org]
+    #[arg(long, env = "SOJOURN_NPM_REGISTRY", value_name = "URL")]
+    pub npm_registry: Option<Url>,
 
     /// A sandbox ends itself when its node has not called it for this long, in seconds; its files stay. What is lost
     /// with a node goes on elsewhere after this and 30 seconds, at least a minute
@@ -244,6 +263,20 @@ impl Settings {
             problems.push(format!(
                 "SOJOURN_BOX_FREEZE_MS must be at least {BOX_FREEZE_MS_MIN} and at most SOJOURN_BOX_HIBERNATE_MS"
             ));
+        }
+        let mirrors = [
+            ("SOJOURN_APT_MIRROR", &self.apt_mirror),
+            ("SOJOURN_PIP_INDEX", &self.pip_index),
+            ("SOJOURN_NPM_REGISTRY", &self.npm_registry),
+        ];
+        let is_plain = |url: &Url| {
+            let is_web = matches!(url.scheme(), "http" | "https") && url.domain().is_some();
+            is_web && url.username().is_empty() && url.password().is_none() && url.query().is_none()
+        };
+        for (name, url) in mirrors {
+            if !url.iter().all(is_plain) {
+                problems.push(format!("{name} must look like https://name/path, without a password"));
+            }
         }
         if self.bootstrap_api_key.as_ref().is_some_and(|key| key.len() < 16) {
             problems.push("SOJOURN_BOOTSTRAP_API_KEY must have 16 or more characters".to_owned());

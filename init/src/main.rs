@@ -2,13 +2,14 @@
 //!
 //! Started by the container runtime as `serve`; starts itself again as `run` (one
 //! runner per command), as `file` (one file operation as the command's user), as
-//! `relay` (the way to the egress proxy) and as `usage` (what the files take). Five programs in one file, so that
-//! nothing has to fork with threads or run code between fork and exec.
+//! `relay` (the way to the egress proxy) and as `usage` (what the files take). Where an image is made it is started
+//! as `install`. Six programs in one file, so that nothing has to fork with threads or run code between fork and exec.
 
 mod archive;
 mod connection;
 mod execs;
 mod files;
+mod install;
 mod kill;
 mod privilege;
 mod pump;
@@ -31,8 +32,9 @@ fn main() -> ExitCode {
         ["file", operation @ ..] => files::serve(operation),
         ["relay"] => relay::serve(),
         ["usage"] => usage::serve(),
+        ["install", command @ ..] => install::run(command),
         _ => Err(std::io::Error::other(
-            "this program is started inside a sandbox: serve, run, file, relay, usage",
+            "this program is started inside a sandbox: serve, run, file, relay, usage, install",
         )),
     };
     match result {

@@ -28,6 +28,9 @@ pub const PROXY_SOCKET: &str = "proxy.sock";
 pub const CERTIFICATES: &str = "/.sojourn/egress/certificates.pem";
 /// Where the box's programs find their proxy, on the box's loopback.
 pub const PROXY_PORT: u16 = 3_128;
+/// In front of each line that an installer prints, and of the line that says its exit code.
+pub const INSTALL_OUTPUT: &str = "| ";
+pub const INSTALL_ENDED: &str = "ended ";
 /// User and group of every command and file operation.
 pub const COMMAND_UID: u32 = 1_000;
 

@@ -7,6 +7,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 
 use crate::{
     config::Settings,
+    egress::Registries,
     net::{self, LocalDirectories},
     worker::Network,
 };
@@ -32,5 +33,8 @@ pub(super) fn network(settings: &Settings) -> anyhow::Result<Network> {
     let policy = net::Policy { allow_private: settings.allow_private_egress };
     let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
         .context("SOJOURN_EGRESS_CA_FILE holds what is no certificate of an authority")?;
-    Ok(Network { dialer, extra_roots: extra_roots.into() })
+    let mirrors = [&settings.apt_mirror, &settings.pip_index, &settings.npm_registry];
+    let mirrors: Vec<_> = mirrors.into_iter().flatten().collect();
+    let registries = Arc::new(Registries::new(&mirrors));
+    Ok(Network { dialer, extra_roots: extra_roots.into(), registries })
 }

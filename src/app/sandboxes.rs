@@ -2,20 +2,63 @@
 
 use std::{sync::Arc, time::Duration};
 
+use url::Url;
+
 use crate::{
     config::{SandboxProvider, Settings},
+    domain::rootfs::{HOST, RootFs},
+    http,
     sandbox::{
         Sandbox,
-        local::{self, Check, Config, Local, docker},
+        local::{
+            self, Check, Config, Local, docker,
+            image::{self, Images, offers},
+        },
     },
 };
 
-/// The provider. Blocks while it looks whether it can work.
+/// The provider, and what its boxes can be made on. Blocks while it looks whether it can
+/// work.
 ///
 /// # Errors
 /// Why there can be no sandboxes here, in one line.
-pub fn provider(settings: &Settings) -> Result<Arc<dyn Sandbox>, String> {
-    Ok(Arc::new(Local::new(config(settings)?).map_err(|fault| fault.to_string())?))
+pub fn provider(settings: &Settings) -> Result<(Arc<dyn Sandbox>, Images), String> {
+    let local = Local::new(config(settings)?).map_err(|fault| fault.to_string())?;
+    let images = local.images().clone();
+    Ok((Arc::new(local), images))
+}
+
+/// The image of environments that name none.
+pub fn default_image(settings: &Settings) -> String {
+    let named = &settings.sandbox_image;
+    // Any other is one that the daemon has, which takes the place of the machine's programs.
+    if is_offered(settings, named) { named.clone() } else { HOST.to_owned() }
+}
+
+/// What environments may name here.
+pub fn offer(settings: &Settings) -> http::Images {
+    let (settings, default) = (settings.clone(), default_image(settings));
+    let refuse = move |rootfs: &RootFs| {
+        if !is_offered(&settings, &rootfs.image) {
+            return Some(http::NotHad::UnknownImage);
+        }
+        if rootfs.packages.is_empty() {
+            return None;
+        }
+        let words = match settings.sandbox_provider {
+            SandboxProvider::Docker => {
+                "cannot be installed by the provider docker; name an image that has them"
+            }
+            SandboxProvider::Local if rootfs.is_host() => "need an image that is not `host`, as in `debian`",
+            SandboxProvider::Local => return None,
+        };
+        Some(http::NotHad::Packages(words))
+    };
+    http::Images { default, refuse: Arc::new(refuse) }
+}
+
+fn is_offered(settings: &Settings, name: &str) -> bool {
+    name == HOST || offers(settings.images.as_deref(), name)
 }
 
 /// What this machine has for sandboxes, thing by thing. Blocks while it looks.
@@ -28,13 +71,16 @@ pub fn checks(settings: &Settings) -> Vec<Check> {
 
 fn config(settings: &Settings) -> Result<Config, String> {
     let docker = match settings.sandbox_provider {
-        SandboxProvider::Local if settings.sandbox_image.is_some() => {
-            return Err("SOJOURN_SANDBOX_IMAGE needs SOJOURN_SANDBOX_PROVIDER=docker".to_owned());
+        SandboxProvider::Local if !is_offered(settings, &settings.sandbox_image) => {
+            return Err(format!(
+                "SOJOURN_SANDBOX_IMAGE names `{}`, which is neither host, debian nor in SOJOURN_IMAGES",
+                settings.sandbox_image
+            ));
         }
         SandboxProvider::Local => None,
         SandboxProvider::Docker => Some(docker::Config {
             socket: settings.docker_socket.clone(),
-            image: settings.sandbox_image.clone(),
+            image: Some(settings.sandbox_image.clone()).filter(|image| !is_offered(settings, image)),
         }),
     };
     let defaults = Config::new(&settings.database.data_dir);
@@ -45,7 +91,18 @@ fn config(settings: &Settings) -> Result<Config, String> {
         docker,
         run_dir,
         runtime: settings.sandbox_runtime.clone(),
+        images: image::Config {
+            registered: settings.images.clone(),
+            apt_mirror: settings.apt_mirror.as_ref().map(address),
+            pip_index: settings.pip_index.as_ref().map(address),
+            npm_registry: settings.npm_registry.as_ref().map(address),
+        },
         orphan_after: Some(Duration::from_secs(settings.box_orphan_seconds)),
         ..defaults
     })
+}
+
+/// As installers read it.
+fn address(url: &Url) -> String {
+    url.as_str().trim_end_matches('/').to_owned()
 }

@@ -4,6 +4,7 @@
 //! and what has no bound is what takes a service down.
 
 mod egress;
+mod image;
 mod operation;
 mod source;
 mod trigger;
@@ -11,6 +12,7 @@ mod trigger;
 use std::time::Duration;
 
 pub use egress::*;
+pub use image::*;
 pub use operation::*;
 pub use source::*;
 pub use trigger::*;

@@ -36,6 +36,8 @@ pub enum Environment {
         #[command(flatten)]
         fields: Box<Fields>,
     },
+    /// Make what its image and packages come to, also where that failed; `get` shows how far it is
+    Build { environment: String },
     /// Store a secret, whose value is read from standard input
     SetSecret {
         environment: String,
@@ -55,9 +57,25 @@ pub enum Environment {
 #[derive(Debug, Args)]
 pub struct Fields {
     /// JSON file with the whole `config`; - for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "memory", "pids", "disk", "variables", "allow",
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["image", "apt", "pip", "npm",
+        "allow_package_managers", "cpus", "memory", "pids", "disk", "variables", "allow",
         "post_start", "post_clone", "sources"])]
     config: Option<PathBuf>,
+    /// Root file system: host, debian, or one that the operator registered
+    #[arg(long)]
+    image: Option<String>,
+    /// A Debian package to install over the image, as in jq or jq=1.6-2.1
+    #[arg(long, value_name = "PACKAGE")]
+    apt: Vec<String>,
+    /// A Python package, as in requests==2.32.3
+    #[arg(long, value_name = "PACKAGE")]
+    pip: Vec<String>,
+    /// An npm package, as in typescript@5.4.5
+    #[arg(long, value_name = "PACKAGE")]
+    npm: Vec<String>,
+    /// Let sandboxes reach the registries of packages
+    #[arg(long)]
+    allow_package_managers: bool,
     /// Processors, 0.1 to 16
     #[arg(long)]
     cpus: Option<f64>,
@@ -113,6 +131,11 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
             }
             shown(&client.patch(&path, &body).await?, json);
         }
+        Environment::Build { environment } => {
+            let path = format!("/environments/{environment}/build");
+            let built = client.post(&path, &json!({})).await?;
+            print::answer(&built, json, built["build"]["state"].as_str().unwrap_or("nothing to build"));
+        }
         Environment::SetSecret { environment, name, hosts } => {
             let secret = json!({ "name": name, "hosts": hosts, "value": value()? });
             shown(&keep_secrets(&client, &environment, &name, Some(secret)).await?, json);
@@ -149,6 +172,9 @@ async fn keep_secrets(
 impl Fields {
     fn says_something(&self) -> bool {
         self.config.is_some()
+            || self.image.is_some()
+            || ![&self.apt, &self.pip, &self.npm].iter().all(|names| names.is_empty())
+            || self.allow_package_managers
             || self.cpus.is_some()
             || self.memory.is_some()
             || self.pids.is_some()
@@ -167,6 +193,14 @@ impl Fields {
             return serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()));
         }
         let mut config = before;
+        if let Some(image) = &self.image {
+            config["image"] = image.as_str().into();
+        }
+        for (kind, names) in [("apt", &self.apt), ("pip", &self.pip), ("npm", &self.npm)] {
+            if !names.is_empty() {
+                config["packages"][kind] = json!(names);
+            }
+        }
         if let Some(cpus) = self.cpus {
             config["cpus"] = cpus.into();
         }
@@ -184,7 +218,10 @@ impl Fields {
         }
         if !self.allow.is_empty() {
             let rules: Vec<_> = self.allow.iter().map(|host| json!({ "host": host })).collect();
-            config["network"] = json!({ "allow": rules });
+            config["network"]["allow"] = json!(rules);
+        }
+        if self.allow_package_managers {
+            config["network"]["allow_package_managers"] = true.into();
         }
         for (name, file) in [("post_start", &self.post_start), ("post_clone", &self.post_clone)] {
             if let Some(file) = file {
@@ -239,11 +276,13 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         vec![
             print::cell(&one["id"]),
             print::cell(&one["name"]),
+            print::cell(&one["config"]["image"]),
+            print::cell(&one["build"]["state"]),
             names(&one["config"]["network"]["allow"], "host"),
             names(&one["secrets"], "name"),
         ]
     };
     let rows: Vec<_> = environments.iter().map(row).collect();
-    print::table(&["ENVIRONMENT", "NAME", "MAY REACH", "SECRETS"], &rows);
+    print::table(&["ENVIRONMENT", "NAME", "IMAGE", "BUILD", "MAY REACH", "SECRETS"], &rows);
     Ok(())
 }

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::{
     EnvironmentId,
     network::{EgressRule, HostPattern, NetworkPolicy},
+    rootfs::{Packages, is_image_name},
     source::{self, Repository},
 };
 
@@ -19,6 +20,14 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Environment {
+    /// The root file system: `host` (the programs of the machine), `debian`, or the name of
+    /// an image that the operator registered; the operator's choice when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Installed over the image before a session's first turn starts; at most 100 in all.
+    /// They need an image that is not `host`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub packages: Packages,
     /// Processors: 0.1 to 16, 2 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
@@ -174,6 +183,12 @@ impl Environment {
     /// The first thing that is wrong.
     pub fn problem(&self) -> Option<Problem> {
         let problem = |field: &str, words: &str| Some((field.to_owned(), words.to_owned()));
+        if self.image.as_ref().is_some_and(|image| !is_image_name(image)) {
+            return problem("image", "is the name of an image, as in `debian`");
+        }
+        if let Some(problem) = self.packages.problem() {
+            return Some(problem);
+        }
         if self.cpus.is_some_and(|cpus| !(CPUS.0..=CPUS.1).contains(&cpus)) {
             return problem("cpus", "must be 0.1 to 16");
         }

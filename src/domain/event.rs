@@ -14,6 +14,7 @@ use super::{
     context::ContextChange,
     ids::*,
     registry::Tool,
+    rootfs::Packages,
     session::{Created, Limits, Status},
     tool::Replay,
 };
@@ -349,6 +350,22 @@ pub enum Body {
     /// The environment's `post_clone` ran after the session's sources were cloned.
     #[serde(rename = "source.prepared")]
     SourcePrepared { sandbox_id: SandboxId, duration_ms: u64 },
+    /// What the session's boxes are made on is not there yet: it is made, and the session waits.
+    #[serde(rename = "environment.build_started")]
+    EnvironmentBuildStarted {
+        image: String,
+        #[serde(skip_serializing_if = "Packages::is_empty", default)]
+        packages: Packages,
+    },
+    /// Another step of that has begun.
+    #[serde(rename = "environment.build_progress")]
+    EnvironmentBuildProgress { step: String },
+    /// It is there: the session goes on.
+    #[serde(rename = "environment.build_completed")]
+    EnvironmentBuildCompleted { duration_ms: u64 },
+    /// It could not be made: the turn ends.
+    #[serde(rename = "environment.build_failed")]
+    EnvironmentBuildFailed { message: String },
     /// A limit is close: 80 % are used. Once per limit.
     #[serde(rename = "limit.warning")]
     LimitWarning {
@@ -404,6 +421,10 @@ macro_rules! only_told {
             | $crate::domain::event::Body::SourceCloned { .. }
             | $crate::domain::event::Body::SourceFailed { .. }
             | $crate::domain::event::Body::SourcePrepared { .. }
+            | $crate::domain::event::Body::EnvironmentBuildStarted { .. }
+            | $crate::domain::event::Body::EnvironmentBuildProgress { .. }
+            | $crate::domain::event::Body::EnvironmentBuildCompleted { .. }
+            | $crate::domain::event::Body::EnvironmentBuildFailed { .. }
             | $crate::domain::event::Body::LimitWarning { .. }
             | $crate::domain::event::Body::LimitExceeded { .. }
     };

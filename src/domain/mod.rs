@@ -25,6 +25,7 @@ pub mod piece;
 pub mod price;
 pub mod registry;
 pub mod revisit;
+pub mod rootfs;
 pub mod schedule;
 pub mod session;
 pub mod source;

@@ -15,6 +15,10 @@ pub struct NetworkPolicy {
     /// At most 64; each lets through what matches all that it names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<EgressRule>,
+    /// Also the registries of packages (Debian, Python, npm, Rust, Go, Ruby, Java) and the
+    /// operator's mirrors of them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_package_managers: bool,
 }
 
 /// One way out.

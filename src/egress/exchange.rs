@@ -141,7 +141,7 @@ impl Proxy {
         if grant.is_none() {
             self.policy.request(host, *port, parts.method.as_str(), url.path())?;
         }
-        let vetted = self.dialer.vet(host, *port).await;
+        let vetted = self.vet(host, *port).await;
         if let (Err(error), Some(grant)) = (&vetted, &grant) {
             grant.broke_off(error);
         }

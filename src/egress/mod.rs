@@ -15,6 +15,7 @@ mod headers;
 mod ledger;
 mod policy;
 mod proxy;
+mod registry;
 mod scrub;
 mod secret;
 mod tunnel;
@@ -27,5 +28,6 @@ pub use self::{
     ledger::{Log, Lost},
     policy::Policy,
     proxy::{Parts, Proxy},
+    registry::{PUBLIC, Registries},
     secret::{Secret, Secrets},
 };

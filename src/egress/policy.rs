@@ -3,7 +3,10 @@
 //! Called by `proxy` and `exchange`; pure. Hosts arrive canonical, paths as the URL
 //! standard normalises them, because what is judged is also what is sent.
 
-use super::decision::{Manner, Reason};
+use super::{
+    decision::{Manner, Reason},
+    registry::Registries,
+};
 use crate::domain::network::{BadHost, HostPattern, NetworkPolicy};
 
 /// What may leave a box.
@@ -13,26 +16,45 @@ pub struct Policy {
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
-    host: HostPattern,
-    port: u16,
-    methods: Vec<String>,
-    path_prefix: Option<String>,
+pub(super) struct Rule {
+    pub host: HostPattern,
+    pub port: u16,
+    pub methods: Vec<String>,
+    pub path_prefix: Option<String>,
+    /// The operator named the place: it may be at any address.
+    pub is_trusted: bool,
 }
 
 impl Policy {
+    /// What an environment allows; `registries` too, where it allows package managers.
+    ///
     /// # Errors
     /// When a rule's host is none: a policy is checked when it is stored.
-    pub fn new(policy: &NetworkPolicy) -> Result<Self, BadHost> {
+    pub fn new(policy: &NetworkPolicy, registries: &Registries) -> Result<Self, BadHost> {
         let rules = policy.allow.iter().cloned().map(|rule| {
             Ok(Rule {
                 host: HostPattern::parse(&rule.host)?,
                 port: rule.port,
                 methods: rule.methods,
                 path_prefix: rule.path_prefix,
+                is_trusted: false,
             })
         });
-        Ok(Self { rules: rules.collect::<Result<_, _>>()? })
+        let mut rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
+        if policy.allow_package_managers {
+            rules.extend(registries.rules.iter().cloned());
+        }
+        Ok(Self { rules })
+    }
+
+    /// The registries of packages and nothing else.
+    pub fn of_registries(registries: &Registries) -> Self {
+        Self { rules: registries.rules.clone() }
+    }
+
+    /// Whether the operator named this place.
+    pub fn is_trusted(&self, host: &str, port: u16) -> bool {
+        self.rules.iter().any(|rule| rule.is_trusted && rule.port == port && rule.host.matches(host))
     }
 
     /// Whether a tunnel to this place may be asked for, and whether it must be read.
@@ -95,7 +117,7 @@ mod tests {
             path_prefix: prefix.map(str::to_owned),
         };
         let allow = rules.iter().map(rule).collect();
-        Policy::new(&NetworkPolicy { allow }).unwrap()
+        Policy::new(&NetworkPolicy { allow, ..NetworkPolicy::default() }, &Registries::default()).unwrap()
     }
 
     #[test]

@@ -47,7 +47,7 @@ use crate::{
         text,
     },
     domain::network::{BadHost, canonical},
-    net::Dialer,
+    net::{Dialer, Refused, Way},
 };
 
 /// What a proxy is made of.
@@ -221,7 +221,7 @@ impl Proxy {
         if manner == Manner::Inspected {
             return Ok(Wanted::Inspected { host, port });
         }
-        let Ok(way) = self.dialer.vet(&host, port).await else {
+        let Ok(way) = self.vet(&host, port).await else {
             return Err(self.denied(&host, port, &Method::CONNECT, Reason::Address).await);
         };
         let verdict = Verdict::Allowed { manner, secrets: Vec::new() };
@@ -229,6 +229,14 @@ impl Proxy {
         let outside = self.dialer.connect(&way).await;
         let outside = outside.map_err(|error| Refusal::Failed(error.to_string()))?;
         Ok(Wanted::Tunnel { host, port, outside })
+    }
+
+    /// The addresses of a place, as far as they may be connected to.
+    pub(super) async fn vet(&self, host: &str, port: u16) -> Result<Way, Refused> {
+        match self.policy.is_trusted(host, port) {
+            true => self.dialer.vet_trusted(host, port).await,
+            false => self.dialer.vet(host, port).await,
+        }
     }
 
     async fn tunnel(

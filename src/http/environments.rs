@@ -9,7 +9,7 @@ use super::{
     App,
     agents::PageQuery,
     auth::{Caller, ReadEnvironments, WriteEnvironments},
-    body::Body,
+    body::{Body, Nothing, OptionalBody},
     error::ApiError,
     openapi::Errors,
     page::{List, Query, rows},
@@ -18,7 +18,11 @@ use super::{
     write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
-    domain::{EnvironmentId, environment::is_secret_value},
+    domain::{
+        EnvironmentId,
+        environment::{Environment, is_secret_value},
+        rootfs::{Build, RootFs},
+    },
     journal::Unit,
     store::{
         self, Tx,
@@ -30,6 +34,8 @@ use crate::{
     },
 };
 
+/// How far root file systems are, by their keys.
+type Builds = BTreeMap<String, Build>;
 /// Values of secrets by their names.
 type Values = BTreeMap<String, String>;
 
@@ -54,7 +60,8 @@ pub async fn create(
         unit.tx().insert_environment(&named, &sealed).await.map_err(taken)?;
         let act = caller.act(app.0.journal.origin(), "environment.created", id, told(&named));
         unit.tx().remember(&act).await?;
-        Ok(Answer::new(StatusCode::CREATED, &view(named)))
+        want(&app, unit.tx(), &named.config, false).await?;
+        Ok(Answer::new(StatusCode::CREATED, &shown(&app, unit.tx(), named).await?))
     })
     .await
 }
@@ -72,6 +79,13 @@ pub async fn list(
     let below = list.position(query.cursor.as_deref())?;
     let mut tx = app.0.store.begin(caller.tenant).await?;
     let environments = tx.environments(below, rows as i64 + 1).await?;
+    let keys: Vec<_> = environments.iter().filter_map(|named| key(&app, &named.config)).collect();
+    let builds: Builds = tx.rootfs_builds(&keys).await?.into_iter().collect();
+    let view = |named: Named| {
+        // What was said on the way is told one by one.
+        let build = key(&app, &named.config).and_then(|key| builds.get(&key).cloned());
+        view(named, build.map(|build| Build { log: String::new(), ..build }))
+    };
     Ok(answer(&list.page(environments, rows, |environment| environment.id, view)))
 }
 
@@ -84,7 +98,8 @@ pub async fn get(
     Path(environment): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.tenant).await?;
-    Ok(answer(&view(tx.environment(path::id(&environment)?).await?)))
+    let named = tx.environment(path::id(&environment)?).await?;
+    Ok(answer(&shown(&app, &mut tx, named).await?))
 }
 
 /// Change an environment. Sessions keep what they pinned; new values of secrets reach
@@ -120,8 +135,30 @@ pub async fn patch(
     named.updated_at = app.0.journal.origin().now();
     tx.update_environment(&named, &sealed).await.map_err(taken)?;
     tx.remember(&caller.act(app.0.journal.origin(), "environment.updated", id, told(&named))).await?;
+    want(&app, tx, &named.config, false).await?;
+    let shown = shown(&app, tx, named).await?;
     unit.commit().await?;
-    Ok(answer(&view(named)))
+    Ok(answer(&shown))
+}
+
+/// Make what an environment's image and packages come to, also where that failed before.
+#[utoipa::path(post, path = "/environments/{environment_id}/build", tag = "environments",
+    operation_id = "buildEnvironment", params(("environment_id" = EnvironmentId, Path)),
+    responses((status = 202, body = EnvironmentView), Errors))]
+pub async fn build(
+    State(app): State<App>,
+    caller: Caller<WriteEnvironments>,
+    once: Once,
+    Path(environment): Path<String>,
+    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
+) -> Result<Answer, ApiError> {
+    let id = path::id(&environment)?;
+    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        let named = unit.tx().environment(id).await?;
+        want(&app, unit.tx(), &named.config, true).await?;
+        Ok(Answer::new(StatusCode::ACCEPTED, &shown(&app, unit.tx(), named).await?))
+    })
+    .await
 }
 
 /// Delete an environment. Sessions that pinned secrets of it cannot run any more.
@@ -197,8 +234,32 @@ async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Resul
     serde_json::from_slice(&plain).map_err(|error| corrupt(&error))
 }
 
-fn view(named: Named) -> EnvironmentView {
+/// Asks for what an environment's sandboxes are made on.
+async fn want(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Result<(), ApiError> {
+    let rootfs = RootFs::of(Some(config), &app.0.images.default);
+    if !rootfs.is_host() {
+        tx.want_rootfs(&rootfs, again).await?;
+    }
+    Ok(())
+}
+
+/// Under which its root file system is known, where there is one to make.
+fn key(app: &App, config: &Environment) -> Option<String> {
+    let rootfs = RootFs::of(Some(config), &app.0.images.default);
+    (!rootfs.is_host()).then(|| rootfs.key())
+}
+
+async fn shown(app: &App, tx: &mut Tx, named: Named) -> Result<EnvironmentView, ApiError> {
+    let build = match key(app, &named.config) {
+        None => None,
+        Some(key) => tx.rootfs_builds(&[key]).await?.pop().map(|(_, build)| build),
+    };
+    Ok(view(named, build))
+}
+
+fn view(named: Named, build: Option<Build>) -> EnvironmentView {
     EnvironmentView {
+        build,
         id: named.id,
         name: named.name,
         config: named.config,

@@ -52,6 +52,7 @@ use crate::{
     base::limit::{ARCHIVES_MAX, HOOK_MESSAGES_PER_SECOND, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
     base::seal::sha256,
     blob::Blobs,
+    domain::rootfs::RootFs,
     journal::Journal,
     model::ModelName,
     net,
@@ -74,6 +75,7 @@ struct Inner {
     /// Whether agents may name `scripted/...`.
     scripted: bool,
     local_sources: net::LocalDirectories,
+    images: Images,
     keys: auth::KeyCache,
     rates: rate::Rates,
     organization_rates: rate::Rates,
@@ -82,6 +84,23 @@ struct Inner {
     archives: tokio::sync::Semaphore,
     /// SHA-256 of the operator's key.
     operator: Option<[u8; 32]>,
+}
+
+/// The images that environments may name.
+#[derive(Clone)]
+pub struct Images {
+    /// That of an environment which names none.
+    pub default: String,
+    /// Why a root file system cannot be had, where that is so.
+    pub refuse: Arc<dyn Fn(&RootFs) -> Option<NotHad> + Send + Sync>,
+}
+
+/// Why a root file system cannot be had here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotHad {
+    UnknownImage,
+    /// Packages cannot be installed, and what to do instead.
+    Packages(&'static str),
 }
 
 /// What the composition root hands over.
@@ -96,6 +115,7 @@ pub struct Parts {
     pub scripted: bool,
     /// Directories of which repositories may be cloned.
     pub local_sources: net::LocalDirectories,
+    pub images: Images,
     /// Requests that one key may make in a second.
     pub requests_per_second: u32,
     /// Opens `/v3/admin`; nothing does without it.
@@ -114,6 +134,7 @@ impl App {
             models: parts.models,
             scripted: parts.scripted,
             local_sources: parts.local_sources,
+            images: parts.images,
             keys: auth::KeyCache::default(),
             rates: rate::Rates::new(parts.requests_per_second),
             organization_rates: rate::Rates::new(
@@ -182,6 +203,7 @@ fn of_agents() -> OpenApiRouter<App> {
         .routes(routes!(credentials::set_default))
         .routes(routes!(environments::create, environments::list))
         .routes(routes!(environments::get, environments::patch, environments::delete))
+        .routes(routes!(environments::build))
 }
 
 /// Sessions with all that they have.

@@ -5,7 +5,7 @@ use std::path::Path as FilePath;
 use axum::{extract::State, response::Response};
 
 use super::{
-    App,
+    App, Images, NotHad,
     auth::{Caller, ReadSessions},
     error::ApiError,
     openapi::Errors,
@@ -16,6 +16,7 @@ use crate::{
     domain::{
         SessionId,
         environment::{Environment, EnvironmentChoice},
+        rootfs::RootFs,
         source::{self, Place, Repository},
     },
     journal::Unit,
@@ -54,19 +55,39 @@ pub(super) async fn check_environment(
     unit: &mut Unit,
     environment: &Environment,
 ) -> Result<(), ApiError> {
+    check_image(app, "config", environment)?;
     check_local(app, "config.sources", &environment.sources)?;
     trigger::sources(unit, &environment.sources).await?;
     Ok(())
 }
 
-/// The local ones of an environment that is sent along; a stored one was checked then.
+/// What of an environment that is sent along depends on this deployment; a stored one was
+/// checked then.
 pub(super) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<(), ApiError> {
     match choice {
         Some(EnvironmentChoice::Inline(environment)) => {
+            check_image(app, "environment", environment)?;
             check_local(app, "environment.sources", &environment.sources)
         }
         Some(EnvironmentChoice::Named(_)) | None => Ok(()),
     }
+}
+
+/// Refuses images that nobody registered, and packages that cannot be installed here.
+fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(), ApiError> {
+    let Images { default, refuse } = &app.0.images;
+    let refused = match refuse(&RootFs::of(Some(environment), default)) {
+        None => return Ok(()),
+        Some(NotHad::UnknownImage) => ApiError {
+            code: Some("unknown_image".into()),
+            ..ApiError::invalid(format!("{within}.image"), "there is no such image here")
+        },
+        Some(NotHad::Packages(words)) => ApiError {
+            code: Some("packages_unavailable".into()),
+            ..ApiError::invalid(format!("{within}.packages"), words)
+        },
+    };
+    Err(refused)
 }
 
 /// Refuses paths of this machine that lead to nothing which the operator allows.

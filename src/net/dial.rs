@@ -21,6 +21,8 @@ use crate::base::limit::NET_CONNECT_TIMEOUT;
 #[derive(Clone)]
 pub struct Dialer {
     vetted: Arc<Vetted>,
+    /// For places that the operator named.
+    trusted: Arc<Vetted>,
     tls: Arc<ClientConfig>,
 }
 
@@ -43,8 +45,13 @@ impl Dialer {
             roots.add(root.clone())?;
         }
         // The caller judges plain text itself: addresses are vetted as for TLS.
+        let trusted = Vetted { resolver: Arc::clone(&resolver), named: Named::ByOperator, plain: false };
         let vetted = Vetted { resolver, named: Named::ByTenant(policy), plain: false };
-        Ok(Self { vetted: Arc::new(vetted), tls: Arc::new(tls::with_roots(roots, &[b"http/1.1"])) })
+        Ok(Self {
+            vetted: Arc::new(vetted),
+            trusted: Arc::new(trusted),
+            tls: Arc::new(tls::with_roots(roots, &[b"http/1.1"])),
+        })
     }
 
     /// The addresses that a name has now, as far as they may be connected to.
@@ -52,12 +59,15 @@ impl Dialer {
     /// # Errors
     /// When none of them may be, or there is none.
     pub async fn vet(&self, host: &str, port: u16) -> Result<Way, Refused> {
-        check_name(self.vetted.named, host)?;
-        if port == 0 {
-            return Err(Refused::Port);
-        }
-        let found = self.vetted.vetted(host).await?;
-        Ok(Way(found.into_iter().map(|at| SocketAddr::new(at.ip(), port)).collect()))
+        way(&self.vetted, host, port).await
+    }
+
+    /// The same for a place that the operator named: it may be at any address.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub async fn vet_trusted(&self, host: &str, port: u16) -> Result<Way, Refused> {
+        way(&self.trusted, host, port).await
     }
 
     /// Connects to the first address that answers.
@@ -74,6 +84,15 @@ impl Dialer {
     pub fn tls(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.tls)
     }
+}
+
+async fn way(vetted: &Vetted, host: &str, port: u16) -> Result<Way, Refused> {
+    check_name(vetted.named, host)?;
+    if port == 0 {
+        return Err(Refused::Port);
+    }
+    let found = vetted.vetted(host).await?;
+    Ok(Way(found.into_iter().map(|at| SocketAddr::new(at.ip(), port)).collect()))
 }
 
 impl std::fmt::Debug for Dialer {

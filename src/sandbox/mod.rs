@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::domain::{SandboxId, SessionId, TenantId};
+use crate::domain::{SandboxId, SessionId, TenantId, rootfs::RootFs};
 
 pub use crate::domain::operation::{OutputStream, Signal};
 pub use door::Door;
@@ -175,6 +175,8 @@ pub struct Spec {
     pub tenant: TenantId,
     pub session: SessionId,
     pub limits: BoxLimits,
+    /// What it has for programs; one that is not there yet is not waited for.
+    pub rootfs: RootFs,
     /// Variables that every command of the box sees.
     pub env: Vec<(String, String)>,
     /// Boxes of the session of which one was the last to change its files: files that

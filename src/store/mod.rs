@@ -37,6 +37,7 @@ pub mod purge;
 pub mod record;
 mod registry;
 pub mod revisit;
+pub mod rootfs;
 pub mod run;
 pub mod sandbox;
 pub mod schedule;

@@ -10,6 +10,7 @@ use crate::{
     domain::{
         EnvironmentId,
         environment::{Environment, EnvironmentChoice, SECRETS_MAX, SecretBinding},
+        rootfs::Build,
     },
 };
 
@@ -73,6 +74,10 @@ pub struct EnvironmentView {
     pub name: String,
     pub config: Environment,
     pub secrets: Vec<SecretBinding>,
+    /// How far what its image and packages come to is; null where there is nothing to make,
+    /// or nobody has asked for it in the last 14 days.
+    #[schema(required)]
+    pub build: Option<Build>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]

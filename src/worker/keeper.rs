@@ -165,6 +165,7 @@ impl Keeper {
                 tenant,
                 session,
                 limits: self.wish.limits,
+                rootfs: self.wish.rootfs.clone(),
                 env: self.wish.env.clone(),
                 previous: past.boxes.clone(),
                 restores: !checkpoints.is_empty(),

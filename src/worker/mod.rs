@@ -19,6 +19,7 @@ mod preflight;
 mod reap;
 mod rest;
 mod revisit;
+mod rootfs;
 mod slot;
 mod source;
 mod spend;
@@ -48,7 +49,7 @@ use crate::{
     model::Providers,
     net::LocalDirectories,
     queue::{Lease, Queue},
-    sandbox::Sandbox,
+    sandbox::{Sandbox, local::image::Images},
     store::{Store, hint::Hints},
     tool::Catalogue,
 };
@@ -63,6 +64,10 @@ pub struct Worker {
     pub providers: Arc<Providers>,
     /// Why there are no boxes here, when there are none.
     pub sandbox: Result<Arc<dyn Sandbox>, String>,
+    /// What boxes can be made on, where they can be.
+    pub images: Option<Images>,
+    /// The image of an environment that names none.
+    pub default_image: String,
     pub catalogue: Catalogue,
     /// How boxes reach the world.
     pub network: Network,
@@ -92,6 +97,7 @@ impl Worker {
         });
         tasks.spawn(self.clone().reap(stop.clone()));
         tasks.spawn(self.clone().sweep(stop.clone()));
+        tasks.spawn(self.clone().make_rootfs(stop.clone()));
         let mut slots = JoinSet::new();
         while !stop.is_cancelled() {
             self.fill(&mut slots, &draining).await;

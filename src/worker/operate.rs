@@ -92,16 +92,14 @@ impl Worker {
         let fence = lease.fence();
         let session = self.store.load_session(fence.tenant, fence.session).await?;
         let writer = self.journal.writer(fence, None);
-        let surroundings = surroundings::read(&self.store, fence.tenant, &session).await?;
+        if let Some(outcome) = self.hold_back(&lease, &session).await? {
+            return Ok(outcome);
+        }
+        let surroundings = surroundings::read(self, fence.tenant, &session).await?;
         let (wish, allowed) = match surroundings {
             Ok(surroundings) => surroundings,
             Err((_, message)) => {
-                let failed = Answer::Failed { code: Failure::EnvironmentDeleted, message };
-                for open in self.store.open_operations(fence.tenant, fence.session).await? {
-                    self.store.answer_operation(fence, open.id, &failed).await?;
-                }
-                self.hints.send(Hint::Log(fence.session));
-                return lease.finish().await.map(|()| "the environment is gone");
+                return self.refuse_all(&lease, Failure::EnvironmentDeleted, message).await;
             }
         };
         let account = self.store.account(fence.tenant, session.created.agent_id).await?;

@@ -14,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     base::Origin,
     domain::{Actor, Body, event::Draft},
-    egress::{Authority, Decision, Grant, Granted, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
+    egress::{
+        Authority, Decision, Grant, Granted, Log, Lost, Parts, Policy, Proxy, Registries, Secrets, Verdict,
+    },
     journal::Writer,
     net::Dialer,
     sandbox::{Door, Fault, Grip, Sandbox},
@@ -30,6 +32,8 @@ pub struct Network {
     pub dialer: Dialer,
     /// What boxes trust beside the public roots: the operator's own authorities.
     pub extra_roots: Arc<[CertificateDer<'static>]>,
+    /// Where packages come from.
+    pub registries: Arc<Registries>,
 }
 
 /// What a session's environment lets out.

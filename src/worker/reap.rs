@@ -73,6 +73,14 @@ impl Worker {
         if let Err(error) = self.journal.remove_leftovers().await {
             tracing::warn!(%error, "blobs of deleted sessions could not be removed; trying again");
         }
+        if let Err(error) = self.store.forget_rootfs(self.node).await {
+            tracing::warn!(%error, "root file systems that nobody wants could not be forgotten");
+        }
+        if let Some(images) = &self.images
+            && let Err(unmade) = images.tidy().await
+        {
+            tracing::warn!(%unmade, "root file systems that nobody uses could not be removed");
+        }
         let Ok(sandbox) = &self.sandbox else { return };
         match self.remove_orphans(&**sandbox).await {
             Ok(0) => {}

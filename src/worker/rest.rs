@@ -47,7 +47,7 @@ impl Worker {
     pub(super) async fn look_after(&self, lease: Lease) -> Result<&'static str, store::Error> {
         let fence = lease.fence();
         let session = fence.session;
-        let wish = Wish::of(&self.store.load_session(fence.tenant, session).await?);
+        let wish = Wish::of(&self.store.load_session(fence.tenant, session).await?, &self.default_image);
         let keeper = Keeper { worker: self.clone(), fence, turn: None, wish };
         let looked = tokio::select! {
             looked = keeper.rest() => looked,

@@ -12,6 +12,7 @@ use super::{
     outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
     preflight::{self, Refusal},
+    rootfs::{self, Standing, Unseen},
     surroundings::{self, Wish},
     traced::{self, TracedModel, TracedTools},
 };
@@ -191,6 +192,18 @@ async fn run_next(
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
         return end_early(worker, &writer, turn, Refusal::error(RECOVERY_EXHAUSTED, message)).await.map(Some);
     }
+    match rootfs::stand(worker, lease.fence(), &session).await {
+        Ok(Standing::Ready) => {}
+        // Whoever canceled it is not made to wait.
+        Ok(Standing::Waits) if session.cancel_turn_id == Some(turn) => {}
+        Ok(Standing::Waits) => return Err(Halt::Wait(limit::ROOTFS_POLL)),
+        Ok(Standing::Failed(message)) => {
+            let refusal = Refusal::error(rootfs::BUILD_FAILED, message);
+            return end_early(worker, &writer, turn, refusal).await.map(Some);
+        }
+        Err(Unseen::Stale) => return Err(Halt::Stale),
+        Err(Unseen::Away(reason)) => return Err(Halt::Unavailable(reason)),
+    }
     run_turn(worker, lease, &session, writer, (turn, attempt), draining).await.map(Some)
 }
 
@@ -347,11 +360,10 @@ async fn prepare(
             return Ok(Err(Refusal::error("no_credential", error.to_string())));
         }
     };
-    let (wish, allowed) =
-        match surroundings::read(&worker.store, tenant, session).await.map_err(unavailable)? {
-            Ok(surroundings) => surroundings,
-            Err((code, message)) => return Ok(Err(Refusal::error(code, message))),
-        };
+    let (wish, allowed) = match surroundings::read(worker, tenant, session).await.map_err(unavailable)? {
+        Ok(surroundings) => surroundings,
+        Err((code, message)) => return Ok(Err(Refusal::error(code, message))),
+    };
     let size = &wish.limits;
     let turn = harness::Turn {
         id: turn,

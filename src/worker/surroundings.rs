@@ -9,6 +9,7 @@ use crate::{
         context::Context,
         environment::{EnvironmentSnapshot, Life},
         network::HostPattern,
+        rootfs::RootFs,
         source::PinnedSource,
     },
     egress::{Policy, Secret, Secrets},
@@ -16,7 +17,7 @@ use crate::{
     store::{self, Store},
 };
 
-use super::outlet::Allowed;
+use super::{Worker, outlet::Allowed};
 
 /// The code of a turn whose secrets are gone.
 const ENVIRONMENT_DELETED: &str = "environment_deleted";
@@ -27,6 +28,7 @@ pub(super) struct Wish {
     pub limits: BoxLimits,
     /// The environment names processors or memory, which not every provider holds a box to.
     pub names_size: bool,
+    pub rootfs: RootFs,
     /// The environment's variables, and the placeholders of its secrets.
     pub env: Vec<(String, String)>,
     /// What makes the box ready.
@@ -41,21 +43,31 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    pub(super) fn of(session: &Session) -> Self {
+    pub(super) fn of(session: &Session, default_image: &str) -> Self {
         let wish = session.created.environment.as_ref().map(wish).unwrap_or_default();
-        Self { sources: session.created.sources.clone(), context: session.context.clone(), ..wish }
+        Self {
+            rootfs: rootfs_of(session, default_image),
+            sources: session.created.sources.clone(),
+            context: session.context.clone(),
+            ..wish
+        }
     }
+}
+
+/// What a session's boxes are made on.
+pub(super) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
+    RootFs::of(session.created.environment.as_ref().map(|pinned| &pinned.config), default_image)
 }
 
 /// Reads a session's environment; or the code and the words of why its turn cannot run.
 pub(super) async fn read(
-    store: &Store,
+    worker: &Worker,
     tenant: TenantId,
     session: &Session,
 ) -> Result<Result<(Wish, Allowed), (&'static str, String)>, store::Error> {
-    let wish = Wish::of(session);
+    let wish = Wish::of(session, &worker.default_image);
     let Some(snapshot) = &session.created.environment else { return Ok(Ok((wish, Allowed::default()))) };
-    let secrets = match secrets(store, tenant, snapshot).await {
+    let secrets = match secrets(&worker.store, tenant, snapshot).await {
         Ok(secrets) => secrets,
         Err(store::Error::NotFound) => {
             let message = "the environment whose secrets the session pinned was deleted".to_owned();
@@ -63,7 +75,7 @@ pub(super) async fn read(
         }
         Err(error) => return Err(error),
     };
-    let policy = Policy::new(&snapshot.config.network)
+    let policy = Policy::new(&snapshot.config.network, &worker.network.registries)
         .map_err(|bad| store::Error::Corrupt(format!("a stored network policy: {bad}")))?;
     Ok(Ok((wish, Allowed { policy, secrets })))
 }
@@ -72,6 +84,10 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
     let size = snapshot.config.size();
     let placeholders =
         snapshot.secrets.iter().map(|secret| (secret.name.clone(), secret.placeholder.clone()));
+    // Node looks for modules beside a program, and not where they were installed for all.
+    let has_modules =
+        !snapshot.config.packages.npm.is_empty() && !snapshot.config.env.contains_key("NODE_PATH");
+    let modules = has_modules.then(|| ("NODE_PATH".to_owned(), "/usr/local/lib/node_modules".to_owned()));
     let env = snapshot.config.env.iter().map(|(name, value)| (name.clone(), value.clone()));
     Wish {
         limits: BoxLimits {
@@ -81,7 +97,8 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
             disk_bytes: size.disk_bytes,
         },
         names_size: snapshot.config.cpus.is_some() || snapshot.config.memory.is_some(),
-        env: env.chain(placeholders).collect(),
+        rootfs: RootFs::default(),
+        env: modules.into_iter().chain(env).chain(placeholders).collect(),
         post_start: snapshot.config.hooks.post_start.clone(),
         post_clone: snapshot.config.hooks.post_clone.clone(),
         sources: Vec::new(),

@@ -56,6 +56,10 @@ impl Body {
             Self::SourceCloned { .. } => "source.cloned",
             Self::SourceFailed { .. } => "source.failed",
             Self::SourcePrepared { .. } => "source.prepared",
+            Self::EnvironmentBuildStarted { .. } => "environment.build_started",
+            Self::EnvironmentBuildProgress { .. } => "environment.build_progress",
+            Self::EnvironmentBuildCompleted { .. } => "environment.build_completed",
+            Self::EnvironmentBuildFailed { .. } => "environment.build_failed",
             Self::LimitWarning { .. } => "limit.warning",
             Self::LimitExceeded { .. } => "limit.exceeded",
         }

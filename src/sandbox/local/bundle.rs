@@ -28,7 +28,7 @@ use sojourn_init::protocol::{
 use super::{
     disk::Disk,
     layout::IdRange,
-    rootfs::{self, HOME, USER},
+    rootfs::{Base, HOME, USER},
     seccomp::{self, Absent},
 };
 use crate::{
@@ -40,7 +40,7 @@ use crate::{
 /// What a configuration is made of.
 #[derive(Clone, Copy)]
 pub struct Ingredients<'a> {
-    pub rootfs: &'a Path,
+    pub base: &'a Base,
     pub disk: &'a Disk,
     pub control_dir: &'a Path,
     pub egress_dir: &'a Path,
@@ -54,6 +54,17 @@ pub struct Ingredients<'a> {
     pub orphan_seconds: Option<u64>,
     /// The size of the files, where init has to look after it.
     pub disk_bytes: Option<u64>,
+    pub role: Role<'a>,
+}
+
+/// What a container is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Role<'a> {
+    /// A session's box.
+    Box,
+    /// Installing packages into a root file system: all of it can be written, as its root,
+    /// and this is what is run.
+    Install(&'a [String]),
 }
 
 /// The cgroup of a box, where it is made here.
@@ -92,12 +103,24 @@ const MASKED: [&str; 14] = [
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// What the root of an installer may do within its user namespace.
+const INSTALLERS: [Capability; 8] = [
+    Capability::Chown,
+    Capability::DacOverride,
+    Capability::Fowner,
+    Capability::Fsetid,
+    Capability::Setgid,
+    Capability::Setuid,
+    Capability::Setfcap,
+    Capability::Kill,
+];
+
 /// The whole configuration. Without a cgroup its maker chooses one, and shows it to the
 /// box where init finds it.
 pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
     SpecBuilder::default()
         .version(OCI_VERSION)
-        .root(RootBuilder::default().path(of.rootfs).readonly(true).build()?)
+        .root(RootBuilder::default().path(of.base.rootfs.as_path()).readonly(is_box(of)).build()?)
         .hostname("sandbox")
         .process(process(of)?)
         .mounts(mounts(of, cgroup)?)
@@ -105,14 +128,19 @@ pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, O
         .build()
 }
 
+fn is_box(of: &Ingredients<'_>) -> bool {
+    matches!(of.role, Role::Box)
+}
+
 fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
-    let rights = HashSet::from([
-        Capability::Setuid,
-        Capability::Setgid,
-        Capability::Kill,
-        // Only until init has emptied the bounding set, before it does anything else.
-        Capability::Setpcap,
-    ]);
+    let rights = match of.role {
+        // The last only until init has emptied the bounding set, before it does anything else.
+        Role::Box => {
+            vec![Capability::Setuid, Capability::Setgid, Capability::Kill, Capability::Setpcap]
+        }
+        Role::Install(_) => INSTALLERS.to_vec(),
+    };
+    let rights: HashSet<_> = rights.into_iter().collect();
     let capabilities = LinuxCapabilitiesBuilder::default()
         .bounding(rights.clone())
         .permitted(rights.clone())
@@ -121,8 +149,11 @@ fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
         .ambient(HashSet::new())
         .build()?;
     let or_never = |number: Option<u64>| number.unwrap_or(0).to_string();
-    let args =
-        vec![PROGRAM.to_owned(), "serve".to_owned(), or_never(of.orphan_seconds), or_never(of.disk_bytes)];
+    let args = match of.role {
+        Role::Box => ["serve".to_owned(), or_never(of.orphan_seconds), or_never(of.disk_bytes)].to_vec(),
+        Role::Install(command) => std::iter::once("install".to_owned()).chain(command.to_vec()).collect(),
+    };
+    let args: Vec<String> = std::iter::once(PROGRAM.to_owned()).chain(args).collect();
     ProcessBuilder::default()
         .terminal(false)
         .user(UserBuilder::default().uid(0u32).gid(0u32).umask(0o022u32).build()?)
@@ -205,16 +236,21 @@ fn mounts(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mount
             &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
         )?,
         mount("/dev/shm", "tmpfs", Path::new("shm"), &["nosuid", "noexec", "nodev", "mode=1777", SHM])?,
-        mount("/tmp", "tmpfs", Path::new("tmp"), &["nosuid", "nodev", "mode=1777", &tmp_size])?,
-        bind("/usr", Path::new("/usr"), &["rbind", "ro"])?,
     ];
-    for place in rootfs::unmerged() {
-        mounts.push(bind(&place.to_string_lossy(), &place, &["rbind", "ro"])?);
+    if is_box(of) {
+        let options = ["nosuid", "nodev", "mode=1777", &tmp_size];
+        mounts.push(mount("/tmp", "tmpfs", Path::new("tmp"), &options)?);
+    }
+    for (from, to) in &of.base.binds {
+        mounts.push(bind(&to.to_string_lossy(), from, &["rbind", "ro"])?);
+    }
+    mounts.push(bind(EGRESS_DIR, of.egress_dir, &["bind", "ro", "noexec"])?);
+    if !is_box(of) {
+        return Ok(mounts);
     }
     mounts.push(bind(WORKSPACE, &of.disk.workspace, &["bind", "rw"])?);
     mounts.push(bind(HOME, &of.disk.home, &["bind", "rw"])?);
     mounts.push(bind(CONTROL_DIR, of.control_dir, &["bind", "rw", "noexec"])?);
-    mounts.push(bind(EGRESS_DIR, of.egress_dir, &["bind", "ro", "noexec"])?);
     mounts.push(bind(OUTPUT_DIR, &of.disk.output, &["bind", "rw", "noexec"])?);
     if let Some(cgroup) = cgroup {
         mounts.push(bind(OOM_COUNTER, cgroup.oom_counter, &["bind", "ro", "noexec"])?);
@@ -254,7 +290,8 @@ fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, Oci
     if of.ids.first > 0 {
         namespaces.push(LinuxNamespaceType::User);
         let mapping = LinuxIdMappingBuilder::default().container_id(0u32).host_id(of.ids.first);
-        ids.push(mapping.size(IdRange::IDS).build()?);
+        let size = if is_box(of) { IdRange::IDS } else { IdRange::OF_IMAGES };
+        ids.push(mapping.size(size).build()?);
     }
     let namespaces: Result<Vec<_>, _> =
         namespaces.into_iter().map(|typ| LinuxNamespaceBuilder::default().typ(typ).build()).collect();

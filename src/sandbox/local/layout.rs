@@ -6,6 +6,7 @@
 //! and session, and each box names its owner before anything of it exists.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
@@ -62,6 +63,10 @@ impl IdRange {
     pub const FIRST: u32 = 0x7000_0000;
     /// The id after the last range.
     pub const END: u32 = 0x7ffd_0000;
+    /// Whose the files of images are: all the ids of a system, that no box has.
+    pub const IMAGES: Self = Self { first: Self::END };
+    /// How many those are.
+    pub const OF_IMAGES: u32 = 65_536;
 
     /// The range of a session. Two sessions may share one, which gives neither a
     /// way to the other: no box sees another's files or processes.
@@ -172,6 +177,27 @@ impl Layout {
         self.run_dir.join("boxes")
     }
 
+    /// Root file systems of images.
+    pub fn images(&self) -> PathBuf {
+        self.data_dir.join("images")
+    }
+
+    /// The containers in which packages are installed.
+    pub fn installs(&self) -> PathBuf {
+        self.run_dir.join("installs")
+    }
+
+    /// Notes which image a box is on, for as long as it is there.
+    pub fn note_tree(&self, sandbox: SandboxId, tree: Option<&str>) -> io::Result<()> {
+        tree.map_or(Ok(()), |tree| fs::write(self.sandbox(sandbox).join("image"), tree))
+    }
+
+    /// The images that boxes are on.
+    pub fn trees_in_use(&self) -> io::Result<BTreeSet<String>> {
+        let boxes = names(&self.boxes())?.into_iter();
+        Ok(boxes.filter_map(|name| fs::read_to_string(self.boxes().join(name).join("image")).ok()).collect())
+    }
+
     /// A box: its bundle, its logs and its control directory.
     pub fn sandbox(&self, sandbox: SandboxId) -> PathBuf {
         self.boxes().join(sandbox.to_string())
@@ -230,7 +256,7 @@ impl Layout {
                 found.push(Found { tenant, session, sandbox: Some(sandbox) });
             }
         }
-        let with_box: std::collections::BTreeSet<_> = found.iter().map(|box_| box_.session).collect();
+        let with_box: BTreeSet<_> = found.iter().map(|box_| box_.session).collect();
         for tenant in uuids(&self.disks())? {
             for session in uuids(&self.disks().join(tenant.to_string()))? {
                 let (tenant, session) = (TenantId::from_uuid(tenant), SessionId::from_uuid(session));

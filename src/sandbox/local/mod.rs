@@ -13,6 +13,7 @@ mod disk;
 pub mod docker;
 mod engine;
 mod freezer;
+pub mod image;
 mod layout;
 mod oci;
 mod removal;
@@ -39,13 +40,15 @@ use tokio::{sync::mpsc, time::timeout};
 pub use checks::{Check, checks};
 
 use self::{
-    bundle::Ingredients,
+    bundle::{Ingredients, Role},
     disk::Disk,
     docker::Docker,
     engine::Engine,
     freezer::Gate,
+    image::Images,
     layout::Layout,
     oci::Oci,
+    rootfs::Base,
     rootless::{Rootless, Users},
     runtime::Runtime,
     volume::Volumes,
@@ -74,6 +77,8 @@ pub struct Config {
     pub orphan_after: Option<Duration>,
     /// How the size of a disk is kept.
     pub disks: Disks,
+    /// Images and what is installed over them.
+    pub images: image::Config,
 }
 
 /// How the size of a session's disk is kept.
@@ -96,6 +101,7 @@ impl Config {
             docker: None,
             orphan_after: None,
             disks: Disks::Volumes,
+            images: image::Config::default(),
         }
     }
 }
@@ -105,7 +111,9 @@ impl Config {
 pub struct Local {
     layout: Layout,
     engine: Arc<dyn Engine>,
-    rootfs: PathBuf,
+    /// The root of boxes on the image `host`.
+    host: Base,
+    images: Images,
     /// Without them the size of a disk is looked at now and then, from inside.
     volumes: Option<Volumes>,
     orphan_after: Option<Duration>,
@@ -119,22 +127,22 @@ impl Local {
     /// cgroups, a writable directory.
     pub fn new(config: Config) -> Result<Self, Fault> {
         let layout = Layout::new(config.data_dir, config.run_dir);
-        let prepare = || -> Result<PathBuf, Fault> {
+        let prepare = || -> Result<Base, Fault> {
             layout.prepare().map_err(|error| unavailable("its directories cannot be made", &error))?;
             let skeletons = layout.skeletons();
             skeletons
-                .and_then(|skeletons| rootfs::build(&skeletons))
+                .and_then(|skeletons| rootfs::of_host(&skeletons))
                 .map_err(|error| unavailable("its root file system cannot be made", &error))
         };
-        let (engine, rootfs): (Arc<dyn Engine>, _) = match config.docker {
+        let (engine, host): (Arc<dyn Engine>, _) = match config.docker {
             Some(_) if !geteuid().is_root() => {
                 let text =
                     "the provider docker needs a service that is root: it gives files to users of containers";
                 return Err(Fault::Unavailable(text.to_owned()));
             }
             Some(docker) => {
-                let rootfs = prepare()?;
-                (Arc::new(Docker::open(docker, rootfs.clone(), layout.run_dir())?), rootfs)
+                let host = prepare()?;
+                (Arc::new(Docker::open(docker, host.rootfs.clone(), layout.run_dir())?), host)
             }
             None => {
                 let runtime = Runtime::find(&config.runtime, layout.runtime_state())?;
@@ -151,8 +159,15 @@ impl Local {
                 .inspect_err(|reason| tracing::warn!(reason, "sizes of disks are kept by looking at them"))
                 .ok(),
         };
+        let images = Images::new(config.images, &layout, Arc::clone(&engine), volumes.clone())
+            .map_err(|error| unavailable("its directories cannot be made", &error))?;
         let orphan_after = config.orphan_after;
-        Ok(Self { layout, engine, rootfs, volumes, orphan_after })
+        Ok(Self { layout, engine, host, images, volumes, orphan_after })
+    }
+
+    /// The root file systems that boxes can be made on.
+    pub fn images(&self) -> &Images {
+        &self.images
     }
 
     fn init(&self, sandbox: SandboxId) -> Init {
@@ -166,10 +181,11 @@ impl Local {
         if disk.output.exists() {
             removal::directories(self.engine.users(), vec![disk.output.clone()]).await?;
         }
-        self.lay_out(spec, &disk).map_err(|error| unavailable("its files cannot be made", &error))?;
+        let base = self.images.base(&spec.rootfs, &self.host)?;
+        self.lay_out(spec, &disk, &base).map_err(|error| unavailable("its files cannot be made", &error))?;
         let box_dir = self.layout.sandbox(spec.sandbox);
         let ingredients = Ingredients {
-            rootfs: &self.rootfs,
+            base: &base,
             disk: &disk,
             control_dir: &self.layout.control(spec.sandbox),
             egress_dir: &self.layout.egress(spec.sandbox),
@@ -181,6 +197,7 @@ impl Local {
             env: &spec.env,
             orphan_seconds: self.orphan_after.map(|after| after.as_secs().max(1)),
             disk_bytes: (!disk.has_image()).then_some(spec.limits.disk_bytes),
+            role: Role::Box,
         };
         let laid_out = Instant::now();
         self.engine.run(spec.sandbox, &ingredients, &box_dir).await?;
@@ -206,12 +223,13 @@ impl Local {
     }
 
     /// Everything on disk that the box needs.
-    fn lay_out(&self, spec: &Spec, disk: &Disk) -> io::Result<()> {
+    fn lay_out(&self, spec: &Spec, disk: &Disk, base: &Base) -> io::Result<()> {
         // Where the service is not root it has no right to give.
         let ids = self.engine.users().is_none().then(|| self.engine.ids(spec.session));
         disk.note_box(spec.sandbox)?;
         disk.prepare(ids)?;
-        self.layout.claim(spec.sandbox, spec.tenant, spec.session, ids)
+        self.layout.claim(spec.sandbox, spec.tenant, spec.session, ids)?;
+        self.layout.note_tree(spec.sandbox, base.tree.as_deref())
     }
 
     /// Ends the box that was last made on a session's disk, if it is another one:

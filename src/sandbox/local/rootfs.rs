@@ -1,23 +1,25 @@
-//! The root file system of profile `host`: a skeleton around the host's `/usr`.
+//! The root of a box: a skeleton, into which the image's directories are mounted.
 //!
-//! Called once by `Local::new`. Everything a box sees beside its session's disk is
-//! either the host's `/usr`, read-only, or lies in this skeleton: copies of a
-//! short allow-list (loader cache, certificates, alternatives), generated user
-//! tables, init. Nothing else of the host exists there. A skeleton is named by its
-//! content, so boxes of an earlier start keep theirs.
+//! Called by `Local::new` for the image `host`, by `image` for every other. Everything a
+//! box sees beside its session's disk is either of its image, read-only, or lies in this
+//! skeleton: generated user tables, init, and with the image `host`, which is the machine's
+//! `/usr`, copies of a short allow-list (loader cache, certificates, alternatives). Nothing
+//! else of the host exists there. A skeleton is named by its content, so boxes of an
+//! earlier start keep theirs.
 
 use std::{
     collections::BTreeMap,
     fs, io,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use sha2::{Digest, Sha256};
 use sojourn_init::protocol::{self, CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
 
 use super::layout::remove_dir;
-use crate::base::text;
+use crate::base::{limit::IMAGE_DIRECTORIES_MAX, text};
 
 /// Init, built by `build.rs`.
 static INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sojourn-init"));
@@ -41,7 +43,35 @@ const COPIED: [&str; 8] = [
 /// Where a merged `/usr` shows its old places.
 const USR_MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Where the box's mounts go; the device and process file systems included.
-const DIRECTORIES: [&str; 9] = ["dev", "proc", "run", "sys", "usr", "var", "root", "opt", "home/agent"];
+const DIRECTORIES: [&str; 6] = ["dev", "proc", "run", "sys", "root", "home/agent"];
+/// Those that the image `host` has beside them.
+const OF_HOST: [&str; 3] = ["usr", "var", "opt"];
+/// What of an image's own is not shown: the box has another, or none.
+const NOT_SHOWN: [&str; 13] = [
+    "dev",
+    "proc",
+    "run",
+    "sys",
+    "tmp",
+    "root",
+    "home",
+    "workspace",
+    ".sojourn",
+    "lost+found",
+    "boot",
+    "media",
+    "mnt",
+];
+/// Tables that a box has from the skeleton whatever its image.
+pub const TABLES: [&str; 7] = [
+    "etc/passwd",
+    "etc/group",
+    "etc/hostname",
+    "etc/hosts",
+    "etc/resolv.conf",
+    "etc/nsswitch.conf",
+    "etc/gitconfig",
+];
 /// Levels below a copied place, and files in all of them: the allow-list is of
 /// small things, and a host is not always what it should be.
 const COPY_DEPTH_MAX: usize = 4;
@@ -59,16 +89,64 @@ const OPEN_DIRECTORY: Node = Node::Directory { mode: 0o755 };
 
 type Tree = BTreeMap<PathBuf, Node>;
 
-/// Makes the skeleton below `parent`, unless it is there. Returns its path.
-pub fn build(parent: &Path) -> io::Result<PathBuf> {
-    let tree = plan()?;
-    let path = parent.join(format!("rootfs-{}", digest(&tree)));
+/// What a box has for its root.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// The skeleton.
+    pub rootfs: PathBuf,
+    /// What is mounted into it, read-only: from where, to where.
+    pub binds: Vec<(PathBuf, PathBuf)>,
+    /// The image's own root file system, by its name; `None` for the machine's programs.
+    pub tree: Option<String>,
+}
+
+/// Lays the skeleton of the image `host` below `parent`.
+pub fn of_host(parent: &Path) -> io::Result<Base> {
+    let onto_itself = |place: PathBuf| (place.clone(), place);
+    let unmerged = usr_places().filter(|place| place.is_dir() && !place.is_symlink());
+    let binds = std::iter::once(PathBuf::from("/usr")).chain(unmerged).map(onto_itself).collect();
+    Ok(Base { rootfs: lay(parent, &plan_of_host()?)?, binds, tree: None })
+}
+
+/// Lays the skeleton for an image below `parent`. `root` is where the image lies, `name`
+/// what it is called; nothing changes in it any more.
+pub fn of_image(parent: &Path, root: &Path, name: &str) -> io::Result<Base> {
+    let (mut tree, mut binds) = (common(), Vec::new());
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let (place, kind) = (entry.file_name(), entry.file_type()?);
+        if NOT_SHOWN.iter().any(|hidden| place == *hidden) {
+            continue;
+        }
+        if kind.is_symlink() {
+            put(&mut tree, place.as_ref(), Node::Link(fs::read_link(entry.path())?));
+        } else if kind.is_dir() {
+            put(&mut tree, place.as_ref(), OPEN_DIRECTORY);
+            binds.push((entry.path(), Path::new("/").join(place)));
+        }
+    }
+    if binds.len() > IMAGE_DIRECTORIES_MAX {
+        let text = format!("an image has at most {IMAGE_DIRECTORIES_MAX} directories at its top");
+        return Err(io::Error::other(text));
+    }
+    binds.sort();
+    let rootfs = lay(parent, &tree)?;
+    // After the image's own `/etc`, which they lie in.
+    binds.extend(TABLES.map(|table| (rootfs.join(table), Path::new("/").join(table))));
+    Ok(Base { rootfs, binds, tree: Some(name.to_owned()) })
+}
+
+/// Makes the skeleton, unless it is there. Returns its path.
+fn lay(parent: &Path, tree: &Tree) -> io::Result<PathBuf> {
+    let path = parent.join(format!("rootfs-{}", digest(tree)));
     if path.is_dir() {
         return Ok(path);
     }
-    let unnamed = parent.join(format!(".rootfs-{}", std::process::id()));
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let unnamed = parent.join(format!(".rootfs-{}-{number}", std::process::id()));
     remove_dir(&unnamed)?;
-    write(&unnamed, &tree)?;
+    write(&unnamed, tree)?;
     match fs::rename(&unnamed, &path) {
         // Another process of the service made the same at the same time.
         Err(_) if path.is_dir() => remove_dir(&unnamed)?,
@@ -77,39 +155,50 @@ pub fn build(parent: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Host directories outside `/usr` that the old places are on this host, for
-/// hosts whose `/usr` is not merged.
-pub fn unmerged() -> Vec<PathBuf> {
-    let places = USR_MERGED.map(|name| Path::new("/").join(name));
-    places.into_iter().filter(|place| place.is_dir() && !place.is_symlink()).collect()
+/// Where a merged `/usr` shows its old places on this machine.
+fn usr_places() -> impl Iterator<Item = PathBuf> {
+    USR_MERGED.into_iter().map(|name| Path::new("/").join(name))
 }
 
-fn plan() -> io::Result<Tree> {
+/// What every skeleton has.
+fn common() -> Tree {
     let mut tree = Tree::new();
     let init_places =
         [CONTROL_DIR, OUTPUT_DIR, EGRESS_DIR, WORKSPACE].map(|path| path.trim_start_matches('/'));
     for path in DIRECTORIES.into_iter().chain(init_places) {
         put(&mut tree, path.as_ref(), OPEN_DIRECTORY);
     }
-    for name in USR_MERGED {
-        let place = Path::new("/").join(name);
-        if let Ok(target) = fs::read_link(&place) {
-            put(&mut tree, name.as_ref(), Node::Link(target));
-        } else if place.is_dir() {
-            put(&mut tree, name.as_ref(), OPEN_DIRECTORY);
-        }
-    }
     // The runtime gives a new tmpfs the mode of the directory that it covers.
     put(&mut tree, "tmp".as_ref(), Node::Directory { mode: 0o1777 });
-    put(&mut tree, "var/tmp".as_ref(), Node::Link("/tmp".into()));
-    for place in COPIED {
-        copy(&mut tree, Path::new(place), COPY_DEPTH_MAX)?;
-    }
     for (path, content) in generated() {
         put(&mut tree, path.as_ref(), Node::File { content: content.into_bytes(), mode: 0o644 });
     }
     put(&mut tree, inside(PROGRAM), Node::File { content: INIT.to_vec(), mode: 0o755 });
     put(&mut tree, inside(OOM_COUNTER), Node::File { content: Vec::new(), mode: 0o444 });
+    tree
+}
+
+fn plan_of_host() -> io::Result<Tree> {
+    let mut tree = common();
+    for path in OF_HOST {
+        put(&mut tree, path.as_ref(), OPEN_DIRECTORY);
+    }
+    for place in usr_places() {
+        let name = place.strip_prefix("/").unwrap_or(&place);
+        if let Ok(target) = fs::read_link(&place) {
+            put(&mut tree, name, Node::Link(target));
+        } else if place.is_dir() {
+            put(&mut tree, name, OPEN_DIRECTORY);
+        }
+    }
+    put(&mut tree, "var/tmp".as_ref(), Node::Link("/tmp".into()));
+    for place in COPIED {
+        copy(&mut tree, Path::new(place), COPY_DEPTH_MAX)?;
+    }
+    // In front of what the machine has of them.
+    for (path, content) in generated() {
+        put(&mut tree, path.as_ref(), Node::File { content: content.into_bytes(), mode: 0o644 });
+    }
     Ok(tree)
 }
 
@@ -222,8 +311,8 @@ mod tests {
     #[test]
     fn a_skeleton_is_built_once() {
         let parent = tempfile::tempdir().unwrap();
-        let path = build(parent.path()).unwrap();
-        assert_eq!(build(parent.path()).unwrap(), path);
+        let path = of_host(parent.path()).unwrap().rootfs;
+        assert_eq!(of_host(parent.path()).unwrap().rootfs, path);
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
         assert!(path.join("etc/passwd").is_file() && path.join("home/agent").is_dir());
         assert_eq!(fs::read_link(path.join("var/tmp")).unwrap(), Path::new("/tmp"));
@@ -231,11 +320,33 @@ mod tests {
 
     #[test]
     fn nothing_secret_of_the_host_is_in_it() {
-        let tree = plan().unwrap();
+        let tree = plan_of_host().unwrap();
         for path in ["etc/shadow", "etc/ssh", "etc/ssl/private", "etc/machine-id", "etc/sudoers"] {
             assert!(!tree.contains_key(Path::new(path)), "{path} is visible");
         }
         let empty = |path: &str| tree.keys().filter(|key| key.starts_with(path)).count() == 1;
         assert!(empty("root") && empty("opt") && empty("usr"));
+    }
+
+    #[test]
+    fn of_an_image_its_programs_are_shown_and_not_its_tables() {
+        let ground = tempfile::tempdir().unwrap();
+        let root = ground.path().join("image");
+        for directory in ["usr/bin", "etc", "home/somebody", "tmp", "root", "dev", "proc"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        symlink("usr/bin", root.join("bin")).unwrap();
+        symlink("/etc/shadow", root.join("leads-out")).unwrap();
+        fs::write(root.join("secret"), "of the image's maker").unwrap();
+        let base = of_image(ground.path(), &root, "one").unwrap();
+        let to: Vec<_> = base.binds.iter().map(|(_, to)| to.to_str().unwrap()).collect();
+        assert_eq!(to[..2], ["/etc", "/usr"]);
+        assert_eq!(to[2..], TABLES.map(|table| format!("/{table}")));
+        let from = base.binds.iter().map(|(from, _)| from);
+        assert!(from.skip(2).all(|from| from.starts_with(&base.rootfs)));
+        assert_eq!(fs::read_link(base.rootfs.join("bin")).unwrap(), Path::new("usr/bin"));
+        // It leads to something in the box.
+        assert_eq!(fs::read_link(base.rootfs.join("leads-out")).unwrap(), Path::new("/etc/shadow"));
+        assert!(!base.rootfs.join("secret").exists() && !base.rootfs.join("home/somebody").exists());
     }
 }

@@ -180,23 +180,26 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
 
 /// What the runtime or init said last, for the one who reads the fault.
 pub fn last_words(logs: &Path) -> String {
-    let runtime = tail(&logs.join("runtime.log"));
+    let runtime = tail(&logs.join("runtime.log"), limit::RUNTIME_LOG_BYTES_MAX);
     let message = runtime.lines().rev().find_map(|line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
         Some(line.get("msg")?.as_str()?.to_owned())
     });
-    let message = message.or_else(|| tail(&logs.join("init.log")).lines().last().map(str::to_owned));
+    let message = message.or_else(|| {
+        tail(&logs.join("init.log"), limit::RUNTIME_LOG_BYTES_MAX).lines().last().map(str::to_owned)
+    });
     let message = message.unwrap_or_else(|| "it left no message".to_owned());
     text::truncate(&message, limit::INIT_MESSAGE_BYTES_MAX).to_owned()
 }
 
-fn tail(path: &Path) -> String {
+/// The end of a file that the service's own programs write.
+pub fn tail(path: &Path, bytes_max: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(limit::RUNTIME_LOG_BYTES_MAX)))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(bytes_max)))?;
         let mut bytes = Vec::new();
-        file.take(limit::RUNTIME_LOG_BYTES_MAX).read_to_end(&mut bytes)?;
+        file.take(bytes_max).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()

@@ -31,6 +31,13 @@ fn shown() -> Vec<(&'static str, String)> {
 
 fn of_requests() -> Vec<(&'static str, String)> {
     vec![
+        ("PACKAGES_MAX", count(limit::PACKAGES_MAX as u64)),
+        ("PACKAGE_BYTES_MAX", bytes(limit::PACKAGE_BYTES_MAX)),
+        ("ROOTFS_TIMEOUT", seconds(limit::ROOTFS_TIMEOUT)),
+        ("ROOTFS_BYTES_MAX", bytes(limit::ROOTFS_BYTES_MAX as usize)),
+        ("ROOTFS_PER_ORGANIZATION_MAX", count(limit::ROOTFS_PER_ORGANIZATION_MAX.unsigned_abs())),
+        ("ROOTFS_LOG_BYTES_MAX", bytes(limit::ROOTFS_LOG_BYTES_MAX)),
+        ("ROOTFS_FAILURE_KEPT", seconds(limit::ROOTFS_FAILURE_KEPT)),
         ("REQUESTS_PER_SECOND", count(limit::REQUESTS_PER_SECOND.into())),
         ("REQUESTS_BURST_SECONDS", count(limit::REQUESTS_BURST_SECONDS.into())),
         ("ORGANIZATION_RATE_FACTOR", count(limit::ORGANIZATION_RATE_FACTOR.into())),

@@ -18,7 +18,9 @@ use rustls::{
 use sojourn::{
     base::Origin,
     domain::network::{EgressRule, HostPattern, NetworkPolicy},
-    egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Reason, Secret, Secrets, Verdict},
+    egress::{
+        Authority, Decision, Log, Lost, Parts, Policy, Proxy, Reason, Registries, Secret, Secrets, Verdict,
+    },
     net::{Dialer, Policy as Guard, Resolver},
 };
 use tokio::{
@@ -248,7 +250,7 @@ impl World {
 
 /// A proxy whose every name leads home.
 pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_private: bool) -> Arc<Proxy> {
-    let policy = NetworkPolicy { allow: rules };
+    let policy = NetworkPolicy { allow: rules, ..NetworkPolicy::default() };
     let secret = Secret {
         name: "TOKEN".to_owned(),
         placeholder: PLACEHOLDER.to_owned(),
@@ -257,7 +259,11 @@ pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_priva
     };
     let dialer =
         Dialer::new(Guard { allow_private }, Arc::new(Home), std::slice::from_ref(&host.root)).unwrap();
-    let parts =
-        Parts { policy: Policy::new(&policy).unwrap(), secrets: Secrets::new(vec![secret]), dialer, log };
+    let parts = Parts {
+        policy: Policy::new(&policy, &Registries::default()).unwrap(),
+        secrets: Secrets::new(vec![secret]),
+        dialer,
+        log,
+    };
     Proxy::new(parts, CancellationToken::new())
 }

@@ -77,7 +77,8 @@ const CHECKLIST: [(&str, &str); 31] = [
     ("the control directory", "ls /.sojourn/control /.sojourn/output 2>/dev/null"),
     (
         "other sessions' files",
-        "find / -name workspace -not -path /workspace -not -path '/proc/*' 2>/dev/null; ls /var/lib /data /srv 2>/dev/null",
+        "find / -name workspace -not -path /workspace -not -path '/proc/*' 2>/dev/null; \
+         ls -d /var/lib/sojourn* /var/lib/docker* /var/lib/containers* /data /srv/* 2>/dev/null",
     ),
     ("secrets of the host", "cat /etc/shadow /etc/machine-id /root/.bashrc /etc/ssh/ssh_host_* 2>/dev/null"),
     (

@@ -45,7 +45,10 @@ pub async fn a_link_never_leads_out_of_the_box(world: &World<'_>) {
     for escape in ["out", "shadow", &format!("root{path}"), &format!("up{path}"), path, "../../../etc/shadow"]
     {
         let fault = read(world, escape).await.unwrap_err();
-        assert!(matches!(fault, Fault::NotFound(_)), "{escape}: {fault:?}");
+        // An image has a table of its own there, which nobody may read.
+        let is_closed = escape.ends_with("shadow") && !world.spec.rootfs.is_host();
+        let is_refused = is_closed && matches!(fault, Fault::Refused(_));
+        assert!(is_refused || matches!(fault, Fault::NotFound(_)), "{escape}: {fault:?}");
     }
     let _ = world.sandbox.write_file(world.grip, "out", b"overwritten").await;
     assert_eq!(std::fs::read_to_string(&secret).unwrap(), "of the host");

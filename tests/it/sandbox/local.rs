@@ -9,10 +9,10 @@ use std::{
 };
 
 use sojourn::{
-    domain::SandboxId,
+    domain::{SandboxId, rootfs::RootFs},
     sandbox::{
         BoxLimits, Cause, Exec, Fault, Grip, Sandbox, Spec,
-        local::{Config, Disks, Local},
+        local::{Config, Disks, Local, image},
     },
 };
 
@@ -23,7 +23,9 @@ pub struct LocalProvider {
     data: tempfile::TempDir,
     run: tempfile::TempDir,
     disks: Disks,
-    runtime: &'static str,
+    pub runtime: &'static str,
+    pub rootfs: RootFs,
+    pub images: image::Config,
 }
 
 impl LocalProvider {
@@ -32,7 +34,16 @@ impl LocalProvider {
         let closed = fs::Permissions::from_mode(0o700);
         let data = tempfile::Builder::new().permissions(closed).tempdir().unwrap();
         let run = tempfile::Builder::new().permissions(open_to_all).tempdir().unwrap();
-        Self { data, run, disks: Disks::Volumes, runtime: "runc" }
+        let (disks, rootfs) = (Disks::Volumes, RootFs::default());
+        Self { data, run, disks, runtime: "runc", rootfs, images: image::Config::default() }
+    }
+
+    /// On the image `debian`, made once for all tests.
+    pub fn debian() -> Self {
+        let image = "debian".to_owned();
+        let provider = Self { rootfs: RootFs { image, ..RootFs::default() }, ..Self::new() };
+        crate::support::images::share(&provider.data_dir());
+        provider
     }
 
     pub fn without_volumes() -> Self {
@@ -53,6 +64,7 @@ impl LocalProvider {
             run_dir: self.run.path().join("run"),
             disks: self.disks,
             runtime: self.runtime.to_owned(),
+            images: self.images.clone(),
             ..Config::new(&data_dir)
         }
     }
@@ -68,6 +80,10 @@ impl Provider for LocalProvider {
 
     fn is_gvisor(&self) -> bool {
         self.runtime == "runsc"
+    }
+
+    fn rootfs(&self) -> RootFs {
+        self.rootfs.clone()
     }
 
     fn assert_nothing_left(&self, sandbox: SandboxId) {

@@ -12,6 +12,7 @@ mod egress;
 mod escape;
 mod files;
 mod gvisor;
+mod image;
 mod lifecycle;
 mod local;
 mod rest;
@@ -32,7 +33,7 @@ use std::{
 use futures::FutureExt;
 use sojourn::{
     base::Origin,
-    domain::{EventKind, SandboxId},
+    domain::{EventKind, SandboxId, rootfs::RootFs},
     sandbox::{BoxLimits, Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, Sandbox, Spec},
 };
 
@@ -43,6 +44,10 @@ pub trait Provider: Send + Sync {
     /// Whether the box has a kernel of its own, which says other things of itself.
     fn is_gvisor(&self) -> bool {
         false
+    }
+    /// What the boxes are made on.
+    fn rootfs(&self) -> RootFs {
+        RootFs::default()
     }
     /// Fails when anything of the box is left at the provider.
     fn assert_nothing_left(&self, sandbox: SandboxId);
@@ -82,6 +87,7 @@ pub fn run(
             tenant: origin.id(),
             session: origin.id(),
             limits,
+            rootfs: provider.rootfs(),
             env: vec![("BOX_SETTING".to_owned(), "of the box".to_owned())],
             previous: Vec::new(),
             restores: false,

@@ -3,6 +3,7 @@
 pub mod boxes;
 pub mod contract;
 pub mod database;
+pub mod images;
 pub mod ordinary;
 pub mod pages;
 pub mod service;

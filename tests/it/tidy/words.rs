@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Where tasks and threads are begun, and who joins them.
-const SPAWNS: [(&str, &str); 17] = [
+const SPAWNS: [(&str, &str); 18] = [
     ("src/app.rs", "a JoinSet that the shutdown drains"),
     ("src/telemetry.rs", "a thread within a scope that joins it"),
     ("src/cli/webhook/listen.rs", "a JoinSet that is shut down before the command ends"),
@@ -23,6 +23,7 @@ const SPAWNS: [(&str, &str); 17] = [
     ("src/sandbox/local/docker/mod.rs", "a thread that asks the daemon and is joined at once"),
     ("src/sandbox/checkpoint.rs", "work on an archive that ends with its channel, or is awaited at once"),
     ("init/src/server.rs", "connections of a box, which end with it"),
+    ("init/src/install.rs", "what passes output on, which ends with the container"),
     ("init/src/runner.rs", "the reaper of one command, which ends with its process"),
 ];
 

@@ -9,6 +9,7 @@ mod faults;
 mod fold;
 mod follow;
 mod handover;
+mod image;
 mod leaks;
 mod limits;
 mod nodes;

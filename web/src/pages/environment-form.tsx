@@ -37,7 +37,7 @@ function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["C
   const config: Schemas["Environment"] = { ...before?.config };
   config.cpus = form.cpus === "" ? undefined : Number(form.cpus);
   config.memory = form.memory.trim() || undefined;
-  config.network = { allow: readRules(form.network) };
+  config.network = { ...config.network, allow: readRules(form.network) };
   config.env = readVariables(form.variables);
   config.hooks = form.post_start.trim() ? { post_start: form.post_start } : {};
   const secret = ({ name, hosts, value }: SecretForm): Secret => ({

@@ -58,6 +58,12 @@ export function EnvironmentsPage() {
   );
 }
 
+const BUILDS: Record<Schemas["EnvironmentBuildState"], string> = {
+  building: "is being made",
+  ready: "is ready",
+  failed: "could not be made",
+};
+
 function Card({ environment, onEdit }: { environment: Environment; onEdit: () => void }) {
   const queries = useQueryClient();
   const remove = useMutation({
@@ -67,13 +73,15 @@ function Card({ environment, onEdit }: { environment: Environment; onEdit: () =>
       ),
     onSuccess: () => queries.invalidateQueries({ queryKey: ENVIRONMENTS }),
   });
-  const { cpus, memory, network, hooks } = environment.config;
+  const { cpus, image, memory, network, hooks } = environment.config;
   const rules = writeRules(network?.allow ?? []);
   const size = [cpus != null && `${cpus} processors`, memory].filter(Boolean).join(", ") || "default size";
   return (
     <li>
       <strong>{environment.name}</strong>
       <span className="quiet">{size}</span>
+      {image && <span className="quiet">on {image}</span>}
+      {environment.build && <span className="quiet">{BUILDS[environment.build.state]}</span>}
       {hooks?.post_start && <span className="quiet">runs a script first</span>}
       {environment.secrets.map((secret) => (
         <span key={secret.name} className="quiet">

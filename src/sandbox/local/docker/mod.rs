@@ -169,6 +169,12 @@ impl Engine for Docker {
 
     async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, _: &Path) -> Result<(), Fault> {
         let name = sandbox.to_string();
+        let of_its_own = of.base.tree.is_some();
+        // What an image of the service's own lacks is its skeleton, which is small.
+        let image = match of_its_own {
+            true => within(IMPORT_TIMEOUT, image::import(&self.client, &of.base.rootfs)).await??,
+            false => self.image.clone(),
+        };
         let spec = bundle::spec(of, None).map_err(|error| said(&error.to_string()))?;
         let labels = [
             (MAKER, self.run_dir.clone()),
@@ -176,8 +182,8 @@ impl Engine for Docker {
             (SESSION, of.session.to_string()),
         ];
         let settings = body::Settings {
-            image: &self.image,
-            skeleton: self.has_usr.then_some(of.rootfs),
+            image: &image,
+            skeleton: (self.has_usr && !of_its_own).then_some(of.base.rootfs.as_path()),
             // Counted per user of the host: without a namespace all boxes would share it.
             counts_processes: self.ids.first > 0,
         };

@@ -26,6 +26,7 @@ use super::{
     cgroup::Cgroups,
     engine::Engine,
     layout::{IdRange, Layout},
+    rootfs::Base,
     runtime::{Runtime, last_words},
     unavailable,
 };
@@ -89,7 +90,7 @@ impl Rootless {
         words.extend(["/bin/sh", "-c", SCRIPT, "sh"].map(OsString::from));
         words.extend([of.ids.first, of.ids.command()].map(|id| id.to_string().into()));
         let paths =
-            [of.control_dir, &of.disk.output, &of.disk.workspace, &of.disk.home, of.rootfs, &self.place];
+            [of.control_dir, &of.disk.output, &of.disk.workspace, &of.disk.home, &of.base.rootfs, &self.place];
         words.extend(paths.map(|path| path.as_os_str().to_owned()));
         words
     }
@@ -110,7 +111,8 @@ impl Engine for Rootless {
     }
 
     async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, box_dir: &Path) -> Result<(), Fault> {
-        let inside = Ingredients { rootfs: &self.place, ..*of };
+        let base = Base { rootfs: self.place.clone(), ..of.base.clone() };
+        let inside = Ingredients { base: &base, ..*of };
         let spec = match &self.cgroups {
             Some(cgroups) => {
                 let oom_counter = cgroups.make(sandbox);

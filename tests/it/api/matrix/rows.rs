@@ -91,12 +91,13 @@ pub fn table() -> BTreeMap<&'static str, Row> {
     .collect()
 }
 
-/// The box of a session. Nobody works here: whoever does not wait is told so at once.
+/// The box of a session, and what it is made on. Nobody works here: whoever does not wait is told so at once.
 fn sandbox() -> BTreeMap<&'static str, Row> {
     let row = |scope, status, body| Row { scope, token: None, status, body };
     let nothing: Option<fn() -> Value> = None;
     let empty: Option<fn() -> Value> = Some(|| json!({}));
     BTreeMap::from([
+        ("buildEnvironment", row("environments:write", 202, nothing)),
         ("execInSession", row("sessions:write", 202, Some(|| json!({ "command": "true" })))),
         ("getExec", row("sessions:read", 200, nothing)),
         ("readFile", row("sessions:read", 409, nothing)),

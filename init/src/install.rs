@@ -1,0 +1,78 @@
+//! PID 1 of a container in which packages are installed into a root file system.
+//!
+//! Started by the container runtime as `install`. Runs one command as the container's root,
+//! with the same way out as a box has, and says how it ended: its output goes line by line to
+//! standard error behind a mark, so nothing that an installer prints can be taken for that.
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    net::{Ipv4Addr, TcpListener},
+    os::fd::OwnedFd,
+    process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{WaitOptions, wait};
+use sojourn_init::protocol::{INSTALL_ENDED, INSTALL_OUTPUT, PROGRAM, PROXY_PORT};
+
+/// Output that is passed on, in bytes; what comes after it is read and dropped.
+const OUTPUT_BYTES_MAX: usize = 8 << 20;
+/// Longest piece of a line that is passed on at once.
+const LINE_BYTES_MAX: u64 = 4 << 10;
+/// How long the output of a command that has ended may still come.
+const REST: Duration = Duration::from_secs(2);
+
+/// Runs it to its end, which is also the end of everything that it started.
+pub fn run(command: &[&str]) -> io::Result<()> {
+    let (program, arguments) =
+        command.split_first().ok_or_else(|| io::Error::other("install takes a command"))?;
+    let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))?;
+    let mut relay = Command::new(PROGRAM);
+    relay.arg("relay").stdin(OwnedFd::from(proxy)).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let (reader, writer) = io::pipe()?;
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()?;
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = pass_on(reader);
+        let _ = done.send(());
+    });
+    let code = loop {
+        // Orphans come here too.
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get().cast_unsigned() == child.id() => {
+                break status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal));
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let _ = is_done.recv_timeout(REST);
+    // One write, so that no line of the other thread comes between.
+    io::stderr().write_all(format!("\n{INSTALL_ENDED}{}\n", code.unwrap_or(255)).as_bytes())
+}
+
+fn pass_on(output: io::PipeReader) -> io::Result<()> {
+    let mut output = BufReader::new(output);
+    let mut passed = 0;
+    loop {
+        let mut line = INSTALL_OUTPUT.as_bytes().to_vec();
+        let read = io::Read::take(&mut output, LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        // A carriage return begins a line anew for whoever shows it.
+        line.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b'\n');
+        let line = String::from_utf8_lossy(&line).trim_end().replace('\n', &format!("\n{INSTALL_OUTPUT}"));
+        passed += line.len() + 1;
+        if passed <= OUTPUT_BYTES_MAX {
+            io::stderr().write_all(format!("{line}\n").as_bytes())?;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Where packages come from: the hosts that package managers may reach.
+//!
+//! Made by the composition root from the operator's settings; read by the worker for boxes
+//! whose environment allows package managers, and for the containers in which packages are
+//! installed. A mirror that the operator named may be at any address: that is the operator's
+//! own decision, and no rule of a tenant can make it.
+
+use url::Url;
+
+use super::policy::Rule;
+use crate::domain::network::{HostPattern, canonical};
+
+/// The public registries of Debian, Python, npm, Rust, Go, Ruby and Java, with their ports.
+pub const PUBLIC: [(&str, u16); 15] = [
+    ("deb.debian.org", 80),
+    ("deb.debian.org", 443),
+    ("security.debian.org", 80),
+    ("security.debian.org", 443),
+    ("pypi.org", 443),
+    ("files.pythonhosted.org", 443),
+    ("registry.npmjs.org", 443),
+    ("crates.io", 443),
+    ("index.crates.io", 443),
+    ("static.crates.io", 443),
+    ("proxy.golang.org", 443),
+    ("sum.golang.org", 443),
+    ("rubygems.org", 443),
+    ("index.rubygems.org", 443),
+    ("repo.maven.apache.org", 443),
+];
+/// Where the files of an index are, when they are elsewhere.
+const FILES_OF: [(&str, &str); 1] = [("pypi.org", "files.pythonhosted.org")];
+
+/// The hosts of package managers.
+#[derive(Clone, Debug, Default)]
+pub struct Registries {
+    pub(super) rules: Vec<Rule>,
+}
+
+impl Registries {
+    /// The public ones and the operator's mirrors.
+    pub fn new(mirrors: &[&Url]) -> Self {
+        let rule = |host: &str, port: u16, is_trusted: bool| Rule {
+            host: HostPattern::Exact(host.to_owned()),
+            port,
+            methods: Vec::new(),
+            path_prefix: None,
+            is_trusted,
+        };
+        let mut rules: Vec<_> = PUBLIC.iter().map(|(host, port)| rule(host, *port, false)).collect();
+        for url in mirrors {
+            // Addresses and other schemes are refused with the settings.
+            let (Some(Ok(host)), Some(port)) = (url.host_str().map(canonical), url.port_or_known_default())
+            else {
+                continue;
+            };
+            rules.push(rule(&host, port, true));
+            let files = FILES_OF.iter().filter(|(index, _)| *index == host);
+            rules.extend(files.map(|(_, files)| rule(files, port, true)));
+        }
+        Self { rules }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::network::{EgressRule, NetworkPolicy},
+        egress::{Manner, Policy, Reason},
+    };
+
+    #[test]
+    fn the_operators_mirrors_are_trusted_and_nothing_that_a_tenant_names() {
+        let mirror: Url = "http://mirror.internal:8081/debian".parse().unwrap();
+        let registries = Registries::new(&[&mirror, &"https://pypi.org/simple".parse().unwrap()]);
+        let rule = |host: &str, port| EgressRule {
+            host: host.to_owned(),
+            port,
+            methods: Vec::new(),
+            path_prefix: None,
+        };
+        let tenant = NetworkPolicy {
+            allow: vec![rule("mirror.internal", 8081), rule("other.internal", 443)],
+            allow_package_managers: false,
+        };
+        let own = Policy::new(&tenant, &registries).unwrap();
+        assert_eq!(own.connect("mirror.internal", 8081, false), Ok(Manner::Tunnel));
+        assert!(!own.is_trusted("mirror.internal", 8081), "naming a mirror does not make it one");
+        assert_eq!(own.connect("pypi.org", 443, false), Err(Reason::Host));
+        let both = NetworkPolicy { allow_package_managers: true, ..tenant };
+        let both = Policy::new(&both, &registries).unwrap();
+        assert!(both.is_trusted("mirror.internal", 8081) && both.is_trusted("files.pythonhosted.org", 443));
+        assert!(!both.is_trusted("mirror.internal", 443) && !both.is_trusted("other.internal", 443));
+        assert!(!both.is_trusted("deb.debian.org", 80), "a public registry has a public address");
+        for (host, port) in PUBLIC {
+            assert_eq!(both.connect(host, port, false), Ok(Manner::Tunnel), "{host}:{port}");
+        }
+        assert_eq!(both.connect("elsewhere.example", 443, false), Err(Reason::Host));
+    }
+}

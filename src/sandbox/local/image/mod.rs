@@ -1,0 +1,369 @@
+//! Root file systems of images: made once on this node, shared read-only by its boxes.
+//!
+//! Made by `Local`, called by the worker that makes what environments name and by `Local`
+//! when it makes a box. What is ready lies in `trees` under a name that tells its content,
+//! renamed there when it is whole; what is being made lies in `work` under a lock that dies
+//! with its process. Nothing in a tree changes any more.
+
+mod debian;
+mod install;
+mod source;
+mod tidy;
+mod unpack;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use sha2::{Digest, Sha256};
+
+use self::{
+    source::{Form, Layer, Packing, Registered},
+    unpack::Tree,
+};
+use super::{
+    engine::Engine,
+    layout::{IdRange, Layout, make_dir, remove_dir},
+    off_the_reactor,
+    rootfs::{self, Base},
+    runtime, unavailable,
+    volume::Volumes,
+};
+use crate::{
+    base::{
+        limit::ROOTFS_LOG_BYTES_MAX,
+        text::{self, hex},
+    },
+    domain::rootfs::{DEBIAN, RootFs},
+    sandbox::Fault,
+};
+
+pub use install::Install;
+
+/// What the operator says of images.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The directory of registered images.
+    pub registered: Option<PathBuf>,
+    /// Where Debian packages, Python packages and npm packages come from.
+    pub apt_mirror: Option<String>,
+    pub pip_index: Option<String>,
+    pub npm_registry: Option<String>,
+}
+
+/// Makes and finds root file systems. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Images {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: Config,
+    /// Trees, work and locks.
+    root: PathBuf,
+    layout: Layout,
+    /// What containers are made by, where they can be made for installers.
+    engine: Arc<dyn Engine>,
+    volumes: Option<Volumes>,
+    /// What was laid for trees, by their names.
+    laid: Mutex<BTreeMap<String, Base>>,
+}
+
+/// Why a root file system was not made, by what the caller will do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unmade {
+    /// Another process of this node is at it: look again.
+    #[error("it is being made")]
+    Busy,
+    /// It stays so until somebody changes something.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<io::Error> for Unmade {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// The names of what a root file system is made of.
+#[derive(Debug)]
+struct Names {
+    image: String,
+    /// With its packages; known once the image is there.
+    whole: Option<String>,
+}
+
+/// Whether an image of this name can be had with this directory of the operator.
+pub fn offers(registered: Option<&Path>, name: &str) -> bool {
+    name == DEBIAN || registered.is_some_and(|directory| source::find(directory, name).is_some())
+}
+
+impl Images {
+    pub(super) fn new(
+        config: Config,
+        layout: &Layout,
+        engine: Arc<dyn Engine>,
+        volumes: Option<Volumes>,
+    ) -> io::Result<Self> {
+        let root = layout.images();
+        for part in ["trees", "work", "locks"] {
+            make_dir(&root.join(part), 0o700)?;
+        }
+        let (layout, laid) = (layout.clone(), Mutex::default());
+        Ok(Self { inner: Arc::new(Inner { config, root, layout, engine, volumes, laid }) })
+    }
+
+    /// Whether boxes can be made on it now.
+    pub fn is_ready(&self, rootfs: &RootFs) -> bool {
+        rootfs.is_host() || self.whole(rootfs).is_some()
+    }
+
+    /// What a box on it has for its root; `host` is that of the machine's programs.
+    ///
+    /// # Errors
+    /// `Unavailable` while it is not there.
+    pub(super) fn base(&self, rootfs: &RootFs, host: &Base) -> Result<Base, Fault> {
+        if rootfs.is_host() {
+            return Ok(host.clone());
+        }
+        let Some(name) = self.whole(rootfs) else {
+            return Err(Fault::Unavailable(format!("its image {} is not there", rootfs.image)));
+        };
+        self.base_of(name).map_err(|error| unavailable("its image cannot be used", &error))
+    }
+
+    fn base_of(&self, name: String) -> io::Result<Base> {
+        // Empty as it is, that makes it new.
+        fs::write(self.tree(&name).join("used"), "")?;
+        let laid = || self.inner.laid.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = laid().get(&name).filter(|base| base.rootfs.is_dir()).cloned();
+        let base = match known {
+            Some(base) => base,
+            None => rootfs::of_image(&self.inner.layout.skeletons()?, &self.tree(&name).join("root"), &name)?,
+        };
+        laid().insert(name, base.clone());
+        Ok(base)
+    }
+
+    /// Makes the image itself, without packages, if it is not there.
+    pub async fn make_image(&self, rootfs: &RootFs) -> Result<(), Unmade> {
+        if self.inner.engine.users().is_some() {
+            let text = "images need a service that is root: their files belong to users that no sandbox has";
+            return Err(Unmade::Failed(text.to_owned()));
+        }
+        let name = self.names(rootfs)?.image;
+        if self.tree(&name).is_dir() {
+            return Ok(());
+        }
+        let _lock = self.lock(&name)?;
+        if self.tree(&name).is_dir() {
+            return Ok(());
+        }
+        self.clear(&name).await?;
+        let work = self.work(&name);
+        make_dir(&work, 0o700)?;
+        let made = self.fill(rootfs, &work).await;
+        let made = match made {
+            Ok(version) => self.keep(&name, &version).await,
+            Err(unmade) => Err(unmade),
+        };
+        self.clear(&name).await?;
+        made
+    }
+
+    /// What the one who makes it has said last.
+    pub fn said(&self, rootfs: &RootFs) -> String {
+        let Ok(names) = self.names(rootfs) else { return String::new() };
+        let name = names.whole.unwrap_or(names.image);
+        let logs = [self.work(&name).join("log"), self.place(&name).join("init.log")];
+        let said: Vec<_> = logs.iter().map(|path| runtime::tail(path, ROOTFS_LOG_BYTES_MAX as u64)).collect();
+        self.without_hosts(&install::output_of(&said.concat()))
+    }
+
+    /// Unpacks an image into its work directory; returns its version.
+    async fn fill(&self, rootfs: &RootFs, work: &Path) -> Result<String, Unmade> {
+        let first_id = self.first_id();
+        let (registered, version) = match rootfs.image == DEBIAN {
+            true => (debian::make(self.inner.config.apt_mirror.as_deref(), work).await?, None),
+            false => {
+                let found = self.registered(&rootfs.image)?;
+                let version = found.version.clone();
+                (found, Some(version))
+            }
+        };
+        let root = work.join("root");
+        off_the_reactor(move || {
+            let mut tree = Tree::make(&root, first_id)?;
+            if registered.form == Form::Directory {
+                piped(&mut tree, tar_of(&registered.path))?;
+            } else {
+                for layer in source::layers(&registered)? {
+                    unpacked(&mut tree, &layer)?;
+                }
+            }
+            let version = match version {
+                Some(version) => version,
+                None => hex(&Sha256::digest(fs::read(root.join("var/lib/dpkg/status"))?)[..6]),
+            };
+            tree.finish()?;
+            Ok(version)
+        })
+        .await
+        .map_err(Unmade::from)
+    }
+
+    /// Puts what was made in its place, whole.
+    async fn keep(&self, name: &str, version: &str) -> Result<(), Unmade> {
+        let (work, tree, version) = (self.work(name), self.tree(name), version.to_owned());
+        off_the_reactor(move || {
+            fs::write(work.join("version"), version)?;
+            fs::write(work.join("used"), "")?;
+            rustix::fs::syncfs(File::open(&work)?)?;
+            for scratch in ["log", "image.tar", "tmp"] {
+                let path = work.join(scratch);
+                if path.is_dir() { remove_dir(&path)? } else { remove_file(&path)? }
+            }
+            fs::rename(work, tree)
+        })
+        .await
+        .map_err(Unmade::from)
+    }
+
+    fn names(&self, rootfs: &RootFs) -> Result<Names, Unmade> {
+        let image = match rootfs.image == DEBIAN {
+            true => debian::name(),
+            false => format!("{}-{}", rootfs.image, self.registered(&rootfs.image)?.version),
+        };
+        if rootfs.packages.is_empty() {
+            return Ok(Names { whole: Some(image.clone()), image });
+        }
+        let version = fs::read_to_string(self.tree(&image).join("version")).ok();
+        let whole = version.map(|version| {
+            let packages = serde_json::to_string(&rootfs.packages).expect("text serialises");
+            let made_of = format!("{image}\n{version}\n{}\n{packages}", install::FORMAT);
+            format!("{image}+{}", hex(&Sha256::digest(made_of.as_bytes())[..8]))
+        });
+        Ok(Names { image, whole })
+    }
+
+    /// The tree of a root file system, if it is there.
+    fn whole(&self, rootfs: &RootFs) -> Option<String> {
+        self.names(rootfs).ok()?.whole.filter(|name| self.tree(name).is_dir())
+    }
+
+    fn registered(&self, name: &str) -> Result<Registered, Unmade> {
+        let directory = self.inner.config.registered.as_deref();
+        directory.and_then(|directory| source::find(directory, name)).ok_or_else(|| {
+            Unmade::Failed(format!("there is no image `{name}` on this node (SOJOURN_IMAGES)"))
+        })
+    }
+
+    /// The host's id of the root of every tree.
+    fn first_id(&self) -> u32 {
+        if self.inner.engine.is_gvisor() { IdRange::HOST.first } else { IdRange::IMAGES.first }
+    }
+
+    fn tree(&self, name: &str) -> PathBuf {
+        self.inner.root.join("trees").join(name)
+    }
+
+    fn work(&self, name: &str) -> PathBuf {
+        self.inner.root.join("work").join(name)
+    }
+
+    /// Where the container of an installer is.
+    fn place(&self, name: &str) -> PathBuf {
+        self.inner.layout.installs().join(name)
+    }
+
+    /// Who holds this makes the tree of that name. The files are few, as a file that a lock
+    /// was taken on must never be removed.
+    fn lock(&self, name: &str) -> Result<File, Unmade> {
+        let file = hex(&Sha256::digest(name.as_bytes())[..1]);
+        let path = self.inner.root.join("locks").join(file);
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => Err(Unmade::Busy),
+            Err(fs::TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+
+    /// Mirrors are the operator's business: their names are not told to tenants.
+    fn without_hosts(&self, text: &str) -> String {
+        let Config { apt_mirror, pip_index, npm_registry, .. } = &self.inner.config;
+        let named = [(apt_mirror, "apt-mirror"), (pip_index, "pip-index"), (npm_registry, "npm-registry")];
+        let mut text = text.to_owned();
+        for (url, word) in named {
+            let host = url.as_deref().and_then(|url| url.split("://").nth(1)?.split('/').next());
+            if let Some(host) = host.filter(|host| !host.is_empty()) {
+                text = text.replace(host, word);
+            }
+        }
+        text
+    }
+}
+
+/// A root file system as an archive.
+fn tar_of(path: &Path) -> std::process::Command {
+    let mut tar = std::process::Command::new("tar");
+    tar.arg("-C").arg(path).args(["--one-file-system", "-cf", "-", "."]);
+    tar
+}
+
+fn unpacked(tree: &mut Tree, layer: &Layer) -> io::Result<()> {
+    if let Some(digest) = &layer.digest {
+        let (mut file, mut sha, mut chunk) = (File::open(&layer.path)?, Sha256::new(), vec![0; 64 << 10]);
+        loop {
+            match file.read(&mut chunk)? {
+                0 => break,
+                length => sha.update(&chunk[..length]),
+            }
+        }
+        if hex(&sha.finalize()) != *digest {
+            return Err(io::Error::other(format!("the layer {digest} is another one")));
+        }
+    }
+    match layer.packing {
+        Packing::None => tree.layer(io::BufReader::new(File::open(&layer.path)?)),
+        Packing::Zstd => tree.layer(zstd::stream::read::Decoder::new(File::open(&layer.path)?)?),
+        Packing::Gzip => {
+            let mut gzip = std::process::Command::new("gzip");
+            gzip.args(["-dc", "--"]).arg(&layer.path);
+            piped(tree, gzip)
+        }
+    }
+}
+
+/// Unpacks what a program writes.
+fn piped(tree: &mut Tree, mut program: std::process::Command) -> io::Result<()> {
+    program.env_clear().env("PATH", runtime::PATH).stdin(Stdio::null());
+    let mut child = program.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let unpacked = child.stdout.take().map_or(Ok(()), |output| tree.layer(io::BufReader::new(output)));
+    if unpacked.is_err() {
+        let _ = child.kill();
+    }
+    let ended = child.wait()?;
+    unpacked?;
+    if ended.success() { Ok(()) } else { Err(io::Error::other(format!("it cannot be read: {ended}"))) }
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The last line that says something, for the one who reads the failure.
+fn last_line(said: &str) -> &str {
+    let line = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+    text::truncate(line.unwrap_or("it left no message"), 1_000)
+}

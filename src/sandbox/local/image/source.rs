@@ -1,0 +1,258 @@
+//! The images that the operator registered: what lies in `SOJOURN_IMAGES`.
+//!
+//! Called by `image`. A name leads to one entry of that one directory and to nothing else;
+//! tenants name images, never paths. What an entry is made of tells its version, so an
+//! operator replaces an image by replacing the entry.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use crate::{
+    base::{
+        limit::{IMAGE_LAYERS_MAX, IMAGE_MANIFEST_BYTES_MAX},
+        seal::sha256,
+        text::hex,
+    },
+    domain::rootfs::is_image_name,
+};
+
+/// A registered image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    pub path: PathBuf,
+    pub form: Form,
+    /// Another one for other content.
+    pub version: String,
+}
+
+/// How an image lies there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A directory with `oci-layout`.
+    Layout,
+    /// A directory with a root file system.
+    Directory,
+    /// An archive of a root file system.
+    Tar,
+}
+
+/// A layer of an image: its file and how it is compressed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    pub path: PathBuf,
+    pub packing: Packing,
+    /// Its SHA-256, where a manifest says so.
+    pub digest: Option<String>,
+}
+
+/// How an archive is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    None,
+    Gzip,
+    Zstd,
+}
+
+const TAR_ENDINGS: [(&str, Packing); 5] = [
+    (".tar", Packing::None),
+    (".tar.gz", Packing::Gzip),
+    (".tgz", Packing::Gzip),
+    (".tar.zst", Packing::Zstd),
+    (".tar.zstd", Packing::Zstd),
+];
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    media_type: String,
+    digest: String,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+/// The image of that name in the operator's directory, if there is one.
+pub fn find(directory: &Path, name: &str) -> Option<Registered> {
+    if !is_image_name(name) {
+        return None;
+    }
+    let path = directory.join(name);
+    if path.join("oci-layout").is_file() {
+        let stamp = stamp(&path.join("index.json"))?;
+        return Some(Registered { path, form: Form::Layout, version: stamp });
+    }
+    if path.is_dir() {
+        let stamp = stamp(&path)?;
+        return Some(Registered { path, form: Form::Directory, version: stamp });
+    }
+    TAR_ENDINGS.iter().find_map(|(ending, _)| {
+        let path = directory.join(format!("{name}{ending}"));
+        let is_there = path.is_file();
+        let version = stamp(&path).filter(|_| is_there)?;
+        Some(Registered { path, form: Form::Tar, version })
+    })
+}
+
+/// What tells one state of a file from another without reading it.
+fn stamp(path: &Path) -> Option<String> {
+    let meta = fs::metadata(path).ok()?;
+    let words = format!("{} {} {}.{}", meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec());
+    Some(hex(&sha256(words.as_bytes())[..6]))
+}
+
+/// The layers of an image that is an archive or a layout, the lowest first.
+pub fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
+    if image.form != Form::Layout {
+        let name = image.path.to_string_lossy();
+        let packing = TAR_ENDINGS.iter().rev().find(|(ending, _)| name.ends_with(ending));
+        let packing = packing.map_or(Packing::None, |(_, packing)| *packing);
+        return Ok(vec![Layer { path: image.path.clone(), packing, digest: None }]);
+    }
+    let index: Index = parsed(&read(&image.path.join("index.json"))?)?;
+    let mut chosen = chosen(index.manifests)?;
+    if chosen.media_type.contains("index") || chosen.media_type.contains("manifest.list") {
+        let nested: Index = parsed(&blob(&image.path, &chosen.digest)?)?;
+        chosen = self::chosen(nested.manifests)?;
+    }
+    let manifest: Manifest = parsed(&blob(&image.path, &chosen.digest)?)?;
+    if manifest.layers.len() > IMAGE_LAYERS_MAX {
+        return Err(io::Error::other(format!("it has more than {IMAGE_LAYERS_MAX} layers")));
+    }
+    let layer = |layer: Descriptor| {
+        let packing = match layer.media_type.rsplit(['+', '.']).next() {
+            Some("gzip") => Packing::Gzip,
+            Some("zstd") => Packing::Zstd,
+            Some("tar") => Packing::None,
+            _ => return Err(io::Error::other(format!("a layer is of the type {}", layer.media_type))),
+        };
+        let path = blob_path(&image.path, &layer.digest)?;
+        let digest = layer.digest.strip_prefix("sha256:").map(str::to_owned);
+        Ok(Layer { path, packing, digest })
+    };
+    manifest.layers.into_iter().map(layer).collect()
+}
+
+/// The manifest for this machine; the only one, where there is one.
+fn chosen(mut manifests: Vec<Descriptor>) -> io::Result<Descriptor> {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let fits = |one: &Descriptor| {
+        one.platform.as_ref().is_some_and(|its| its.architecture == architecture && its.os == "linux")
+    };
+    let at = match manifests.as_slice() {
+        [_] => Some(0),
+        several => several.iter().position(fits),
+    };
+    at.map(|at| manifests.swap_remove(at))
+        .ok_or_else(|| io::Error::other(format!("it has no manifest for linux/{architecture}")))
+}
+
+/// Where a blob lies. A digest is hexadecimal, so it leads nowhere else.
+fn blob_path(layout: &Path, digest: &str) -> io::Result<PathBuf> {
+    let hex = digest.strip_prefix("sha256:").filter(|hex| {
+        hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    });
+    hex.map(|hex| layout.join("blobs/sha256").join(hex))
+        .ok_or_else(|| io::Error::other(format!("it names a blob by {digest:?}, which is no SHA-256")))
+}
+
+/// A small blob, held against its digest.
+fn blob(layout: &Path, digest: &str) -> io::Result<Vec<u8>> {
+    let bytes = read(&blob_path(layout, digest)?)?;
+    match digest.strip_prefix("sha256:") == Some(&hex(&sha256(&bytes))) {
+        true => Ok(bytes),
+        false => Err(io::Error::other(format!("the blob {digest} is another one"))),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(IMAGE_MANIFEST_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn parsed<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| io::Error::other(format!("its index is none: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_found_in_its_directory_and_nowhere_else() {
+        let ground = tempfile::tempdir().unwrap();
+        let images = ground.path().join("images");
+        fs::create_dir_all(images.join("tree/usr")).unwrap();
+        fs::create_dir_all(images.join("layout")).unwrap();
+        fs::create_dir_all(ground.path().join("outside")).unwrap();
+        fs::write(images.join("layout/oci-layout"), "{}").unwrap();
+        fs::write(images.join("layout/index.json"), "{}").unwrap();
+        fs::write(images.join("packed.tar.gz"), "").unwrap();
+        let form = |name: &str| find(&images, name).map(|image| image.form);
+        assert_eq!(form("tree"), Some(Form::Directory));
+        assert_eq!(form("layout"), Some(Form::Layout));
+        assert_eq!(form("packed"), Some(Form::Tar));
+        for name in ["none", "..", "../outside", "tree/usr", "", "/etc", "packed.tar.gz"] {
+            assert_eq!(form(name), None, "{name}");
+        }
+        let before = find(&images, "packed").unwrap();
+        fs::write(images.join("packed.tar.gz"), "another").unwrap();
+        assert_ne!(find(&images, "packed").unwrap().version, before.version);
+        assert_eq!(layers(&before).unwrap()[0].packing, Packing::Gzip);
+    }
+
+    #[test]
+    fn a_layout_names_its_layers_by_their_digests() {
+        let ground = tempfile::tempdir().unwrap();
+        let path = ground.path().join("layout");
+        fs::create_dir_all(path.join("blobs/sha256")).unwrap();
+        fs::write(path.join("oci-layout"), "{}").unwrap();
+        let put = |text: &str| {
+            let digest = hex(&sha256(text.as_bytes()));
+            fs::write(path.join("blobs/sha256").join(&digest), text).unwrap();
+            format!("sha256:{digest}")
+        };
+        let layer = put("a layer");
+        let of = |typ: &str, digest: &str| format!(r#"{{"mediaType":"{typ}","digest":"{digest}","size":1}}"#);
+        let gzip = "application/vnd.oci.image.layer.v1.tar+gzip";
+        let manifest = put(&format!(r#"{{"layers":[{}]}}"#, of(gzip, &layer)));
+        let write = |manifest: &str| {
+            let entry = of("application/vnd.oci.image.manifest.v1+json", manifest);
+            fs::write(path.join("index.json"), format!(r#"{{"manifests":[{entry}]}}"#)).unwrap();
+        };
+        write(&manifest);
+        let image = find(ground.path(), "layout").unwrap();
+        let found = layers(&image).unwrap();
+        assert_eq!((found.len(), found[0].packing), (1, Packing::Gzip));
+        assert_eq!(found[0].digest.as_ref().map(|hex| format!("sha256:{hex}")), Some(layer.clone()));
+        write("sha256:../../../../etc/passwd");
+        assert!(layers(&image).is_err());
+        fs::write(path.join("blobs/sha256").join(&manifest[7..]), "changed").unwrap();
+        write(&manifest);
+        assert!(layers(&image).unwrap_err().to_string().contains("is another one"));
+    }
+}

@@ -1,0 +1,124 @@
+//! What is left of root file systems: work of processes that died, trees that nobody uses.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use super::{Images, Unmade, remove_file};
+use crate::{
+    base::{
+        Origin,
+        limit::{ROOTFS_DERIVED_MAX, ROOTFS_FRESH, ROOTFS_UNUSED},
+    },
+    sandbox::local::{disk::Disk, layout::remove_dir, off_the_reactor, volume},
+};
+
+/// At the end of the name of the file that holds a volume.
+const VOLUME: &str = ".image";
+
+impl Images {
+    /// Removes what nobody works on any more, and trees that no box has had for long.
+    /// Returns how much that was.
+    pub async fn tidy(&self) -> Result<usize, Unmade> {
+        let mut removed = 0;
+        let left: BTreeSet<String> = names(&self.inner.root.join("work"))?
+            .into_iter()
+            .chain(names(&self.inner.layout.installs())?)
+            .collect();
+        for name in left {
+            // Who works on it holds the lock.
+            if let Ok(_lock) = self.lock(&name) {
+                self.clear(&name).await?;
+                removed += 1;
+            }
+        }
+        for name in self.unused()? {
+            if let Ok(_lock) = self.lock(&name) {
+                let (tree, work) = (self.tree(&name), self.work(&name));
+                // Gone at once for whoever looks, then for good.
+                fs::rename(tree, &work)?;
+                off_the_reactor(move || remove_dir(&work)).await?;
+                tracing::info!(rootfs = name, "a root file system was removed that nobody uses");
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Trees to remove: the longest unused first.
+    fn unused(&self) -> Result<Vec<String>, Unmade> {
+        let in_use = self.inner.layout.trees_in_use()?;
+        let now = SystemTime::from(Origin::system().now());
+        let mut trees: Vec<(Duration, String)> = Vec::new();
+        let mut derived = 0;
+        for name in names(&self.inner.root.join("trees"))? {
+            derived += usize::from(name.contains('+'));
+            let used = fs::metadata(self.tree(&name).join("used")).and_then(|meta| meta.modified());
+            let idle = used.ok().and_then(|used| now.duration_since(used).ok()).unwrap_or_default();
+            if !in_use.contains(&name) {
+                trees.push((idle, name));
+            }
+        }
+        trees.sort();
+        let mut surplus = derived.saturating_sub(ROOTFS_DERIVED_MAX);
+        let mut chosen = Vec::new();
+        for (idle, name) in trees.into_iter().rev() {
+            let is_surplus = surplus > 0 && name.contains('+') && idle >= ROOTFS_FRESH;
+            if idle >= ROOTFS_UNUSED || is_surplus {
+                surplus = surplus.saturating_sub(usize::from(name.contains('+')));
+                chosen.push(name);
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// Removes what was begun under a name: its container, its mount, its files. Whoever
+    /// calls holds the lock.
+    pub(super) async fn clear(&self, name: &str) -> Result<(), Unmade> {
+        let (place, work) = (self.place(name), self.work(name));
+        let failed = |fault: crate::sandbox::Fault| Unmade::Failed(fault.to_string());
+        if let Ok(container) = fs::read_to_string(place.join("container"))
+            && let Ok(container) = container.parse()
+        {
+            self.inner.engine.remove(container, &place).await.map_err(failed)?;
+        }
+        let disk = self.disk(name);
+        volume::close(&disk).await.map_err(failed)?;
+        let volume = disk.image;
+        off_the_reactor(move || {
+            remove_dir(&place)?;
+            remove_file(&volume)?;
+            // A volume that was being copied is a file.
+            if work.is_dir() { remove_dir(&work) } else { remove_file(&work) }
+        })
+        .await
+        .map_err(Unmade::from)
+    }
+
+    /// The file system in which packages are installed: its file in the data directory, its
+    /// mount where a box's users may pass.
+    pub(super) fn disk(&self, name: &str) -> Disk {
+        let place = self.place(name);
+        Disk {
+            image: self.inner.root.join("work").join(format!("{name}{VOLUME}")),
+            files: place.join("root"),
+            ..Disk::at(place)
+        }
+    }
+}
+
+fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name().into_string().unwrap_or_default();
+        names.push(name.strip_suffix(VOLUME).map_or(name.clone(), str::to_owned));
+    }
+    Ok(names)
+}

@@ -1,0 +1,187 @@
+//! Root file systems that are wanted on nodes, and what became of them there.
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::{
+    Error, Result, Store, Tx,
+    column::{from_json, json},
+};
+use crate::{
+    base::{
+        Timestamp,
+        limit::{ROOTFS_FAILURE_KEPT, ROOTFS_PER_ORGANIZATION_MAX, ROOTFS_UNUSED},
+    },
+    domain::{
+        TenantId,
+        rootfs::{Build, RootFs, State},
+    },
+};
+
+#[derive(FromRow)]
+struct Row {
+    rootfs_key: String,
+    state: String,
+    log: String,
+    error: Option<String>,
+    started_at: Option<Timestamp>,
+    completed_at: Option<Timestamp>,
+}
+
+impl Row {
+    fn build(self) -> Result<(String, Build)> {
+        let state = match self.state.as_str() {
+            "wanted" | "building" => State::Building,
+            "ready" => State::Ready,
+            "failed" => State::Failed,
+            other => return Err(Error::Corrupt(format!("a root file system is {other}"))),
+        };
+        let Self { log, error, started_at, completed_at, .. } = self;
+        Ok((self.rootfs_key, Build { state, log, error, started_at, completed_at }))
+    }
+}
+
+impl Tx {
+    /// Asks every node that is there for a root file system, as far as the organization has
+    /// not asked for too many already. With `again`, also where it failed.
+    pub async fn want_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
+        let tenant = self.tenant.uuid();
+        sqlx::query(
+            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+             select n.node_id, $1, $2::json, $3
+             from node n
+             where n.seen_at > now() - interval '1 minute'
+               and (select count(*)
+                    from rootfs r
+                    where r.node_id = n.node_id and r.wanted_by = $3 and r.state in ('wanted', 'building')) < $4
+             on conflict (node_id, rootfs_key) do update
+             set wanted_at = now(),
+                 state = case when rootfs.state = 'failed' and $5 then 'wanted' else rootfs.state end",
+        )
+        .bind(rootfs.key())
+        .bind(json(rootfs))
+        .bind(tenant)
+        .bind(ROOTFS_PER_ORGANIZATION_MAX)
+        .bind(again)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// How far root file systems are: on the node where each is furthest.
+    pub async fn rootfs_builds(&mut self, keys: &[String]) -> Result<Vec<(String, Build)>> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "select distinct on (rootfs_key) rootfs_key, state, log, error, started_at, completed_at
+             from rootfs
+             where rootfs_key = any ($1)
+             order by rootfs_key, array_position(array['ready', 'building', 'wanted', 'failed'], state),
+                      wanted_at desc",
+        )
+        .bind(keys)
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter().map(Row::build).collect()
+    }
+}
+
+impl Store {
+    /// Asks a node for a root file system that is not there; says how far it is. A failure
+    /// answers until it is old. `None` while the organization has asked for too many.
+    pub async fn need_rootfs(&self, node: Uuid, tenant: TenantId, rootfs: &RootFs) -> Result<Option<Build>> {
+        let row: Option<Row> = sqlx::query_as(
+            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+             select $1, $2, $3::json, $4
+             where exists (select from rootfs where node_id = $1 and rootfs_key = $2)
+                or (select count(*)
+                    from rootfs
+                    where node_id = $1 and wanted_by = $4 and state in ('wanted', 'building')) < $5
+             on conflict (node_id, rootfs_key) do update
+             set wanted_at = now(),
+                 state = case
+                     when rootfs.state = 'ready' then 'wanted'
+                     when rootfs.state = 'failed' and rootfs.completed_at < now() - $6 * interval '1 second'
+                         then 'wanted'
+                     else rootfs.state
+                 end
+             returning rootfs_key, state, log, error, started_at, completed_at",
+        )
+        .bind(node)
+        .bind(rootfs.key())
+        .bind(json(rootfs))
+        .bind(tenant.uuid())
+        .bind(ROOTFS_PER_ORGANIZATION_MAX)
+        .bind(seconds(ROOTFS_FAILURE_KEPT))
+        .fetch_optional(&self.system)
+        .await?;
+        row.map(|row| row.build().map(|(_, build)| build)).transpose()
+    }
+
+    /// What a node is to make, what was asked for first in front; also what a process of it
+    /// began that died.
+    pub async fn wanted_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
+        let rows: Vec<String> = sqlx::query_scalar(
+            "select made_of::text
+             from rootfs
+             where node_id = $1 and state in ('wanted', 'building')
+             order by wanted_at
+             limit $2",
+        )
+        .bind(node)
+        .bind(limit)
+        .fetch_all(&self.system)
+        .await?;
+        rows.iter().map(|text| from_json(text)).collect()
+    }
+
+    /// Notes that a node makes it, and what its makers say.
+    pub async fn building_rootfs(&self, node: Uuid, rootfs: &RootFs, log: &str) -> Result<()> {
+        sqlx::query(
+            "update rootfs
+             set state = 'building', log = $3, error = null, completed_at = null,
+                 started_at = case when state = 'building' then started_at else now() end
+             where node_id = $1 and rootfs_key = $2 and state in ('wanted', 'building')",
+        )
+        .bind(node)
+        .bind(rootfs.key())
+        .bind(log.replace('\0', ""))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes how it ended: it is there, or why not.
+    pub async fn built_rootfs(&self, node: Uuid, rootfs: &RootFs, error: Option<&str>) -> Result<()> {
+        sqlx::query(
+            "update rootfs
+             set state = case when $3::text is null then 'ready' else 'failed' end,
+                 error = $3, completed_at = now()
+             where node_id = $1 and rootfs_key = $2",
+        )
+        .bind(node)
+        .bind(rootfs.key())
+        .bind(error.map(|error| error.replace('\0', "")))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Forgets what nobody has asked a node for in a long time.
+    pub async fn forget_rootfs(&self, node: Uuid) -> Result<()> {
+        sqlx::query(
+            "delete from rootfs
+             where node_id = $1 and wanted_at < now() - $2 * interval '1 second'
+               and state in ('ready', 'failed')",
+        )
+        .bind(node)
+        .bind(seconds(ROOTFS_UNUSED))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}

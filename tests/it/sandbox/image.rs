@@ -1,0 +1,213 @@
+//! Boxes on images: the same suite on `debian`, and images that an operator registered.
+
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
+
+use sojourn::{
+    base::{seal::sha256, text::hex},
+    domain::rootfs::RootFs,
+    sandbox::{
+        Fault, Sandbox,
+        local::{
+            Local,
+            image::{self, Unmade},
+        },
+    },
+};
+
+use super::{World, conforms, limits, local::LocalProvider, run};
+
+/// What `make test` checks of it; `make test-full` checks all.
+const SHORT: [&str; 13] = [
+    "a_command_reports_its_output_and_its_exit_code",
+    "a_kill_ends_a_tree_that_fled_and_ignores_term",
+    "what_a_tool_writes_a_command_sees_and_the_other_way_round",
+    "a_link_never_leads_out_of_the_box",
+    "a_command_is_an_unprivileged_user_for_good",
+    "nothing_of_the_host_is_visible",
+    "there_is_no_network_but_loopback",
+    "mounts_and_new_namespaces_are_refused",
+    "only_the_sessions_places_are_writable",
+    "the_escape_checklist_holds",
+    "a_full_disk_ends_the_command_and_not_the_box",
+    "a_box_reaches_what_its_door_leads_to",
+    "files_come_back_as_they_were",
+];
+
+#[test]
+fn the_local_provider_conforms_on_debian() {
+    conforms(&LocalProvider::debian, &SHORT);
+}
+
+#[test]
+fn gvisor_runs_debian_too() {
+    let mut provider = LocalProvider::debian();
+    provider.runtime = "runsc";
+    run(&provider, limits(), |world| Box::pin(is_debian(world)));
+}
+
+/// The programs are the image's, the tables the box's own, and nothing can be changed.
+async fn is_debian(world: &World<'_>) {
+    let said =
+        world.says("dpkg-query -W -f '${Status}\\n' git | tail -1; git --version; id -un; whoami").await;
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[0], "install ok installed");
+    assert!(lines[1].starts_with("git version"), "{said}");
+    assert_eq!(lines[2..], ["agent", "agent"]);
+    let script =
+        "for place in /usr /etc /var /opt /; do touch $place/x 2>/dev/null && echo $place; done; true";
+    assert_eq!(world.says(script).await, "");
+    assert_eq!(
+        world.says("python3 -c 'import ssl; print(ssl.OPENSSL_VERSION)' | cut -c1-7").await,
+        "OpenSSL"
+    );
+    assert_eq!(world.says("cat /etc/hosts /etc/resolv.conf | head -1").await, "127.0.0.1\tlocalhost sandbox");
+}
+
+/// A root file system of a few programs of this machine.
+fn small(root: &Path) {
+    for directory in ["usr/bin", "etc", "var/tmp", "tmp", "dev", "proc", "sys", "root"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    for (place, target) in [("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
+        symlink(target, root.join(place)).unwrap();
+    }
+    let script = "for program in bash cat id ls touch stat; do
+        file=$(readlink -f $(command -v $program)); cp $file $0/usr/bin/$program
+        ldd $file | grep -o '/[^ ]*' | while read -r library; do
+            place=$0$(echo $library | sed 's,^/lib,/usr/lib,'); mkdir -p $(dirname $place); cp -L $library $place
+        done
+    done";
+    let made = Command::new("bash").args(["-ec", script]).arg(root).env("PATH", "/usr/bin:/bin").status();
+    assert!(made.unwrap().success());
+}
+
+/// The same as a layout of two layers, of which the second takes something away.
+fn layout(root: &Path, place: &Path) {
+    fs::create_dir_all(place.join("blobs/sha256")).unwrap();
+    let put = |bytes: Vec<u8>| {
+        let digest = hex(&sha256(&bytes));
+        fs::write(place.join("blobs/sha256").join(&digest), &bytes).unwrap();
+        format!("sha256:{digest}")
+    };
+    let zipped = |from: &Path| {
+        let script = "tar -C $0 -cf - . | gzip -1";
+        put(Command::new("bash").args(["-c", script]).arg(from).output().unwrap().stdout)
+    };
+    let upper = tempfile::tempdir().unwrap();
+    fs::create_dir_all(upper.path().join("etc")).unwrap();
+    fs::write(upper.path().join("etc/.wh.below"), "").unwrap();
+    fs::write(upper.path().join("etc/above"), "of the second layer").unwrap();
+    fs::write(root.join("etc/below"), "of the first layer").unwrap();
+    let of = |typ: &str, digest: &str| serde_json::json!({ "mediaType": format!("application/vnd.oci.image.{typ}"), "digest": digest, "size": 1 });
+    let layers = [zipped(root), zipped(upper.path())].map(|digest| of("layer.v1.tar+gzip", &digest));
+    let manifest = put(serde_json::json!({ "layers": layers }).to_string().into_bytes());
+    let index = serde_json::json!({ "manifests": [of("manifest.v1+json", &manifest)] });
+    fs::write(place.join("index.json"), index.to_string()).unwrap();
+    fs::write(place.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+#[test]
+fn an_image_that_the_operator_registered_is_unpacked_once_and_shared() {
+    let ground = tempfile::tempdir().unwrap();
+    let images = ground.path().join("images");
+    small(&images.join("tree"));
+    layout(&images.join("tree"), &images.join("layers"));
+    let tarred = Command::new("tar")
+        .arg("-C")
+        .arg(images.join("tree"))
+        .arg("-cf")
+        .arg(images.join("packed.tar"))
+        .arg(".")
+        .status();
+    assert!(tarred.unwrap().success());
+    for name in ["tree", "packed", "layers"] {
+        let mut provider = LocalProvider::new();
+        provider.images = image::Config { registered: Some(images.clone()), ..image::Config::default() };
+        provider.rootfs = RootFs { image: name.to_owned(), ..RootFs::default() };
+        let (rootfs, config) = (provider.rootfs.clone(), provider.config());
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let local = Local::new(config).unwrap();
+        assert!(!local.images().is_ready(&rootfs));
+        runtime.block_on(local.images().make_image(&rootfs)).unwrap();
+        runtime.block_on(local.images().make_image(&rootfs)).unwrap();
+        assert!(local.images().is_ready(&rootfs));
+        let trees = fs::read_dir(provider.data_dir().join("images/trees")).unwrap().count();
+        assert_eq!(trees, 1, "{name} is there once");
+        run(&provider, limits(), |world| {
+            Box::pin(async move {
+                assert_eq!(world.says("id -un; pwd").await, "agent\n/workspace");
+                assert_eq!(world.says("ls /usr/bin | cat").await, "bash\ncat\nid\nls\nstat\ntouch");
+                assert_eq!(world.says("touch /tmp/a /var/tmp/b ~/c d; touch /usr/e || echo no").await, "no");
+                // Whose the files are is nobody in the box.
+                assert_eq!(world.says("stat -c '%u %A' /usr/bin/bash").await, "65534 -rwxr-xr-x");
+                if world.spec.rootfs.image == "layers" {
+                    assert_eq!(
+                        world.says("cat /etc/above; ls /etc/below || true").await,
+                        "of the second layer"
+                    );
+                }
+            })
+        });
+    }
+}
+
+#[test]
+fn a_box_on_an_image_that_is_not_there_is_not_made() {
+    let provider = LocalProvider::new();
+    let local = Local::new(provider.config()).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for name in ["nobody-s", "../../etc", ""] {
+        let rootfs = RootFs { image: name.to_owned(), ..RootFs::default() };
+        let made = runtime.block_on(local.images().make_image(&rootfs));
+        assert!(matches!(made, Err(Unmade::Failed(_))), "{name}: {made:?}");
+        let origin = sojourn::base::Origin::system();
+        let spec = sojourn::sandbox::Spec {
+            sandbox: origin.id(),
+            tenant: origin.id(),
+            session: origin.id(),
+            limits: limits(),
+            rootfs,
+            env: Vec::new(),
+            previous: Vec::new(),
+            restores: false,
+        };
+        let made = runtime.block_on(local.create(&spec, 1));
+        assert!(matches!(made, Err(Fault::Unavailable(_))), "{made:?}");
+        runtime.block_on(local.destroy(spec.sandbox)).unwrap();
+        runtime.block_on(local.erase(spec.tenant, spec.session)).unwrap();
+    }
+}
+
+#[test]
+fn what_a_dead_process_began_is_removed_and_begun_anew() {
+    let provider = LocalProvider::debian();
+    let (data, run_dir) = (provider.data_dir(), provider.config().run_dir);
+    let packages = serde_json::from_value(serde_json::json!({ "apt": ["no-such-package"] })).unwrap();
+    let rootfs = RootFs { image: "debian".to_owned(), packages };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let local = Local::new(provider.config()).unwrap();
+    let origin = sojourn::base::Origin::system();
+    let begin = || runtime.block_on(local.images().begin_install(&rootfs, origin.id()));
+    let mounts = || fs::read_to_string("/proc/self/mounts").unwrap().contains(run_dir.to_str().unwrap());
+    let begun = begin().unwrap().expect("it is not there");
+    assert!(mounts());
+    // While somebody is at it, nobody else begins the same, and nothing of it is removed.
+    let other = Local::new(provider.config()).unwrap();
+    let second = runtime.block_on(other.images().begin_install(&rootfs, origin.id()));
+    assert!(matches!(second, Err(Unmade::Busy)));
+    runtime.block_on(other.images().tidy()).unwrap();
+    assert!(mounts());
+    // As if its process had been killed: the lock goes, the rest stays.
+    drop(begun);
+    runtime.block_on(other.images().tidy()).unwrap();
+    assert!(!mounts(), "a mount is left");
+    assert_eq!(fs::read_dir(run_dir.join("installs")).unwrap().count(), 0);
+    let left = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains('+');
+    let work = fs::read_dir(data.join("images/work")).unwrap().flatten();
+    // Other tests install at the same time.
+    assert!(work.filter(left).all(|entry| !entry.path().join("version").exists()));
+    // An installation that fails leaves nothing either.
+    let begun = begin().unwrap().expect("it is not there");
+    assert!(matches!(runtime.block_on(begun.run()), Err(Unmade::Failed(_))), "there is no way out");
+    assert!(!mounts() && fs::read_dir(run_dir.join("installs")).unwrap().count() == 0);
+}
