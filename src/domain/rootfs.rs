@@ -124,7 +124,7 @@ impl Packages {
         if self.apt.len() + self.pip.len() + self.npm.len() > PACKAGES_MAX {
             return Some(("packages".to_owned(), format!("has at most {PACKAGES_MAX} in all")));
         }
-        let kinds: [(&str, &[String], fn(&str) -> bool, &str); 3] = [
+        let kinds: [Rule<'_>; 3] = [
             ("apt", &self.apt, is_apt, "is a package as in `jq` or `jq=1.6-2.1`"),
             (
                 "pip",
@@ -145,6 +145,9 @@ impl Packages {
         })
     }
 }
+
+/// Packages of one installer: its name, what was asked for, what may be, and that in words.
+type Rule<'a> = (&'static str, &'a [String], fn(&str) -> bool, &'static str);
 
 /// Whether this may name an image: it becomes part of a path of the service's own.
 pub fn is_image_name(name: &str) -> bool {

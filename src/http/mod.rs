@@ -92,8 +92,11 @@ pub struct Images {
     /// That of an environment which names none.
     pub default: String,
     /// Why a root file system cannot be had, where that is so.
-    pub refuse: Arc<dyn Fn(&RootFs) -> Option<NotHad> + Send + Sync>,
+    pub refuse: Arc<Refuse>,
 }
+
+/// Tells why a root file system cannot be had.
+pub type Refuse = dyn Fn(&RootFs) -> Option<NotHad> + Send + Sync;
 
 /// Why a root file system cannot be had here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -89,8 +89,14 @@ impl Rootless {
         let mut words = self.users.words();
         words.extend(["/bin/sh", "-c", SCRIPT, "sh"].map(OsString::from));
         words.extend([of.ids.first, of.ids.command()].map(|id| id.to_string().into()));
-        let paths =
-            [of.control_dir, &of.disk.output, &of.disk.workspace, &of.disk.home, &of.base.rootfs, &self.place];
+        let paths = [
+            of.control_dir,
+            &of.disk.output,
+            &of.disk.workspace,
+            &of.disk.home,
+            &of.base.rootfs,
+            &self.place,
+        ];
         words.extend(paths.map(|path| path.as_os_str().to_owned()));
         words
     }
