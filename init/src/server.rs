@@ -326,7 +326,7 @@ impl Server {
             Call::Unpack { epoch } => match self.fence(epoch) {
                 Ok(()) => {
                     self.was_written = true;
-                    return self.help(token, &["unpack", &self.disk_bytes.unwrap_or(0).to_string()]);
+                    return self.help(token, &["unpack", &self.disk_size()]);
                 }
                 Err(stale) => stale,
             },
@@ -335,13 +335,17 @@ impl Server {
                 Ok(()) if self.is_over => full(),
                 Ok(()) => {
                     self.was_written = true;
-                    let disk_bytes = self.disk_bytes.unwrap_or(0).to_string();
-                    return self.help(token, &["write-tree", &path, &disk_bytes]);
+                    return self.help(token, &["write-tree", &path, &self.disk_size()]);
                 }
                 Err(stale) => stale,
             },
         };
         self.answer(token, &answer, &[])
+    }
+
+    /// Bytes of the disk as a helper takes them; 0 where it has a file system of its own.
+    fn disk_size(&self) -> String {
+        self.disk_bytes.unwrap_or(0).to_string()
     }
 
     /// Raises the epoch, or says that it is lower than one already seen.

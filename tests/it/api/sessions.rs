@@ -63,7 +63,7 @@ async fn fields_that_are_unknown_or_not_built_are_refused_by_name() {
     let session = id(&owner.post("/sessions", json!({})).await.ok());
     for (path, body, param) in [
         ("/sessions".to_owned(), json!({ "parent": "ses_1" }), "parent"),
-        ("/sessions".to_owned(), json!({ "environment": { "packages": ["jq"] } }), "environment.packages"),
+        ("/sessions".to_owned(), json!({ "environment": { "gpus": 1 } }), "environment.gpus"),
         ("/sessions".to_owned(), json!({ "limits": { "coffee": 1 } }), "limits.coffee"),
         (
             "/sessions".to_owned(),

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
 use sojourn::{
-    domain::{Body, SessionId, Status, TurnId, Usage, decide::Command, turn::YieldReason},
+    domain::{
+        Body, SessionId, Status, TurnId, Usage, decide::Command, delta::Delta, event::Draft,
+        turn::YieldReason,
+    },
     journal::{Halted, Writer},
     queue::Lease,
 };
@@ -58,8 +61,16 @@ impl Writing {
     }
 
     async fn step(&self, world: &World, place: usize) -> Result<(), Halted> {
-        let drafts = step(place, place % 3, 1).into_iter().map(|body| draft(world, self.turn, body));
-        self.writer.record(drafts.collect()).await.map(drop)
+        self.writer.record(self.drafts(world, place)).await.map(drop)
+    }
+
+    fn used_by_steps(&self, world: &World, places: [usize; 2]) -> Usage {
+        let drafts: Vec<_> = places.into_iter().flat_map(|place| self.drafts(world, place)).collect();
+        Delta::of(&drafts).usage
+    }
+
+    fn drafts(&self, world: &World, place: usize) -> Vec<Draft> {
+        step(place, place % 3, 1).into_iter().map(|body| draft(world, self.turn, body)).collect()
     }
 
     async fn end(&self, world: &World, reason: YieldReason) -> Result<(), Halted> {
@@ -122,10 +133,12 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
         let (commits, events) = world.commits(kind).await;
         assert!(commits < events, "{events} of {kind} took {commits} commits");
     }
-    // What they used was added up with them, each once.
+    // What they used was added up with them, each once; and what those used that were
+    // closed in the middle, though no log has it.
     let mut used = Usage::default();
-    for one in &all {
+    for (at, one) in all.iter().enumerate() {
         used += world.compare(one.session).await.usage;
+        used += if at % 4 == 2 { one.used_by_steps(&world, [at, 1]) } else { Usage::default() };
     }
     let sums = (used.input_tokens as i64, used.cost.model_micros as i64);
     assert!(sums.1 > 0 && world.ledger().await == sums, "{sums:?}");
