@@ -3,10 +3,11 @@
 
 use std::{fs, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use sojourn::sandbox::local::Config;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Bench, NotHere,
@@ -21,6 +22,8 @@ use crate::{
 /// A box is frozen, and saved and removed, as soon as nobody needs it. Between the calls of
 /// a turn it never is.
 const HASTY: [&str; 2] = ["--box-freeze-ms=150", "--box-hibernate-ms=1500"];
+/// How long the boxes of archived sessions may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// 20 MB of files that cannot be compressed.
 const FILL: &str = "for at in $(seq 200); do head -c 100000 /dev/urandom > f$at; done";
 
@@ -41,7 +44,10 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         Metric::new(Goal::P13, "restored from 20 MB, p50", "ms", Target::AtMost(200.0)),
         Metric::new(Goal::P13, "beside it: `true` by runc alone, p50", "ms", Target::Told),
     ];
-    if place.raw("runsc", &place.live(&agent).await?).await?.is_some() {
+    let (session, config) = place.live(&agent).await?;
+    let has_gvisor = place.raw("runsc", &config).await?.is_some();
+    place.archive(&session).await?;
+    if has_gvisor {
         let what = "beside it: `true` by gVisor's runsc alone, p50";
         metrics.push(Metric::new(Goal::P13, what, "ms", Target::Told));
     }
@@ -53,6 +59,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
             async || place.times(&agent, count, runtimes).await,
         )
         .await?;
+    place.cleared().await?;
     service.stop().await?;
     anchor.close().await;
     Ok(measured)
@@ -79,7 +86,7 @@ impl Place {
         let tail = percentile_ms(&mut cold.clone(), 99);
         let mut figures = vec![percentile_ms(&mut cold, 50), tail];
         figures.extend([warm, frozen, restored].map(|mut times| percentile_ms(&mut times, 50)));
-        let config = self.live(agent).await?;
+        let (session, config) = self.live(agent).await?;
         for runtime in runtimes {
             let mut times = Vec::new();
             for _ in 0..count {
@@ -87,6 +94,7 @@ impl Place {
             }
             figures.push(percentile_ms(&mut times, 50));
         }
+        self.archive(&session).await?;
         Ok(figures)
     }
 
@@ -132,8 +140,19 @@ impl Place {
         self.caller.post(&format!("/sessions/{session}/archive"), &json!({})).await.map(drop)
     }
 
-    /// The configuration of a box that is there; paused, it stays.
-    async fn live(&self, agent: &str) -> anyhow::Result<String> {
+    /// Waits until the service has removed what the archived sessions had mounted.
+    async fn cleared(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let data_dir = self.config.data_dir.to_string_lossy();
+        while fs::read_to_string("/proc/self/mounts")?.contains(&*data_dir) {
+            ensure!(began.elapsed() < PATIENCE, "boxes of archived sessions are still there");
+            sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+
+    /// A session whose box is there and its configuration; paused, it stays.
+    async fn live(&self, agent: &str) -> anyhow::Result<(String, String)> {
         let script = json!({ "script": [{ "tools": bash("true") }, { "text": "Done." }] });
         let session = self.caller.session(agent, Some(&script)).await?;
         let mut reader = self.caller.follow(&session, 0).await?;
@@ -141,7 +160,8 @@ impl Place {
         reader.until("turn.completed").await?;
         self.caller.post(&format!("/sessions/{session}/pause"), &json!({})).await?;
         let id = created["body"]["sandbox_id"].as_str().context("an id")?;
-        Ok(fs::read_to_string(self.config.run_dir.join("boxes").join(id).join("config.json"))?)
+        let config = fs::read_to_string(self.config.run_dir.join("boxes").join(id).join("config.json"))?;
+        Ok((session, config))
     }
 
     async fn raw(&self, runtime: &str, config: &str) -> anyhow::Result<Option<Duration>> {
