@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use sqlx::FromRow;
+use sqlx::{FromRow, Postgres, postgres::PgArguments};
 use uuid::Uuid;
 
 use super::{
@@ -130,7 +130,25 @@ impl Columns {
         }
         columns
     }
+
+    /// Binds them to a statement, in the order in which `appended` has them.
+    pub(super) fn bound<O>(self, query: QueryAs<'_, O>) -> QueryAs<'_, O> {
+        query
+            .bind(self.ids)
+            .bind(self.types)
+            .bind(self.levels)
+            .bind(self.actors)
+            .bind(self.turns)
+            .bind(self.steps)
+            .bind(self.refs)
+            .bind(self.bodies)
+            .bind(self.contents)
+            .bind(self.sizes)
+    }
 }
+
+/// A statement whose rows become `O`.
+type QueryAs<'q, O> = sqlx::query::QueryAs<'q, Postgres, O, PgArguments>;
 
 macro_rules! columns {
     ($rest:literal) => {
@@ -232,7 +250,7 @@ impl Tx {
     ) -> Result<u64> {
         let tenant = self.tenant.uuid();
         let columns = Columns::of(events);
-        let (letters,): (i64,) = sqlx::query_as(concat!(
+        let query = sqlx::query_as(concat!(
             "with appended as (
                 insert into event (
                     tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body,
@@ -254,19 +272,8 @@ impl Tx {
         .bind(tenant)
         .bind(session.uuid())
         .bind(head)
-        .bind(ts)
-        .bind(columns.ids)
-        .bind(columns.types)
-        .bind(columns.levels)
-        .bind(columns.actors)
-        .bind(columns.turns)
-        .bind(columns.steps)
-        .bind(columns.refs)
-        .bind(columns.bodies)
-        .bind(columns.contents)
-        .bind(columns.sizes)
-        .fetch_one(self.connection())
-        .await?;
+        .bind(ts);
+        let (letters,): (i64,) = columns.bound(query).fetch_one(self.connection()).await?;
         Ok(uncount(letters))
     }
 

@@ -111,23 +111,15 @@ impl Store {
         }
         let columns = Columns::of(events);
         let end = delta.end.as_ref();
-        let row: Row = sqlx::query_as(RECORD)
+        let query = sqlx::query_as(RECORD)
             .bind(fence.tenant.uuid())
             .bind(fence.session.uuid())
             .bind(fence.epoch)
             .bind(fence.worker)
             .bind(turn.map(Id::uuid))
-            .bind(ts)
-            .bind(columns.ids)
-            .bind(columns.types)
-            .bind(columns.levels)
-            .bind(columns.actors)
-            .bind(columns.turns)
-            .bind(columns.steps)
-            .bind(columns.refs)
-            .bind(columns.bodies)
-            .bind(columns.contents)
-            .bind(columns.sizes)
+            .bind(ts);
+        let row: Row = columns
+            .bound(query)
             .bind(delta.start.map(|start| start.attempt))
             .bind(delta.start.map(|start| start.input_to_seq))
             .bind(end.map(|end| word(&end.status_at_rest())))

@@ -6,7 +6,7 @@
 //! found on the disk: a row asks and tells, nothing more.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Worker, surroundings::rootfs_of};
 use crate::{
-    base::limit::{ROOTFS_LOG_BEAT, ROOTFS_POLL, ROOTFS_TOGETHER_MAX, SANDBOX_BACKOFF},
+    base::limit::{ROOTFS_DENIED_MAX, ROOTFS_LOG_BEAT, ROOTFS_POLL, ROOTFS_TOGETHER_MAX, SANDBOX_BACKOFF},
     domain::{
         Actor, Body, Event, Session,
         event::Draft,
@@ -210,15 +210,17 @@ impl Worker {
 
 /// What an installation was kept from: said with its failure.
 #[derive(Default)]
-struct Denied(Mutex<Vec<String>>);
+struct Denied(Mutex<BTreeSet<String>>);
 
 #[async_trait]
 impl Log for Denied {
     async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost> {
         let mut denied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (Decision { host, port, verdict, .. }, _) in decisions {
-            if let Verdict::Denied(reason) = verdict {
-                denied.push(format!("{host}:{port} ({})", reason.word()));
+            if let Verdict::Denied(reason) = verdict
+                && denied.len() < ROOTFS_DENIED_MAX
+            {
+                denied.insert(format!("{host}:{port} ({})", reason.word()));
             }
         }
         Ok(())
@@ -230,7 +232,8 @@ impl Denied {
         let denied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match unmade {
             Unmade::Failed(words) if !denied.is_empty() => {
-                Unmade::Failed(format!("{words}; it was kept from {}", denied.join(", ")))
+                let places: Vec<_> = denied.iter().map(String::as_str).collect();
+                Unmade::Failed(format!("{words}; it was kept from {}", places.join(", ")))
             }
             unmade => unmade,
         }

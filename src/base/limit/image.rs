@@ -27,6 +27,9 @@ pub const ROOTFS_LOG_BYTES_MAX: usize = 16 << 10;
 pub const ROOTFS_OUTPUT_BYTES_MAX: u64 = 16 << 20;
 /// How often what a build says is told.
 pub const ROOTFS_LOG_BEAT: Duration = Duration::from_secs(2);
+/// Places that an installation was kept from, as its failure names them: an installer may
+/// try as many as it likes.
+pub const ROOTFS_DENIED_MAX: usize = 16;
 /// Root file systems that a node makes at the same time.
 pub const ROOTFS_TOGETHER_MAX: usize = 2;
 /// Of these, and of those that wait on a node, how many may be of one organization.

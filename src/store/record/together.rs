@@ -147,7 +147,7 @@ impl Store {
     async fn record_deltas_together(&self, records: &[Record], deltas: &[Delta]) -> Result<Vec<MemberRow>> {
         let members = Members::of(records, deltas);
         let columns = Columns::of(records.iter().flat_map(|record| &record.events));
-        let rows = sqlx::query_as(TOGETHER)
+        let query = sqlx::query_as(TOGETHER)
             .bind(members.tenants)
             .bind(members.sessions)
             .bind(members.epochs)
@@ -165,17 +165,9 @@ impl Store {
             .bind(members.messages)
             .bind(members.seconds)
             .bind(members_of_events(records))
-            .bind(places_of_events(records))
-            .bind(columns.ids)
-            .bind(columns.types)
-            .bind(columns.levels)
-            .bind(columns.actors)
-            .bind(columns.turns)
-            .bind(columns.steps)
-            .bind(columns.refs)
-            .bind(columns.bodies)
-            .bind(columns.contents)
-            .bind(columns.sizes)
+            .bind(places_of_events(records));
+        let rows = columns
+            .bound(query)
             .bind(members.used.is_any)
             .bind(members.used.models)
             .bind(members.used.settles)
