@@ -176,13 +176,12 @@ impl Keeper {
                     self.announce(id, created(id, duration_ms, &filled, &past)).await?;
                     return Ok(Met::new(id, life));
                 }
+                // The row stays: the box may be another worker's by now.
+                Err(Fault::Stale) => return Err(ToolFault::Stale),
                 Err(fault) => {
                     self.end_row(id).await?;
                     // It may have been the last on the disk all the same.
                     past.boxes.push(id);
-                    if fault == Fault::Stale {
-                        return Err(ToolFault::Stale);
-                    }
                     tracing::warn!(session.id = %session, attempt, %fault, "a sandbox did not start");
                     if attempt >= SANDBOX_START_ATTEMPTS_MAX {
                         return Err(ToolFault::Unavailable(fault.to_string()));
@@ -195,7 +194,7 @@ impl Keeper {
     }
 
     /// Makes the box and restores its files, from the newest checkpoint that there is.
-    /// Nothing is left behind when it fails.
+    /// Nothing is left behind when it fails, but for `Stale`: then it is another worker's.
     async fn fill(&self, sandbox: &dyn Sandbox, spec: &Spec, from: &[Checkpoint]) -> Result<Filled, Fault> {
         let mut spec = spec.clone();
         let mut from = from.iter();
@@ -212,6 +211,8 @@ impl Keeper {
                 Ok(()) => {
                     return Ok(Filled { restored: Some((checkpoint.clone(), started.elapsed())), files });
                 }
+                // Whoever has it now ends it, since its restore did not.
+                Err(Fault::Stale) => return Err(Fault::Stale),
                 Err(fault) => {
                     sandbox.destroy(spec.sandbox).await?;
                     if !matches!(fault, Fault::NotFound(_)) {

@@ -3,8 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -15,46 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake::receiver::{Receiver, Reply},
-    support::service::{Ground, KEY},
+    support::{
+        program::Program,
+        service::{Ground, KEY},
+    },
 };
-
-/// The real program as a process of its own, which can be killed.
-pub struct Program {
-    child: Child,
-    pub base: String,
-}
-
-impl Program {
-    pub fn start(ground: &Ground, more: &[&str]) -> Self {
-        let urls = ground.urls();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sojourn"))
-            .args(["serve", "--listen=127.0.0.1:0", "--allow-private-webhooks=on"])
-            .args(more)
-            .args([format!("--data-dir={}", ground.data_dir.path().display())])
-            .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])
-            .args([format!("--system-database-url={}", urls.system), format!("--bootstrap-api-key={KEY}")])
-            .args(["--first-session=off", "--master-key=a passphrase that is long enough for tests"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary runs");
-        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let base = lines
-            .find_map(|line| {
-                line.ok()?.strip_prefix("sojourn serves ").map(|address| format!("{address}/v3"))
-            })
-            .expect("it says where it serves");
-        // Read on, or a full pipe would stop it.
-        std::thread::spawn(move || lines.count());
-        Self { child, base }
-    }
-
-    pub fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
-    }
-}
 
 /// What a receiver may do, over and over.
 fn faults(count: usize) -> Vec<Reply> {

@@ -272,6 +272,12 @@ impl Sandbox for Local {
             Ok(Err(fault)) => fault,
             Err(_) => Fault::Unavailable(format!("it did not start in {:?}", limit::SANDBOX_START_TIMEOUT)),
         };
+        // One that was slow, or stood still meanwhile, does not end what a later epoch has;
+        // while the gate is held, none takes it.
+        let gate = Gate::pass(&self.layout.sandbox(spec.sandbox), epoch).await;
+        if matches!(gate, Err(Fault::Stale)) {
+            return Err(Fault::Stale);
+        }
         self.destroy(spec.sandbox).await?;
         Err(fault)
     }

@@ -6,5 +6,6 @@ pub mod database;
 pub mod images;
 pub mod ordinary;
 pub mod pages;
+pub mod program;
 pub mod service;
 pub mod wait;

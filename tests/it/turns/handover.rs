@@ -3,8 +3,11 @@
 use serde_json::{Value, json};
 use sqlx::Connection;
 
-use super::{Scene, appears, assert_sound, ends, of, outputs, run, until, workspace};
-use crate::fake::{Fake, Fault, Step, anthropic::Anthropic};
+use super::{Scene, appears, assert_sound, comes_true, ends, of, outputs, run, until, workspace};
+use crate::{
+    fake::{Fake, Fault, Step, anthropic::Anthropic},
+    support::program::Program,
+};
 
 /// Counts its runs, and waits for the file `go`.
 const COUNTED: &str = "echo run >> counter; touch ready; until [ -e go ]; do sleep 0.05; done; echo finished";
@@ -160,6 +163,59 @@ async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_onc
     let turns = scene.owner.get(&format!("/sessions/{id}/turns")).await.ok();
     assert_eq!((turns["data"].as_array().map(Vec::len), &turns["data"][0]["attempt"]), (Some(1), &json!(2)));
     other.stop().await;
+    scene.close().await;
+}
+
+/// A runtime that comes back from its first start only when it is told to.
+const SLOW_RUNTIME: &str = r#"#!/bin/sh
+runc "$@" || exit
+case " $* " in
+*" run "*) if mkdir "${0%/*}/held" 2>/dev/null; then
+    until [ -e "${0%/*}/release" ]; do sleep 0.02; done
+fi ;;
+esac
+"#;
+
+#[tokio::test]
+async fn a_maker_that_comes_back_late_leaves_the_box_to_the_worker_that_has_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let runtime = directory.path().join("runtime");
+    std::fs::write(&runtime, SLOW_RUNTIME).expect("a script");
+    std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let scene = Scene::open(&["--role=api"]).await;
+    let slow = format!("--sandbox-runtime={}", runtime.display());
+    let maker = Program::start(&scene.ground, &["--lease-ms=60000", &slow]);
+    let id = scene.owner.play(json!([run(COUNTED), { "text": "Done." }])).await;
+    let held = directory.path().join("held");
+    comes_true("a box is being made", || held.exists()).await;
+    maker.freeze();
+    std::fs::write(directory.path().join("release"), "").expect("a file");
+    let taker = scene.ground.serve(&["--role=worker"]).await;
+    let steal = "with s as (update session set epoch = epoch + 1)
+                 update job set worker_id = gen_random_uuid(), ready_at = now()";
+    scene.ground.sql(steal).await;
+    // The next worker has the box before its maker has heard that it is up.
+    appears(&scene.ground, "ready").await;
+    let lock = workspace(&scene.ground).join("../../lock");
+    let lock = std::fs::File::open(lock).expect("the lock of the disk");
+    assert!(lock.try_lock().is_err(), "it is still being made");
+    maker.thaw();
+    comes_true("its maker is done", || lock.try_lock().is_ok()).await;
+    drop(lock);
+    // Time for what it would write of it.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    maker.kill();
+    scene.ground.sql(steal).await;
+    let is_third = |event: &Value| event["type"] == "turn.started" && event["body"]["attempt"] == 3;
+    scene.owner.follow(&id, is_third).await;
+    go(&scene);
+    let log = scene.owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((attempts(&log), ends(&log)), (vec![1, 2, 3], vec!["completed"]));
+    assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "ran");
+    assert_eq!(runs(&scene), "run\n");
+    taker.stop().await;
     scene.close().await;
 }
 

@@ -16,9 +16,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{run, script};
-use crate::{
-    drill::Program,
-    support::service::{Caller, Ground, KEY},
+use crate::support::{
+    program::Program,
+    service::{Caller, Ground, KEY},
 };
 
 /// Everything in the life of a box happens within a second.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{comes_true, of, outputs, processes, run, script, steer, until};
-use crate::{
-    drill::Program,
-    support::service::{Caller, Ground, KEY, Service},
+use crate::support::{
+    program::Program,
+    service::{Caller, Ground, KEY, Service},
 };
 
 #[tokio::test(flavor = "multi_thread")]

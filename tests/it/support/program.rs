@@ -1,0 +1,61 @@
+//! The real program, for what cannot be done to a service within the test.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::service::{Ground, KEY};
+
+/// The real program as a process of its own, which can be killed.
+pub struct Program {
+    child: Child,
+    pub base: String,
+}
+
+impl Program {
+    pub fn start(ground: &Ground, more: &[&str]) -> Self {
+        let urls = ground.urls();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sojourn"))
+            .args(["serve", "--listen=127.0.0.1:0", "--allow-private-webhooks=on"])
+            .args(more)
+            .args([format!("--data-dir={}", ground.data_dir.path().display())])
+            .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])
+            .args([format!("--system-database-url={}", urls.system), format!("--bootstrap-api-key={KEY}")])
+            .args(["--first-session=off", "--master-key=a passphrase that is long enough for tests"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let base = lines
+            .find_map(|line| {
+                line.ok()?.strip_prefix("sojourn serves ").map(|address| format!("{address}/v3"))
+            })
+            .expect("it says where it serves");
+        // Read on, or a full pipe would stop it.
+        std::thread::spawn(move || lines.count());
+        Self { child, base }
+    }
+
+    /// Lets it stand still, as a machine that is paused.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+}
