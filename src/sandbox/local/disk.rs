@@ -5,13 +5,25 @@
 //! in a directory. Everything else belongs to the service alone.
 
 use std::{
-    fs, io,
+    fs::{self, File, TryLockError},
+    io,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::PathBuf,
 };
 
 use super::layout::{IdRange, make_dir};
 use crate::domain::SandboxId;
+
+/// The lock of a disk: who holds it makes or erases there, and nobody else does. It is
+/// let go at its end and not with its last descriptor: a program that is just being
+/// started has a copy of each.
+pub struct Held(File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
 
 /// Where a session's disk is, made or not.
 #[derive(Clone, Debug)]
@@ -97,9 +109,20 @@ impl Disk {
         }
     }
 
-    /// The lock of whoever makes a box on this disk.
-    pub fn lock(&self) -> PathBuf {
-        self.root.join("lock")
+    /// The disk's lock; none while somebody has it, or when it was just erased.
+    pub fn try_hold(&self) -> io::Result<Option<Held>> {
+        let path = self.root.join("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let held = Held(file);
+        let is_in_place = fs::metadata(path).is_ok_and(|place| {
+            held.0.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (place.dev(), place.ino()))
+        });
+        Ok(is_in_place.then_some(held))
     }
 
     /// The box that was last made on this disk.
@@ -152,6 +175,22 @@ impl Disk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_is_held_by_one_until_it_is_let_go_or_erased() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = Disk::at(root.path().join("disk"));
+        fs::create_dir(&disk.root).unwrap();
+        let held = disk.try_hold().unwrap();
+        assert!(held.is_some() && disk.try_hold().unwrap().is_none());
+        drop(held);
+        let erasing = disk.try_hold().unwrap();
+        assert!(erasing.is_some());
+        fs::remove_dir_all(&disk.root).unwrap();
+        assert!(disk.try_hold().is_err(), "there is no such disk");
+        fs::create_dir(&disk.root).unwrap();
+        assert!(disk.try_hold().unwrap().is_some(), "the new one is not the one that was erased");
+    }
 
     #[test]
     fn files_of_an_older_disk_are_found_at_their_new_place() {

@@ -25,8 +25,7 @@ mod seccomp;
 mod volume;
 
 use std::{
-    fs::{self, File, TryLockError},
-    io,
+    fs, io,
     os::unix::fs::chown,
     path::Path,
     sync::Arc,
@@ -43,7 +42,7 @@ pub use config::{Config, Disks};
 
 use self::{
     bundle::{Ingredients, Role},
-    disk::Disk,
+    disk::{Disk, Held},
     docker::Docker,
     engine::Engine,
     freezer::Gate,
@@ -63,6 +62,9 @@ use crate::{
     base::limit,
     domain::{SandboxId, SessionId, TenantId},
 };
+
+/// Said of a disk that somebody has for too long.
+const BEING_MADE: &str = "a sandbox is being made on the same disk";
 
 /// The provider of boxes on this machine.
 #[derive(Clone, Debug)]
@@ -248,8 +250,7 @@ impl Sandbox for Local {
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault> {
         refuse_bad_names(&spec.env)?;
         let disk = self.layout.disk(spec.tenant, spec.session);
-        disk.make_root().map_err(|error| unavailable("the session's disk cannot be made", &error))?;
-        let _lock = lock(&disk.lock())?;
+        let _held = hold(&disk).await?;
         match disk.latest_box() {
             Some(latest) if latest != spec.sandbox => self.displace(latest, epoch).await?,
             Some(_) | None => {}
@@ -410,7 +411,8 @@ impl Sandbox for Local {
         if !disk.root.exists() {
             return Ok(());
         }
-        let _lock = lock(&disk.lock())?;
+        let held = disk.try_hold().map_err(|error| unavailable("its disk cannot be locked", &error))?;
+        let Some(_held) = held else { return Err(Fault::Unavailable(BEING_MADE.to_owned())) };
         if disk.latest_box().is_some_and(|latest| self.layout.sandbox(latest).exists()) {
             return Err(Fault::Refused("a sandbox is alive on this disk: destroy it first".to_owned()));
         }
@@ -445,27 +447,20 @@ async fn off_the_reactor<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// A lock that is let go at its end and not with its last descriptor: a program that is
-/// just being started has a copy of each.
-struct Held(File);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
-    }
-}
-
-/// Who holds this makes or erases on the disk; another process of the service, or
-/// a worker that lost the session and does not know it yet, does not.
-fn lock(path: &Path) -> Result<Held, Fault> {
-    let file = File::options().create(true).truncate(false).write(true).open(path);
-    let file = file.map_err(|error| unavailable("the session's disk cannot be locked", &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Held(file)),
-        Err(TryLockError::WouldBlock) => {
-            Err(Fault::Unavailable("a sandbox is being made on the same disk".to_owned()))
+/// Takes the lock of a disk. Waits for whoever has it: another process of the service, or
+/// a worker that lost the session and does not know it yet.
+async fn hold(disk: &Disk) -> Result<Held, Fault> {
+    let until = Instant::now() + limit::SANDBOX_START_TIMEOUT;
+    loop {
+        disk.make_root().map_err(|error| unavailable("the session's disk cannot be made", &error))?;
+        match disk.try_hold() {
+            Ok(Some(held)) => return Ok(held),
+            Ok(None) if Instant::now() < until => tokio::time::sleep(limit::SANDBOX_START_POLL.1).await,
+            Ok(None) => return Err(Fault::Unavailable(BEING_MADE.to_owned())),
+            // Erased between the two looks.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unavailable("the session's disk cannot be locked", &error)),
         }
-        Err(TryLockError::Error(error)) => Err(unavailable("the session's disk cannot be locked", &error)),
     }
 }
 

@@ -98,8 +98,7 @@ pub async fn two_workers_at_once_make_one_box(world: &World<'_>) {
         third.create(&world.spec, 3)
     );
     let outcomes = [outcomes.0, outcomes.1, outcomes.2];
-    assert!(outcomes.contains(&Ok(Files::Kept)), "{outcomes:?}");
-    assert!(outcomes.iter().all(|made| matches!(made, Ok(_) | Err(Fault::Unavailable(_)))), "{outcomes:?}");
+    assert!(outcomes.iter().all(|made| *made == Ok(Files::Kept)), "who comes later waits: {outcomes:?}");
     world.sandbox.attach(Grip { epoch: 3, ..world.grip }).await.unwrap();
 }
 
