@@ -5,6 +5,7 @@ mod admin;
 mod alive;
 mod api;
 mod budgets;
+mod claim;
 mod cli;
 mod docs;
 mod drill;

@@ -51,8 +51,8 @@ impl Store {
     ///
     /// One visit takes `weight` jobs of a tenant, and never more than its concurrency
     /// leaves; tenants and their jobs are found by the index `job_tenant`, what is held
-    /// by `job_held`. Job and session are locked together and skipped together: a
-    /// command that holds the session is never waited for, so the two cannot deadlock.
+    /// by `job_held`. A job whose session a command holds is passed by until the next
+    /// look: it is never waited for, so the two cannot deadlock.
     /// A lease that ran out while the server was down is honoured for one more lease:
     /// its holder could not renew it.
     ///
@@ -113,6 +113,13 @@ impl Store {
     }
 }
 
+/// Written out at the statement's end.
+const _: () = assert!(limit::CLAIM_JOBS_MAX == 10, "the planner is told how few jobs a claim takes");
+
+/// The jobs are found first and then the session of each, by its key: limits, locks and
+/// `offset 0` keep the planner from the way about, which reads every session that the
+/// tenant has, and the number at the end from a join that reads them all.
+///
 /// $1 worker, $2 node, $3 lease and $4 least silence of a lost node in ms, $5 jobs, $6 the
 /// tenant served last, $7 tenants of one visit, $8 concurrency by default, $9 whether
 /// leases that ran out are taken over.
@@ -141,43 +148,54 @@ with recursive visited as (
     select tenant_id, place from again where tenant_id is not null
 ), due as (
     select d.tenant_id, d.session_id, d.kind, d.taken_over
-    from round r
-    join tenant t on t.tenant_id = r.tenant_id and t.suspended_at is null
-    cross join lateral (
-        select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
-        from job j
-        join session s using (tenant_id, session_id)
-        where j.tenant_id = r.tenant_id
-          and j.ready_at <= now()
-          and (j.worker_id is null
-               or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
-          and (j.node_id is null or j.node_id = $2 or j.kind <> 'rest' and not exists (
-              select from node n
-              where n.node_id = j.node_id
-                and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.boxes_end)
-          ))
-          and not exists (
-              select from job o
-              where o.tenant_id = j.tenant_id
-                and o.session_id = j.session_id
-                and (j.kind in ('turn', 'operate') and o.kind in ('turn', 'operate', 'rest') and o.kind <> j.kind
-                     and o.worker_id is not null and o.ready_at > now()
-                     or j.kind = 'rest' and o.kind in ('turn', 'operate')
-                     and (o.worker_id is not null or o.ready_at <= now())
-                     or j.kind = 'operate' and o.kind = 'turn' and o.ready_at <= now())
-          )
-          and s.epoch = (
-              select e.epoch from session e where e.tenant_id = j.tenant_id and e.session_id = j.session_id
-          )
-        order by j.ready_at
-        limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
-            select count(*) from job h
-            where h.tenant_id = r.tenant_id and h.worker_id is not null and h.ready_at > now()
-        )))
-        for update of j, s skip locked
+    from (
+        select d.tenant_id, d.session_id, d.kind, d.taken_over
+        from round r
+        join tenant t on t.tenant_id = r.tenant_id and t.suspended_at is null
+        cross join lateral (
+            select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
+            from job j
+            where j.tenant_id = r.tenant_id
+              and j.ready_at <= now()
+              and (j.worker_id is null
+                   or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
+              and (j.node_id is null or j.node_id = $2 or j.kind <> 'rest' and not exists (
+                  select from node n
+                  where n.node_id = j.node_id
+                    and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.boxes_end)
+              ))
+              and not exists (
+                  select from job o
+                  where o.tenant_id = j.tenant_id
+                    and o.session_id = j.session_id
+                    and (j.kind in ('turn', 'operate') and o.kind in ('turn', 'operate', 'rest') and o.kind <> j.kind
+                         and o.worker_id is not null and o.ready_at > now()
+                         or j.kind = 'rest' and o.kind in ('turn', 'operate')
+                         and (o.worker_id is not null or o.ready_at <= now())
+                         or j.kind = 'operate' and o.kind = 'turn' and o.ready_at <= now())
+                  offset 0
+              )
+            order by j.ready_at
+            limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
+                select count(*) from job h
+                where h.tenant_id = r.tenant_id and h.worker_id is not null and h.ready_at > now()
+            )))
+            for update skip locked
+        ) d
+        cross join lateral (
+            select from session s
+            where s.tenant_id = d.tenant_id
+              and s.session_id = d.session_id
+              and s.epoch = (
+                  select e.epoch from session e where e.tenant_id = d.tenant_id and e.session_id = d.session_id
+              )
+            limit 1
+            for update skip locked
+        ) s
+        order by ceil(row_number() over (partition by d.tenant_id order by d.ready_at)::float8 / t.weight), r.place
+        limit $5
     ) d
-    order by ceil(row_number() over (partition by d.tenant_id order by d.ready_at)::float8 / t.weight), r.place
-    limit $5
+    limit 10
 ), held as (
     update job j
     set worker_id = $1,
