@@ -361,18 +361,24 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The box is gone; any node may serve the session again.
+    /// The box is gone; any node may serve the session again. Nothing happens when its row
+    /// says so already: by then the session may have another, and another's holder.
     pub async fn end_sandbox(&self, tenant: TenantId, session: SessionId, sandbox: SandboxId) -> Result<()> {
         sqlx::query(
-            "with untied as (
-                update job set node_id = null where tenant_id = $1 and session_id = $2 and kind <> 'rest'
-             ), rested as (
-                delete from job
-                where tenant_id = $1 and session_id = $2 and kind = 'rest' and worker_id is null
+            "with ended as (
+                update sandbox
+                set state = 'ended', ended_at = now()
+                where tenant_id = $1 and sandbox_id = $3 and state <> 'ended'
+                returning session_id
+             ), untied as (
+                update job j
+                set node_id = null
+                from ended
+                where j.tenant_id = $1 and j.session_id = $2 and j.kind <> 'rest'
              )
-             update sandbox
-             set state = 'ended', ended_at = coalesce(ended_at, now())
-             where tenant_id = $1 and sandbox_id = $3",
+             delete from job j
+             using ended
+             where j.tenant_id = $1 and j.session_id = $2 and j.kind = 'rest' and j.worker_id is null",
         )
         .bind(tenant.uuid())
         .bind(session.uuid())

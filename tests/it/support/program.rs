@@ -1,7 +1,9 @@
 //! The real program, for what cannot be done to a service within the test.
 
 use std::{
+    env,
     io::{BufRead, BufReader},
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
@@ -9,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::service::{Ground, KEY};
 
-/// The real program as a process of its own, which can be killed.
+/// The real program as a process of its own, which can be killed; it is when it is dropped.
 pub struct Program {
     child: Child,
     pub base: String,
@@ -17,8 +19,20 @@ pub struct Program {
 
 impl Program {
     pub fn start(ground: &Ground, more: &[&str]) -> Self {
+        Self::started(ground, more, Command::new(env!("CARGO_BIN_EXE_sojourn")))
+    }
+
+    /// The same, where programs of the machine are looked for in `place` first.
+    pub fn with_programs(ground: &Ground, more: &[&str], place: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        let path = env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", place.display()));
+        Self::started(ground, more, command)
+    }
+
+    fn started(ground: &Ground, more: &[&str], mut command: Command) -> Self {
         let urls = ground.urls();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sojourn"))
+        let mut child = command
             .args(["serve", "--listen=127.0.0.1:0", "--allow-private-webhooks=on"])
             .args(more)
             .args([format!("--data-dir={}", ground.data_dir.path().display())])
@@ -57,5 +71,13 @@ impl Program {
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Of one that was killed there is nothing left to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

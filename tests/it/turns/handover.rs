@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 use sqlx::Connection;
 
-use super::{Scene, appears, assert_sound, comes_true, ends, of, outputs, run, until, workspace};
-use crate::{
-    fake::{Fake, Fault, Step, anthropic::Anthropic},
-    support::program::Program,
+use super::{
+    Scene, appears, assert_sound, comes_true, ends,
+    hold::{Hold, Point, Then},
+    of, outputs, run, script, steer, until, workspace,
 };
+use crate::fake::{Fake, Fault, Step, anthropic::Anthropic};
 
 /// Counts its runs, and waits for the file `go`.
 const COUNTED: &str = "echo run >> counter; touch ready; until [ -e go ]; do sleep 0.05; done; echo finished";
@@ -166,35 +167,22 @@ async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_onc
     scene.close().await;
 }
 
-/// A runtime that comes back from its first start only when it is told to.
-const SLOW_RUNTIME: &str = r#"#!/bin/sh
-runc "$@" || exit
-case " $* " in
-*" run "*) if mkdir "${0%/*}/held" 2>/dev/null; then
-    until [ -e "${0%/*}/release" ]; do sleep 0.02; done
-fi ;;
-esac
-"#;
+/// Takes the lease away from whoever has it.
+const STEAL: &str = "with s as (update session set epoch = epoch + 1)
+    update job set worker_id = gen_random_uuid(), ready_at = now()";
 
 #[tokio::test]
 async fn a_maker_that_comes_back_late_leaves_the_box_to_the_worker_that_has_it() {
-    use std::os::unix::fs::PermissionsExt;
-    let directory = tempfile::tempdir().expect("a directory");
-    let runtime = directory.path().join("runtime");
-    std::fs::write(&runtime, SLOW_RUNTIME).expect("a script");
-    std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     let scene = Scene::open(&["--role=api"]).await;
-    let slow = format!("--sandbox-runtime={}", runtime.display());
-    let maker = Program::start(&scene.ground, &["--lease-ms=60000", &slow]);
+    let mut hold = Hold::at(&scene.ground, Point::After("run")).await;
+    hold.arm().await;
+    let maker = hold.program(&scene.ground, &["--lease-ms=60000"]);
     let id = scene.owner.play(json!([run(COUNTED), { "text": "Done." }])).await;
-    let held = directory.path().join("held");
-    comes_true("a box is being made", || held.exists()).await;
+    hold.is_reached().await;
     maker.freeze();
-    std::fs::write(directory.path().join("release"), "").expect("a file");
+    hold.let_go(Then::GoesOn).await;
     let taker = scene.ground.serve(&["--role=worker"]).await;
-    let steal = "with s as (update session set epoch = epoch + 1)
-                 update job set worker_id = gen_random_uuid(), ready_at = now()";
-    scene.ground.sql(steal).await;
+    scene.ground.sql(STEAL).await;
     // The next worker has the box before its maker has heard that it is up.
     appears(&scene.ground, "ready").await;
     let lock = workspace(&scene.ground).join("../../lock");
@@ -206,7 +194,7 @@ async fn a_maker_that_comes_back_late_leaves_the_box_to_the_worker_that_has_it()
     // Time for what it would write of it.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     maker.kill();
-    scene.ground.sql(steal).await;
+    scene.ground.sql(STEAL).await;
     let is_third = |event: &Value| event["type"] == "turn.started" && event["body"]["attempt"] == 3;
     scene.owner.follow(&id, is_third).await;
     go(&scene);
@@ -216,6 +204,36 @@ async fn a_maker_that_comes_back_late_leaves_the_box_to_the_worker_that_has_it()
     assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "ran");
     assert_eq!(runs(&scene), "run\n");
     taker.stop().await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_box_that_is_written_late_ends_no_other() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let mut hold = Hold::at(&scene.ground, Point::After("delete")).await;
+    let first = hold.program(&scene.ground, &["--lease-ms=60000"]);
+    let id = scene.owner.play(json!([run("echo one > file"), { "text": "Done." }])).await;
+    scene.owner.settled(&id, 1).await;
+    hold.arm().await;
+    scene.ground.sql("update sandbox set rotates_at = now(), expires_at = now() + interval '1 hour'").await;
+    steer(&scene.owner, &id, &script(json!([run("cat file"), { "text": "Done." }]))).await;
+    hold.is_reached().await;
+    first.freeze();
+    let second = scene.ground.serve(&["--role=worker"]).await;
+    scene.ground.sql(STEAL).await;
+    let log = scene.owner.settled(&id, 2).await;
+    assert_sound(&log);
+    assert_eq!((outputs(&log), of(&log, "sandbox.created").len()), (vec!["(no output)", "one\n"], 2));
+    hold.let_go(Then::GoesOn).await;
+    first.thaw();
+    // Time for what it would write of the box that it has removed.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    first.kill();
+    let looks = "select count(*) from job where kind = 'rest' and node_id is not null";
+    assert_eq!(scene.ground.count(looks).await, 1, "who has the box would never let it rest");
+    let live = "select count(*) from sandbox where state = 'live'";
+    assert_eq!(scene.ground.count(live).await, 1);
+    second.stop().await;
     scene.close().await;
 }
 

@@ -9,6 +9,7 @@ mod faults;
 mod fold;
 mod follow;
 mod handover;
+mod hold;
 mod image;
 mod leaks;
 mod limits;
