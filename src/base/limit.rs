@@ -344,7 +344,7 @@ pub const CHECKPOINTS_BY_HAND_KEPT: usize = 8;
 pub const PAUSED_BOX_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Checkpoints of a session that are kept: the newest, and the one before it for
 /// whoever is reading that.
-pub const CHECKPOINTS_KEPT: i64 = 2;
+pub const CHECKPOINTS_KEPT: usize = 2;
 /// How often a box is looked at that ought to rest and cannot: a command runs, its
 /// files cannot be saved. Shorter where the settings let boxes rest sooner.
 pub const REST_RETRY: Duration = Duration::from_secs(60);

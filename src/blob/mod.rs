@@ -42,6 +42,8 @@ pub struct Blobs {
     synced: Arc<dyn ObjectStore>,
     /// For files on their way in or out.
     scratch: PathBuf,
+    /// Where they are, if that is a directory.
+    directory: Option<PathBuf>,
 }
 
 impl Blobs {
@@ -53,7 +55,8 @@ impl Blobs {
         let store = LocalFileSystem::new_with_prefix(directory)?.with_automatic_cleanup(true);
         let synced =
             LocalFileSystem::new_with_prefix(directory)?.with_automatic_cleanup(true).with_fsync(true);
-        Ok(Self { store: Arc::new(store), synced: Arc::new(synced), scratch })
+        let directory = Some(directory.to_owned());
+        Ok(Self { store: Arc::new(store), synced: Arc::new(synced), scratch, directory })
     }
 
     /// Blobs in a bucket of S3, or of what speaks its protocol: `s3://bucket/prefix`.
@@ -70,7 +73,7 @@ impl Blobs {
         }
         let store: Arc<dyn ObjectStore> = Arc::new(PrefixStore::new(builder.build()?, prefix));
         fs::create_dir_all(scratch)?;
-        Ok(Self { synced: Arc::clone(&store), store, scratch: scratch.to_owned() })
+        Ok(Self { synced: Arc::clone(&store), store, scratch: scratch.to_owned(), directory: None })
     }
 
     /// Stores a blob, replacing an equal key.
@@ -79,7 +82,8 @@ impl Blobs {
         Ok(())
     }
 
-    /// Removes every blob whose key begins with `prefix` and a slash.
+    /// Removes every blob whose key begins with `prefix` and a slash, and what was left by
+    /// a process that died while it wrote one.
     pub async fn remove_all(&self, prefix: &str) -> Result<(), Error> {
         let mut found = self.store.list(Some(&Key::from(prefix)));
         while let Some(blob) = found.try_next().await? {
@@ -89,7 +93,12 @@ impl Blobs {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        // A directory lists what is whole, and is gone by itself if nothing else was there.
+        let Some(directory) = &self.directory else { return Ok(()) };
+        match tokio::fs::remove_dir_all(directory.join(prefix)).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Reads a whole blob.
@@ -189,5 +198,20 @@ mod tests {
         assert!(matches!(blobs.get_file("a/b/c").await, Err(Error::NotFound)));
         let left = |name: &str| fs::read_dir(directory.path().join(name)).unwrap().count();
         assert_eq!((left("blobs"), left("blobs.scratch")), (0, 0));
+    }
+    #[tokio::test]
+    async fn all_that_is_removed_is_gone_and_what_a_crash_left_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let blobs = Blobs::local(&directory.path().join("blobs")).unwrap();
+        for key in ["a/b/c", "a/b/d/e", "a/bc"] {
+            blobs.put(key, Bytes::from_static(b"content")).await.unwrap();
+        }
+        // As a process leaves it that dies while it stores `c`.
+        fs::write(directory.path().join("blobs/a/b/c#1"), "cont").unwrap();
+        blobs.remove_all("a/b").await.unwrap();
+        blobs.remove_all("a/b").await.unwrap();
+        let left = fs::read_dir(directory.path().join("blobs/a")).unwrap().flatten();
+        assert_eq!(left.map(|entry| entry.file_name()).collect::<Vec<_>>(), ["bc"]);
+        assert_eq!(blobs.get("a/bc").await.unwrap(), "content");
     }
 }

@@ -35,9 +35,14 @@ pub struct Saved {
     pub bytes: u64,
 }
 
-/// The key of a checkpoint, below its session's.
+/// Where the checkpoints of a session are, below its blobs.
+pub fn place(session: &str) -> String {
+    format!("{session}/checkpoints")
+}
+
+/// The key of a checkpoint.
 pub fn key(session: &str, digest: &str) -> String {
-    format!("{session}/checkpoints/{digest}")
+    format!("{}/{digest}", place(session))
 }
 
 /// Saves the files of a box below `session`, unless the store has the same already as

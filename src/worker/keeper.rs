@@ -13,7 +13,7 @@ use super::{Worker, surroundings::Wish};
 use crate::{
     base::{
         backoff::Backoff,
-        limit::{CHECKPOINTS_KEPT, ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
+        limit::{ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
     },
     domain::{Actor, Body, CheckpointId, SandboxId, TurnId, environment::Life, event::Draft},
     harness::ToolFault,
@@ -255,7 +255,7 @@ impl Keeper {
     /// Removes the checkpoints that newer ones have replaced.
     async fn forget_old(&self) {
         let Fence { tenant, session, .. } = self.fence;
-        let removed = self.worker.remove_checkpoints(tenant, session, CHECKPOINTS_KEPT as usize).await;
+        let removed = self.worker.remove_old_checkpoints(tenant, session).await;
         if let Err(error) = removed {
             tracing::warn!(session.id = %session, error, "old checkpoints could not be removed; they are tried again");
         }

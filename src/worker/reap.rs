@@ -8,7 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    base::limit::{BOX_TOUCHES, CHECKPOINTS_BY_HAND_KEPT, HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS},
+    base::limit::{
+        BOX_TOUCHES, CHECKPOINTS_BY_HAND_KEPT, CHECKPOINTS_KEPT, HOUSEKEEPING_BATCH, NODE_BEAT,
+        REAP_EVERY_BEATS,
+    },
     domain::{SessionId, TenantId},
     queue::Lease,
     sandbox::{Fault, Sandbox, checkpoint},
@@ -128,7 +131,7 @@ impl Worker {
             Err(_) => Ok(()),
         };
         let removed = match removed {
-            Ok(()) => self.remove_checkpoints(claimed.tenant, claimed.session, 0).await,
+            Ok(()) => self.remove_checkpoints(claimed.tenant, claimed.session).await,
             Err(fault) => Err(fault.to_string()),
         };
         match removed {
@@ -158,18 +161,16 @@ impl Worker {
         Ok(sandbox.erase(claimed.tenant, claimed.session).await)
     }
 
-    /// Removes a session's checkpoints but the `kept` newest, and as many as are kept of
-    /// those that callers made: each blob before its row.
-    pub(super) async fn remove_checkpoints(
+    /// Removes a session's checkpoints but the newest, and as many as are kept of those that
+    /// callers made: each blob before its row.
+    pub(super) async fn remove_old_checkpoints(
         &self,
         tenant: TenantId,
         session: SessionId,
-        kept: usize,
     ) -> Result<(), String> {
         let all = self.store.checkpoints(tenant, session).await.map_err(|error| error.to_string())?;
-        let (newest, others) = all.split_at(kept.min(all.len()));
-        let by_hand = if kept == 0 { 0 } else { CHECKPOINTS_BY_HAND_KEPT };
-        let mut kept: Vec<_> = all.iter().filter(|one| one.is_kept).take(by_hand).collect();
+        let (newest, others) = all.split_at(CHECKPOINTS_KEPT.min(all.len()));
+        let mut kept: Vec<_> = all.iter().filter(|one| one.is_kept).take(CHECKPOINTS_BY_HAND_KEPT).collect();
         kept.extend(newest);
         let is_old = |one: &&Checkpoint| !kept.iter().any(|kept| kept.checkpoint == one.checkpoint);
         for checkpoint in others.iter().filter(is_old) {
@@ -178,6 +179,19 @@ impl Worker {
                 let key = checkpoint::key(&blobs_of(tenant, session), &checkpoint.digest);
                 self.blobs.delete(&key).await.map_err(|error| error.to_string())?;
             }
+            let forgotten = self.store.forget_checkpoint(tenant, session, checkpoint.checkpoint).await;
+            forgotten.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Removes the checkpoints of a closed session: the blobs before the rows, those too that
+    /// were stored by a worker that died before it had written their rows.
+    async fn remove_checkpoints(&self, tenant: TenantId, session: SessionId) -> Result<(), String> {
+        let place = checkpoint::place(&blobs_of(tenant, session));
+        self.blobs.remove_all(&place).await.map_err(|error| error.to_string())?;
+        let all = self.store.checkpoints(tenant, session).await.map_err(|error| error.to_string())?;
+        for checkpoint in all {
             let forgotten = self.store.forget_checkpoint(tenant, session, checkpoint.checkpoint).await;
             forgotten.map_err(|error| error.to_string())?;
         }
