@@ -104,8 +104,17 @@ impl Keeper {
                 }
                 Ok(Some(Met::new(id, live.life)))
             }
-            Err(Fault::Gone) if !live.is_announced && !self.was_announced(id).await? => {
-                // Its maker died on the way: nothing ran in it, and nobody heard of it.
+            Err(fault)
+                if !live.is_announced
+                    && !matches!(fault, Fault::Stale)
+                    && !self.was_announced(id).await? =>
+            {
+                // Its maker died on the way: nothing ran in it, and nobody heard of it. One that
+                // is there and not fit for use must be gone before the next.
+                if !matches!(fault, Fault::Gone) {
+                    let destroyed = sandbox.destroy(id).await;
+                    destroyed.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+                }
                 self.end_row(id).await?;
                 Ok(None)
             }
