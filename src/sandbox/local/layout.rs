@@ -218,8 +218,14 @@ impl Layout {
         Disk::at(root)
     }
 
-    /// Makes the box's directory with its owner in it, both at once. Without `ids` its
-    /// users get what is theirs from the engine.
+    /// Where a box's directory is until it has its owner in it. Of a session, not of a box:
+    /// what a crash left there is in the way of the next box, and is not forgotten.
+    pub fn unclaimed(&self, session: SessionId) -> PathBuf {
+        self.boxes().join(format!(".{session}"))
+    }
+
+    /// Makes the box's directory with its owner in it, both at once, while the session's
+    /// disk is held. Without `ids` its users get what is theirs from the engine.
     pub fn claim(
         &self,
         sandbox: SandboxId,
@@ -227,11 +233,11 @@ impl Layout {
         session: SessionId,
         ids: Option<IdRange>,
     ) -> io::Result<()> {
-        let unnamed = self.boxes().join(format!(".{sandbox}"));
-        remove_dir(&unnamed)?;
-        make_dir(&unnamed, 0o700)?;
-        fs::write(unnamed.join("owner"), format!("{tenant} {session}"))?;
-        fs::rename(&unnamed, self.sandbox(sandbox))?;
+        let unclaimed = self.unclaimed(session);
+        remove_dir(&unclaimed)?;
+        make_dir(&unclaimed, 0o700)?;
+        fs::write(unclaimed.join("owner"), format!("{tenant} {session}"))?;
+        fs::rename(&unclaimed, self.sandbox(sandbox))?;
         make_dir(&self.egress(sandbox), 0o755)?;
         let control = self.control(sandbox);
         make_dir(&control, 0o700)?;
@@ -373,5 +379,19 @@ mod tests {
         layout.claim(sandbox, tenant, session, Some(IdRange::of(session))).unwrap();
         assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: Some(sandbox) }]);
         assert_eq!(layout.owner(sandbox), Some((tenant, session)));
+    }
+    #[test]
+    fn a_box_that_was_half_claimed_leaves_nothing_beside_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path().join("data"), directory.path().join("run"));
+        layout.prepare().unwrap();
+        let (tenant, session) =
+            (TenantId::from_uuid(Uuid::from_u128(1)), SessionId::from_uuid(Uuid::from_u128(2)));
+        // Its maker died before it had named the owner.
+        make_dir(&layout.unclaimed(session).join("egress"), 0o755).unwrap();
+        assert_eq!(layout.list().unwrap(), []);
+        let sandbox = SandboxId::from_uuid(Uuid::from_u128(3));
+        layout.claim(sandbox, tenant, session, None).unwrap();
+        assert_eq!(names(&layout.boxes()).unwrap(), [sandbox.to_string()]);
     }
 }

@@ -417,7 +417,7 @@ impl Sandbox for Local {
             return Err(Fault::Refused("a sandbox is alive on this disk: destroy it first".to_owned()));
         }
         volume::close(&disk).await?;
-        removal::disk(self.engine.users(), std::slice::from_ref(&disk.root)).await?;
+        removal::disk(self.engine.users(), &[self.layout.unclaimed(session), disk.root.clone()]).await?;
         // The tenant's directory goes with the last session; another may be there.
         let _ = disk.root.parent().map(fs::remove_dir);
         Ok(())
