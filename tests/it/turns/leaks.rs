@@ -25,13 +25,13 @@ use crate::support::{
 const HASTY: [&str; 4] = ["--lease-ms=1000", "--box-freeze-ms=100", "--box-hibernate-ms=200", "--workers=4"];
 
 /// What of a ground's boxes there is.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Left {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
     cgroups: usize,
     containers: usize,
     mounts: usize,
     loops: usize,
-    processes: usize,
+    pub processes: usize,
     /// Of boxes: bundles, logs.
     boxes: usize,
     sockets: usize,
@@ -39,7 +39,7 @@ struct Left {
 }
 
 impl Left {
-    async fn of(ground: &Ground) -> Self {
+    pub async fn of(ground: &Ground) -> Self {
         let config = ground.boxes();
         let mut superuser = ground.database.superuser().await;
         let ids: Vec<Uuid> = sqlx::query_scalar("select sandbox_id from sandbox")
@@ -78,7 +78,7 @@ impl Left {
         }
     }
 
-    fn rows(&self) -> [(&'static str, usize); 8] {
+    pub fn rows(&self) -> [(&'static str, usize); 8] {
         let Self { cgroups, containers, mounts, loops, processes, boxes, sockets, disks } = *self;
         [
             ("containers", containers),

@@ -19,6 +19,7 @@ mod rootless;
 mod rotation;
 mod source;
 mod steering;
+mod steps;
 mod task;
 mod tools;
 mod webhooks;

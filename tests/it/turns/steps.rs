@@ -1,0 +1,339 @@
+//! A service that is killed at one certain step of what it does to a sandbox: it is held
+//! there, killed, started again, and all is as if nothing had been.
+//!
+//! Nothing in the service knows of this. It is held where it writes, by a trigger that
+//! waits for a lock, and where it calls a program, by another of that name.
+
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::{runtime::Handle, task::spawn_blocking};
+
+use super::{
+    assert_sound, comes_true, ends,
+    hold::{Hold, Point, Then},
+    leaks::Left,
+    of, outputs,
+    rest::blobs,
+    run, script, session, steer,
+};
+use crate::support::{
+    program::Program,
+    service::{Caller, Ground, KEY},
+};
+
+const AFTER_RESTART: &str = "after the restart";
+/// Steps that are taken at the same time.
+const AT_ONCE: usize = 4;
+
+/// What the service does when it is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Makes a box for the session's first command.
+    Make,
+    /// Freezes one that nobody needs, and saves its files.
+    Freeze,
+    /// Removes one that nobody needs.
+    Sleep,
+    /// Goes on with a frozen one.
+    Thaw,
+    /// Makes one with the files of a checkpoint.
+    Wake,
+    /// Puts another in the place of one whose time is over.
+    Replace,
+    /// Saves the files because a caller wants it.
+    Save,
+    /// Removes what a closed session had.
+    Close,
+}
+
+/// What there is of the session when its service has been started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Nothing,
+    OneBox,
+}
+
+use After::{Nothing, OneBox};
+use Then::{GoesOn, GoesOnLate, IsLost};
+use Way::{Close, Freeze, Make, Replace, Save, Sleep, Thaw, Wake};
+
+/// The step, when the kill falls, what becomes of what was begun there, what is left of it.
+type Step = (Way, &'static str, Point, Then, After);
+
+const INSERT: &str = "insert on sandbox";
+const UPDATE: &str = "update on sandbox";
+const ANNOUNCED: Point = Point::Write(UPDATE, "new.is_announced and not old.is_announced");
+const FROZEN: Point = Point::Write(UPDATE, "new.state = 'frozen'");
+const THAWED: Point = Point::Write(UPDATE, "new.state = 'live' and old.state = 'frozen'");
+const ENDING: Point = Point::Write(UPDATE, "new.state = 'ending'");
+const ENDED: Point = Point::Write(UPDATE, "new.state = 'ended'");
+const SAVED: Point = Point::Write("insert on checkpoint", "true");
+
+#[rustfmt::skip]
+const MAKING: [Step; 14] = [
+    (Make, "before its row", Point::Write(INSERT, "true"), IsLost, OneBox),
+    (Make, "before its disk is formatted", Point::Before("mkfs.ext4"), IsLost, OneBox),
+    (Make, "before its disk is mounted", Point::Before("mount"), IsLost, OneBox),
+    (Make, "after its disk was mounted", Point::After("mount"), IsLost, OneBox),
+    (Make, "before the runtime's run", Point::Before("run"), IsLost, OneBox),
+    (Make, "in the runtime's run, which goes on", Point::Before("run"), GoesOn, OneBox),
+    (Make, "in the runtime's run, which goes on when another is there", Point::Before("run"), GoesOnLate, OneBox),
+    (Make, "after the runtime's run", Point::After("run"), IsLost, OneBox),
+    (Make, "before `sandbox.created`", Point::Event("sandbox.created"), IsLost, OneBox),
+    (Make, "after `sandbox.created`, before its row says so", ANNOUNCED, IsLost, OneBox),
+    (Wake, "before its row", Point::Write(INSERT, "true"), IsLost, OneBox),
+    (Wake, "before its disk is mounted", Point::Before("mount"), IsLost, OneBox),
+    (Wake, "after the runtime's run, before its files are there", Point::After("run"), IsLost, OneBox),
+    (Wake, "before `sandbox.created`, with its files", Point::Event("sandbox.created"), IsLost, OneBox),
+];
+
+#[rustfmt::skip]
+const RESTING: [Step; 16] = [
+    (Save, "before the checkpoint's row", SAVED, IsLost, OneBox),
+    (Save, "before `sandbox.checkpoint_created`", Point::Event("sandbox.checkpoint_created"), IsLost, OneBox),
+    (Freeze, "before the checkpoint's row", SAVED, IsLost, OneBox),
+    (Freeze, "before `sandbox.checkpoint_created`", Point::Event("sandbox.checkpoint_created"), IsLost, OneBox),
+    (Freeze, "before `sandbox.frozen`", Point::Event("sandbox.frozen"), IsLost, OneBox),
+    (Freeze, "after `sandbox.frozen`, before its row says so", FROZEN, IsLost, OneBox),
+    (Thaw, "before its row says so", THAWED, IsLost, OneBox),
+    (Thaw, "before `sandbox.thawed`", Point::Event("sandbox.thawed"), IsLost, OneBox),
+    (Sleep, "before its end is noted", ENDING, IsLost, OneBox),
+    (Sleep, "before `sandbox.terminated`", Point::Event("sandbox.terminated"), IsLost, Nothing),
+    (Sleep, "before the runtime's delete", Point::Before("delete"), IsLost, Nothing),
+    (Sleep, "after the runtime's delete", Point::After("delete"), IsLost, Nothing),
+    (Sleep, "before its row has ended", ENDED, IsLost, Nothing),
+    (Sleep, "after its row has ended, before its disk is removed", ENDED, GoesOn, Nothing),
+    (Close, "before the runtime's delete", Point::Before("delete"), IsLost, Nothing),
+    (Close, "before the checkpoint's row is gone", Point::Write("delete on checkpoint", "true"), IsLost, Nothing),
+];
+
+#[rustfmt::skip]
+const REPLACING: [Step; 12] = [
+    (Replace, "before `sandbox.rotation_started`", Point::Event("sandbox.rotation_started"), IsLost, OneBox),
+    (Replace, "before the checkpoint's row", SAVED, IsLost, OneBox),
+    (Replace, "before the end of the old one is noted", ENDING, IsLost, OneBox),
+    (Replace, "before `sandbox.terminated`", Point::Event("sandbox.terminated"), IsLost, OneBox),
+    (Replace, "before the runtime's delete", Point::Before("delete"), IsLost, OneBox),
+    (Replace, "after the runtime's delete", Point::After("delete"), IsLost, OneBox),
+    (Replace, "before the old one's row has ended", ENDED, IsLost, OneBox),
+    (Replace, "the old one is gone, before the new one's row", Point::Write(INSERT, "true"), IsLost, OneBox),
+    (Replace, "before the runtime's run", Point::Before("run"), IsLost, OneBox),
+    (Replace, "after the runtime's run", Point::After("run"), IsLost, OneBox),
+    (Replace, "before `sandbox.created`", Point::Event("sandbox.created"), IsLost, OneBox),
+    (Replace, "before `sandbox.rotation_completed`", Point::Event("sandbox.rotation_completed"), IsLost, OneBox),
+];
+
+/// Boxes rest never within a test, or soon.
+const AWAKE: [&str; 3] = ["--lease-ms=1000", "--box-freeze-ms=600000", "--box-hibernate-ms=600000"];
+const FROZEN_SOON: [&str; 3] = ["--lease-ms=1000", "--box-freeze-ms=150", "--box-hibernate-ms=600000"];
+const ASLEEP_SOON: [&str; 3] = ["--lease-ms=1000", "--box-freeze-ms=150", "--box-hibernate-ms=300"];
+
+impl Way {
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Make | Replace | Save => &AWAKE,
+            Freeze | Thaw | Close => &FROZEN_SOON,
+            Sleep | Wake => &ASLEEP_SOON,
+        }
+    }
+
+    /// Brings the session to where the step begins; returns how many turns it had.
+    async fn prepare(self, scene: &Scene) -> usize {
+        match self {
+            Make | Freeze | Sleep => return 0,
+            Thaw | Close => {
+                scene.say(1).await;
+                scene.comes_to("frozen").await;
+            }
+            Wake => {
+                scene.say(1).await;
+                scene.comes_to("hibernated").await;
+            }
+            Replace | Save => scene.say(1).await,
+        }
+        1
+    }
+
+    /// Has the service do what it is killed in; returns how many turns there are then.
+    async fn begin(self, scene: &Scene) -> usize {
+        let path = format!("/sessions/{}", scene.session);
+        match self {
+            Make | Freeze | Sleep => scene.steer(1).await,
+            Replace => {
+                let over = "update sandbox set rotates_at = now(), expires_at = now() + interval '1 hour'";
+                scene.ground.sql(over).await;
+                scene.steer(2).await;
+                return 2;
+            }
+            Thaw | Wake => {
+                scene.steer(2).await;
+                return 2;
+            }
+            Save => {
+                let ask = scene.caller.request(Method::POST, &format!("{path}/checkpoints"));
+                // It has no answer: who would give it is killed.
+                tokio::spawn(ask.json(&json!({})).send());
+            }
+            Close => drop(scene.caller.post(&format!("{path}/archive"), json!({})).await.ok()),
+        }
+        1
+    }
+}
+
+/// One session and its service, which is killed and started again.
+struct Scene {
+    ground: Ground,
+    caller: Caller,
+    session: String,
+}
+
+impl Scene {
+    async fn open(ground: Ground, program: &Program) -> Self {
+        let caller = Caller::new(&program.base, KEY);
+        let agent = caller.inline_agent().await;
+        let created = caller.post("/sessions", json!({ "agent": agent })).await.ok();
+        let session = created["session"]["id"].as_str().expect("an id").to_owned();
+        Self { ground, caller, session }
+    }
+
+    /// Begins the turn of this number, which leaves a trace that no other leaves.
+    async fn steer(&self, turn: usize) {
+        let command = format!("echo {turn} >> file; cat file");
+        steer(&self.caller, &self.session, &script(json!([run(&command), { "text": "Done." }]))).await;
+    }
+
+    async fn say(&self, turn: usize) {
+        self.steer(turn).await;
+        self.settled(turn).await;
+    }
+
+    /// Waits for the end of so many turns. Each of them ran its command once, and found
+    /// what those before it left.
+    async fn settled(&self, turns: usize) {
+        let log = self.caller.settled(&self.session, turns).await;
+        assert_sound(&log);
+        assert_eq!(ends(&log), vec!["completed"; turns]);
+        let lines = |turn: usize| (1..=turn).map(|line| format!("{line}\n")).collect::<String>();
+        assert_eq!(outputs(&log), (1..=turns).map(lines).collect::<Vec<_>>());
+        let outcomes = of(&log, "tool.result").into_iter().map(|result| result["body"]["outcome"].clone());
+        assert_eq!(outcomes.collect::<Vec<Value>>(), vec!["ran"; turns]);
+        assert!(of(&log, "sandbox.lost").is_empty() && of(&log, "sandbox.files_lost").is_empty(), "{log:#?}");
+    }
+
+    async fn comes_to(&self, state: &str) {
+        self.caller
+            .until(&format!("/sessions/{}", self.session), |shown| shown["sandbox"]["state"] == state)
+            .await;
+    }
+
+    /// Waits until there is just this, and as many rows of boxes.
+    async fn comes_down_to(&self, wanted: Left, when: &str) {
+        let rows = i64::from(wanted != Left::default());
+        // Within one look of the reaper, whose next is a minute later.
+        for _ in 0..400 {
+            let live = self.ground.count("select count(*) from sandbox where state <> 'ended'").await;
+            let mut left = Left::of(&self.ground).await;
+            // What ran a command may stand still in a frozen box before it is gone.
+            if wanted.processes > 0 && when == AFTER_RESTART {
+                left.processes = left.processes.min(wanted.processes);
+            }
+            if left == wanted && live == rows {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{when}: {:?} is left, not {wanted:?}", Left::of(&self.ground).await);
+    }
+}
+
+/// Kills the service at this step and starts it again. Returns what was left at once.
+async fn take((way, _, at, then, after): Step, one: Left) -> Left {
+    let ground = Ground::new().await;
+    let mut hold = Hold::at(&ground, at).await;
+    let program = hold.program(&ground, way.settings());
+    let mut scene = Scene::open(ground, &program).await;
+    way.prepare(&scene).await;
+    hold.arm().await;
+    let mut turns = way.begin(&scene).await;
+    hold.is_reached().await;
+    program.kill();
+    let left = Left::of(&scene.ground).await;
+    hold.let_go(then).await;
+
+    let program = hold.program(&scene.ground, &AWAKE);
+    scene.caller = Caller::new(&program.base, KEY);
+    scene.settled(turns).await;
+    if then == GoesOnLate {
+        hold.let_go(GoesOn).await;
+    }
+    let expected = if after == OneBox { one } else { Left::default() };
+    scene.comes_down_to(expected, AFTER_RESTART).await;
+    if way != Close {
+        turns += 1;
+        scene.say(turns).await;
+        scene.comes_down_to(one, "after the next turn").await;
+        scene.caller.post(&format!("/sessions/{}/archive", scene.session), json!({})).await.ok();
+    }
+    scene.comes_down_to(Left::default(), "after the end").await;
+    comes_true("no checkpoint is left", || blobs(&scene.ground) == 0).await;
+    program.kill();
+    left
+}
+
+/// What one box is that nothing happened to.
+async fn one_box() -> Left {
+    let ground = Ground::new().await;
+    let program = Program::start(&ground, &AWAKE);
+    let scene = Scene::open(ground, &program).await;
+    scene.say(1).await;
+    // What ran the command ends a moment after it.
+    let mut one = Left::of(&scene.ground).await;
+    while one.processes > 1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        one = Left::of(&scene.ground).await;
+    }
+    assert_eq!(session(&scene.caller, &scene.session).await["sandbox"]["state"], "running");
+    assert!(one.rows().iter().all(|(_, count)| *count > 0), "{one:?}");
+    one
+}
+
+/// Takes steps, some at a time, and prints what the kill left at each.
+async fn take_all(steps: &'static [Step]) {
+    let one = one_box().await;
+    let names = one.rows().map(|(what, _)| what).join(" | ");
+    let counts = |left: &Left| left.rows().map(|(_, count)| count.to_string()).join(" | ");
+    // Each in a thread of its own: a step that fails ends no other.
+    let alone = |step: Step| spawn_blocking(move || Handle::current().block_on(take(step, one)));
+    let taken = stream::iter(steps).map(async |step| (step, alone(*step).await));
+    let mut taken: Vec<_> = taken.buffer_unordered(AT_ONCE).collect().await;
+    taken.sort_by_key(|(step, _)| steps.iter().position(|one| std::ptr::eq(one, *step)));
+    println!("| killed | {names} | then |\n|---|{}---|", "---|".repeat(one.rows().len()));
+    println!("| never: one sandbox | {} | |", counts(&one));
+    let mut failed = Vec::new();
+    for ((way, when, _, _, after), left) in taken {
+        let after = if *after == OneBox { "one sandbox" } else { "nothing" };
+        match left {
+            Ok(left) => println!("| {way:?}: {when} | {} | {after} |", counts(&left)),
+            Err(_) => failed.push((way, when)),
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_of_making_a_box_leaves_nothing() {
+    take_all(&MAKING).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_of_a_rest_leaves_nothing() {
+    take_all(&RESTING).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_of_a_replacement_leaves_nothing() {
+    take_all(&REPLACING).await;
+}
