@@ -118,8 +118,8 @@ pub struct Settings {
     #[arg(long, default_value = "local", env = "SOJOURN_SANDBOX_PROVIDER", value_name = "PROVIDER")]
     pub sandbox_provider: SandboxProvider,
 
-    /// Program that runs sandboxes of the provider local: an OCI runtime such as runc, or gVisor's runsc (2024 or
-    /// newer) for code that nobody trusts
+    /// Program that runs sandboxes of the provider local, and installers of packages with any: an OCI runtime such as
+    /// runc, or gVisor's runsc (2024 or newer) for code that nobody trusts
     #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
     pub sandbox_runtime: String,
 

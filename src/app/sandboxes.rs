@@ -42,17 +42,8 @@ pub fn offer(settings: &Settings) -> http::Images {
         if !is_offered(&settings, &rootfs.image) {
             return Some(http::NotHad::UnknownImage);
         }
-        if rootfs.packages.is_empty() {
-            return None;
-        }
-        let words = match settings.sandbox_provider {
-            SandboxProvider::Docker => {
-                "cannot be installed by the provider docker; name an image that has them"
-            }
-            SandboxProvider::Local if rootfs.is_host() => "need an image that is not `host`, as in `debian`",
-            SandboxProvider::Local => return None,
-        };
-        Some(http::NotHad::Packages(words))
+        let words = "need an image that is not `host`, as in `debian`";
+        (rootfs.is_host() && !rootfs.packages.is_empty()).then_some(http::NotHad::Packages(words))
     };
     http::Images { default, refuse: Arc::new(refuse) }
 }

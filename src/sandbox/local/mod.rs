@@ -94,7 +94,7 @@ impl Local {
                 .and_then(|skeletons| rootfs::of_host(&skeletons))
                 .map_err(|error| unavailable("its root file system cannot be made", &error))
         };
-        let (engine, host): (Arc<dyn Engine>, _) = match config.docker {
+        let (engine, installer, host) = match config.docker {
             Some(_) if !geteuid().is_root() => {
                 let text =
                     "the provider docker needs a service that is root: it gives files to users of containers";
@@ -102,7 +102,11 @@ impl Local {
             }
             Some(docker) => {
                 let host = prepare()?;
-                (Arc::new(Docker::open(docker, host.rootfs.clone(), layout.run_dir())?), host)
+                let engine = Arc::new(Docker::open(docker, host.rootfs.clone(), layout.run_dir())?);
+                // A daemon makes no container whose root is a directory.
+                let runtime = Runtime::find(&config.runtime, layout.runtime_state());
+                let installer = runtime.and_then(Oci::new).map(|oci| Arc::new(oci) as _);
+                (engine as Arc<dyn Engine>, installer, host)
             }
             None => {
                 let runtime = Runtime::find(&config.runtime, layout.runtime_state())?;
@@ -110,7 +114,7 @@ impl Local {
                     true => Arc::new(Oci::new(runtime)?),
                     false => Arc::new(Rootless::new(runtime, Users::find()?, layout.clone())?),
                 };
-                (engine, prepare()?)
+                (Arc::clone(&engine), Ok(engine), prepare()?)
             }
         };
         let volumes = match config.disks {
@@ -119,7 +123,7 @@ impl Local {
                 .inspect_err(|reason| tracing::warn!(reason, "sizes of disks are kept by looking at them"))
                 .ok(),
         };
-        let images = Images::new(config.images, &layout, Arc::clone(&engine), volumes.clone())
+        let images = Images::new(config.images, &layout, installer, volumes.clone())
             .map_err(|error| unavailable("its directories cannot be made", &error))?;
         let orphan_after = config.orphan_after;
         Ok(Self { layout, engine, host, images, volumes, orphan_after })

@@ -13,17 +13,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::json;
 use sojourn::{
     blob::Blobs,
-    domain::SandboxId,
+    domain::{SandboxId, rootfs::RootFs},
     sandbox::{
         Files, Grip, Sandbox, Spec, checkpoint,
-        local::{Config, Disks, Local, docker},
+        local::{Config, Disks, Local, docker, image},
     },
 };
 
-use super::{Provider, conforms, limits, local::LocalProvider, run};
-use crate::support::ordinary::OrdinaryUser;
+use super::{Provider, conforms, image::small, limits, local::LocalProvider, run};
+use crate::{
+    support::{images, ordinary::OrdinaryUser, service::Ground},
+    turns,
+};
 
 /// A daemon, stopped with all that it made when it is dropped.
 struct Daemon {
@@ -99,6 +103,8 @@ struct DockerProvider {
     run: tempfile::TempDir,
     image: Option<String>,
     disks: Disks,
+    rootfs: RootFs,
+    images: image::Config,
 }
 
 impl DockerProvider {
@@ -106,7 +112,9 @@ impl DockerProvider {
         let data = tempfile::tempdir().unwrap();
         let open_to_all = fs::Permissions::from_mode(0o711);
         let run = tempfile::Builder::new().permissions(open_to_all).tempdir().unwrap();
-        Self { daemon: Arc::clone(daemon), data, run, image: None, disks: Disks::Volumes }
+        let (image, disks, rootfs, images) =
+            (None, Disks::Volumes, RootFs::default(), image::Config::default());
+        Self { daemon: Arc::clone(daemon), data, run, image, disks, rootfs, images }
     }
 
     /// On an image of the daemon.
@@ -120,6 +128,7 @@ impl DockerProvider {
             run_dir: self.run.path().join("run"),
             docker: Some(docker),
             disks: self.disks,
+            images: self.images.clone(),
             ..Config::new(&self.data.path().join("data"))
         }
     }
@@ -128,6 +137,10 @@ impl DockerProvider {
 impl Provider for DockerProvider {
     fn open(&self) -> Arc<dyn Sandbox> {
         Arc::new(Local::new(self.config()).expect("the daemon is there"))
+    }
+
+    fn rootfs(&self) -> RootFs {
+        self.rootfs.clone()
     }
 
     fn assert_nothing_left(&self, sandbox: SandboxId) {
@@ -263,6 +276,67 @@ fn a_box_of_an_image_has_the_programs_of_the_image() {
             assert_eq!(world.says("echo x 2>/dev/null > /usr/share/mark || echo closed").await, "closed");
         })
     });
+}
+
+#[test]
+fn a_box_on_an_image_of_the_operator_has_its_programs_too() {
+    let daemon = Arc::new(Daemon::start());
+    let registered = tempfile::tempdir().unwrap();
+    let (tree, packed) = (registered.path().join("tree"), registered.path().join("packed.tar"));
+    small(&tree);
+    fs::write(tree.join("etc/mark"), "of-the-image").unwrap();
+    let tarred = Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(packed).arg(".").status();
+    assert!(tarred.unwrap().success());
+    for name in ["tree", "packed"] {
+        let mut provider = DockerProvider::new(&daemon);
+        let directory = Some(registered.path().to_owned());
+        provider.images = image::Config { registered: directory, ..image::Config::default() };
+        provider.rootfs = RootFs { image: name.to_owned(), ..RootFs::default() };
+        let local = Local::new(provider.config()).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(local.images().make_image(&provider.rootfs)).unwrap();
+        run(&provider, limits(), |world| {
+            Box::pin(async move {
+                assert_eq!(
+                    world.says("cat /etc/mark; echo; id -un; pwd").await,
+                    "of-the-image\nagent\n/workspace"
+                );
+                assert_eq!(world.says("ls /usr/bin | cat").await, "bash\ncat\nid\nls\nstat\ntouch");
+                assert_eq!(world.says("touch /tmp/a ~/c d; touch /usr/e || echo no").await, "no");
+                world.sandbox.write_file(world.grip, "file", b"written").await.unwrap();
+                assert_eq!(world.says("cat file").await, "written");
+            })
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_are_installed_for_boxes_of_a_daemon() {
+    let (daemon, ground) = (Daemon::start(), Ground::new().await);
+    images::share(ground.data_dir.path());
+    let mut settings = images::settings();
+    settings.push("--sandbox-provider=docker".to_owned());
+    settings.push(format!("--docker-socket={}", daemon.socket().display()));
+    let service = ground.serve(&settings.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let owner = service.owner();
+    let config = json!({ "image": "debian", "packages": { "apt": ["tree"] } });
+    let environment = turns::image::stored(&owner, config).await;
+    let build = turns::image::built(&owner, &environment).await;
+    assert_eq!(build["state"], "ready", "{build}");
+    let script = json!([turns::run("tree --version; id -un; touch /usr/x"), { "text": "Done." }]);
+    let id = owner.play_in(script, json!(environment)).await;
+    let log = owner.settled(&id, 1).await;
+    let said = turns::outputs(&log)[0];
+    for part in ["tree v", "agent", "Read-only file system"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let container = turns::of(&log, "sandbox.created")[0]["body"]["sandbox_id"].clone();
+    let name = container.as_str().expect("an id");
+    assert!(!daemon.docker(&["ps", "--quiet", "--filter", &format!("name={name}")]).is_empty());
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    owner.until(&format!("/sessions/{id}"), |shown| shown["sandbox"].is_null()).await;
+    service.stop().await;
+    fs::remove_dir_all(ground.boxes().run_dir.with_extension("docker")).unwrap();
 }
 
 /// What `make test` checks with such a daemon; `make test-full` checks all.

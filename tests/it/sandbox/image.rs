@@ -64,7 +64,7 @@ async fn is_debian(world: &World<'_>) {
 }
 
 /// A root file system of a few programs of this machine.
-fn small(root: &Path) {
+pub fn small(root: &Path) {
     for directory in ["usr/bin", "etc", "var/tmp", "tmp", "dev", "proc", "sys", "root"] {
         fs::create_dir_all(root.join(directory)).unwrap();
     }

@@ -26,7 +26,7 @@ impl Scene {
 }
 
 /// Waits until an environment is built or could not be; what it says then.
-async fn built(owner: &Caller, id: &str) -> Value {
+pub async fn built(owner: &Caller, id: &str) -> Value {
     let until = Instant::now() + Duration::from_secs(250);
     loop {
         let environment = owner.get(&format!("/environments/{id}")).await.ok();
@@ -38,7 +38,7 @@ async fn built(owner: &Caller, id: &str) -> Value {
     }
 }
 
-async fn stored(owner: &Caller, config: Value) -> String {
+pub async fn stored(owner: &Caller, config: Value) -> String {
     let named = json!({ "name": "with packages", "config": config });
     owner.post("/environments", named).await.ok()["id"].as_str().expect("an id").to_owned()
 }

@@ -10,7 +10,7 @@ mod fold;
 mod follow;
 mod handover;
 mod hold;
-mod image;
+pub mod image;
 mod leaks;
 mod limits;
 mod nodes;

@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
 };
 
 use sojourn_init::protocol::{INSTALL_ENDED, INSTALL_OUTPUT, PROGRAM};
@@ -31,6 +32,7 @@ use crate::{
         local::{
             bundle::{Ingredients, Role},
             disk::Disk,
+            engine::Engine,
             layout::{IdRange, make_dir},
             off_the_reactor,
             rootfs::Base,
@@ -50,6 +52,7 @@ const NPM_REGISTRY: &str = "https://registry.npmjs.org";
 /// An installation that is prepared. While it exists, nobody else makes the same.
 pub struct Install {
     images: Images,
+    engine: Arc<dyn Engine>,
     name: String,
     disk: Disk,
     container: SandboxId,
@@ -79,6 +82,8 @@ impl Images {
             let text = "packages need loop devices, which this node has not: name an image that has them";
             return Err(Unmade::Failed(text.to_owned()));
         };
+        let failed = |fault: Fault| Unmade::Failed(fault.to_string());
+        let engine = self.inner.installer.clone().map_err(failed)?;
         self.clear(&name).await?;
         let image = self.tree(&names.image);
         let version = fs::read_to_string(image.join("version"))?;
@@ -89,6 +94,7 @@ impl Images {
         make_dir(&place.join("egress"), 0o755)?;
         let install = Install {
             images: self.clone(),
+            engine,
             disk: self.disk(&name),
             name,
             container,
@@ -96,7 +102,6 @@ impl Images {
             version,
             _lock: lock,
         };
-        let failed = |fault: Fault| Unmade::Failed(fault.to_string());
         volumes.make(&install.disk, ROOTFS_BYTES_MAX).await.map_err(failed)?;
         copy(&image.join("root"), &install.disk.files).await?;
         fs::write(place.join("container"), container.to_string())?;
@@ -133,7 +138,7 @@ impl Install {
 
     async fn install(&self) -> Result<(), Unmade> {
         let failed = |fault: Fault| Unmade::Failed(fault.to_string());
-        let (engine, place) = (&self.images.inner.engine, self.images.place(&self.name));
+        let (engine, place) = (&self.engine, self.images.place(&self.name));
         let skeleton = super::rootfs::of_host(&self.images.inner.layout.skeletons()?)?;
         let program = skeleton.rootfs.join(PROGRAM.trim_start_matches('/'));
         let base = Base {
@@ -196,7 +201,7 @@ impl Install {
     /// Copies what is left out of the file system of a limited size, once nothing runs in it.
     async fn keep(&self) -> Result<(), Unmade> {
         let place = self.images.place(&self.name);
-        let removed = self.images.inner.engine.remove(self.container, &place).await;
+        let removed = self.engine.remove(self.container, &place).await;
         removed.map_err(|fault| Unmade::Failed(fault.to_string()))?;
         let root = self.images.work(&self.name).join("root");
         let (to, first_id) = (root.clone(), self.ids().first);

@@ -68,8 +68,8 @@ struct Inner {
     /// Trees, work and locks.
     root: PathBuf,
     layout: Layout,
-    /// What containers are made by, where they can be made for installers.
-    engine: Arc<dyn Engine>,
+    /// What makes the containers of installers; or why none can be made here.
+    installer: Result<Arc<dyn Engine>, Fault>,
     volumes: Option<Volumes>,
     /// What was laid for trees, by their names.
     laid: Mutex<BTreeMap<String, Base>>,
@@ -109,7 +109,7 @@ impl Images {
     pub(super) fn new(
         config: Config,
         layout: &Layout,
-        engine: Arc<dyn Engine>,
+        installer: Result<Arc<dyn Engine>, Fault>,
         volumes: Option<Volumes>,
     ) -> io::Result<Self> {
         let root = layout.images();
@@ -117,7 +117,7 @@ impl Images {
             make_dir(&root.join(part), 0o700)?;
         }
         let (layout, laid) = (layout.clone(), Mutex::default());
-        Ok(Self { inner: Arc::new(Inner { config, root, layout, engine, volumes, laid }) })
+        Ok(Self { inner: Arc::new(Inner { config, root, layout, installer, volumes, laid }) })
     }
 
     /// Whether boxes can be made on it now.
@@ -154,7 +154,7 @@ impl Images {
 
     /// Makes the image itself, without packages, if it is not there.
     pub async fn make_image(&self, rootfs: &RootFs) -> Result<(), Unmade> {
-        if self.inner.engine.users().is_some() {
+        if self.inner.installer.as_ref().is_ok_and(|engine| engine.users().is_some()) {
             let text = "images need a service that is root: their files belong to users that no sandbox has";
             return Err(Unmade::Failed(text.to_owned()));
         }
@@ -267,7 +267,8 @@ impl Images {
 
     /// The host's id of the root of every tree.
     fn first_id(&self) -> u32 {
-        if self.inner.engine.is_gvisor() { IdRange::HOST.first } else { IdRange::IMAGES.first }
+        let is_gvisor = self.inner.installer.as_ref().is_ok_and(|engine| engine.is_gvisor());
+        if is_gvisor { IdRange::HOST.first } else { IdRange::IMAGES.first }
     }
 
     fn tree(&self, name: &str) -> PathBuf {

@@ -82,8 +82,9 @@ impl Images {
         let failed = |fault: crate::sandbox::Fault| Unmade::Failed(fault.to_string());
         if let Ok(container) = fs::read_to_string(place.join("container"))
             && let Ok(container) = container.parse()
+            && let Ok(installer) = &self.inner.installer
         {
-            self.inner.engine.remove(container, &place).await.map_err(failed)?;
+            installer.remove(container, &place).await.map_err(failed)?;
         }
         let disk = self.disk(name);
         volume::close(&disk).await.map_err(failed)?;
