@@ -4,7 +4,8 @@
 #   docker build --target worker -t sojourn-worker .
 #
 # `api` serves HTTP and needs no privilege. `worker` runs turns and their
-# sandboxes; what it needs of the host is written at its stage below.
+# sandboxes; what it needs of the host is written at its stage below. `tests/image/run`
+# builds both and has sessions worked on in them.
 
 # Any Debian 12 or newer, or a derivative; Rust from 1.95 on.
 ARG BASE_IMAGE=debian:bookworm-slim

@@ -19,7 +19,7 @@ run: ## install what is missing, build, and serve (SOJOURN_* settings: sojourn s
 dashboard: ## build the dashboard, which the next cargo build embeds
 	@scripts/dashboard
 
-test: ## everything that has to pass: formatting, lints, tests, published clients, browser
+test: ## everything that has to pass: formatting, lints, tests, published clients, browser, images
 	@scripts/test
 
 test-full: ## the same with the long forms of the tests

@@ -82,6 +82,9 @@ def use(client: Sojourn) -> None:
     assert (written["path"], written["bytes"]) == ("/workspace/notes/a.txt", len(TEXT.encode()))
     ran = client.exec(box, "wc -c < notes/a.txt; echo late >&2; exit 3", timeout_seconds=30)
     assert (ran["exit_code"], ran["stdout"].strip(), ran["stderr"]) == (3, str(written["bytes"]), "late\n")
+    said = list(client.follow_exec(box, "echo first; sleep 1; echo late >&2; exit 3"))
+    assert [frame["text"] for frame in said[:-1]] == ["first\n", "late\n"]
+    assert (said[-1]["type"], said[-1]["exit_code"], said[1]["stream"]) == ("exec.ended", 3, "stderr")
     assert [entry["name"] for entry in client.list_files(box, "notes")["entries"]] == ["a.txt"]
     assert client.read_file(box, "notes/a.txt") == TEXT.encode()
     assert client.exec(box, ["truncate", "-s", "0", "notes/a.txt"])["exit_code"] == 0
@@ -115,6 +118,8 @@ async def follow_together(session: str) -> None:
         await client.write_file(box, "data", bytes(range(256)))
         ran, data = await asyncio.gather(client.exec(box, "sleep 1; echo done"), client.read_file(box, "data"))
         assert (ran["stdout"], data) == ("done\n", bytes(range(256)))
+        said = [frame async for frame in client.follow_exec(box, "echo done")]
+        assert (said[0]["text"], said[-1]["exit_code"]) == ("done\n", 0)
 
 
 def verify(session: str, secret: str) -> None:

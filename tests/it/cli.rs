@@ -177,9 +177,24 @@ async fn the_doctor_tells_what_is_there_and_what_is_missing() {
     assert_eq!(check(&said, "sandbox runtime")["ok"], false, "{said}");
     assert_eq!(check(&said, "sandboxes")["ok"], false, "{said}");
     // What does not hang on the runtime is told all the same.
-    for name in ["cgroups", "root", "user ids", "root files", "disk"] {
+    for name in ["cgroups", "root", "user ids", "root files", "images", "disk"] {
         assert_ne!(check(&said, name)["said"], Value::Null, "{name}: {said}");
     }
+    let images = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(images.path().join("tools")).expect("a directory");
+    let registered = format!("--images={}", images.path().display());
+    let mirror = "--apt-mirror=http://debian.example/debian";
+    let (_, said) = doctor(&ground.database.app_url, &[&registered, mirror]);
+    assert_eq!(check(&said, "images")["ok"], true, "{said}");
+    assert!(
+        check(&said, "images")["said"].as_str().is_some_and(|said| said.ends_with(" has tools")),
+        "{said}"
+    );
+    let debian = "mmdebstrap makes it, from http://debian.example/debian";
+    assert_eq!(check(&said, "image debian")["said"], debian, "{said}");
+    std::fs::write(images.path().join("notes.txt"), "").expect("a file");
+    let (code, said) = doctor(&ground.database.app_url, &[&registered]);
+    assert_eq!((code, &check(&said, "images")["ok"]), (Some(1), &json!(false)), "{said}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// A log as a stream that resumes itself: no gap, no duplicate, whatever is cut.
+// Streams that resume themselves: no gap, no duplicate, whatever is cut.
 import { createParser } from "eventsource-parser";
 import { SojournError } from "./error.js";
 import type { components } from "./schema.js";
@@ -18,6 +18,20 @@ export interface FollowOptions {
   signal?: AbortSignal;
 }
 
+/** What a command writes, then its end. */
+export type ExecFrame =
+  | { type: "exec.output"; stream: "stdout" | "stderr"; text: string }
+  | {
+      type: "exec.ended";
+      state: Schemas["Exec"]["state"];
+      exit_code: number | null;
+      cause: string | null;
+      stdout_bytes: number;
+      stderr_bytes: number;
+      duration_ms: number | null;
+      error: { code: string; message: string } | null;
+    };
+
 /** The service says something every 10 s; silence beyond this is a cut. */
 const SILENCE_MS = 30_000;
 const PAUSE_MS = { first: 250, longest: 5_000 };
@@ -29,18 +43,57 @@ interface Connection {
 
 export async function* follow(connection: Connection, session: string, options: FollowOptions): AsyncGenerator<Event> {
   let after = options.after ?? 0;
+  const place = () => {
+    const query = new URLSearchParams({ stream: "sse", after: String(after), level: options.level ?? "progress" });
+    if (options.type) query.set("type", options.type);
+    return `${at(session)}/events?${query}`;
+  };
+  for await (const { body } of frames(connection, place, options.signal)) {
+    const event = body as unknown as Event;
+    // A resumed stream begins beyond `after`; never say an event twice.
+    if (event.seq <= after) continue;
+    after = event.seq;
+    yield event;
+  }
+}
+
+export async function* followExec(
+  connection: Connection,
+  session: string,
+  exec: string,
+  signal?: AbortSignal,
+): AsyncGenerator<ExecFrame> {
+  let cursor: string | undefined;
+  const place = () => {
+    const query = new URLSearchParams({ stream: "sse", ...(cursor === undefined ? {} : { cursor }) });
+    return `${at(session)}/exec/${encodeURIComponent(exec)}?${query}`;
+  };
+  for await (const { id, body } of frames(connection, place, signal)) {
+    cursor = id ?? cursor;
+    const frame = body as unknown as ExecFrame;
+    yield frame;
+    if (frame.type === "exec.ended") return;
+  }
+}
+
+const at = (session: string) => `/v3/sessions/${encodeURIComponent(session)}`;
+
+interface Frame {
+  id?: string;
+  body: Record<string, unknown>;
+}
+
+/** A stream over every cut; `place` says what to ask for after each. */
+async function* frames(connection: Connection, place: () => string, signal?: AbortSignal): AsyncGenerator<Frame> {
   let pause = PAUSE_MS.first;
-  while (!options.signal?.aborted) {
+  while (!signal?.aborted) {
     try {
-      for await (const event of read(connection, session, after, options)) {
-        // A resumed stream begins beyond `after`; never say an event twice.
-        if (event.seq <= after) continue;
-        after = event.seq;
+      for await (const frame of read(connection, place(), signal)) {
         pause = PAUSE_MS.first;
-        yield event;
+        yield frame;
       }
     } catch (error) {
-      if (options.signal?.aborted) return;
+      if (signal?.aborted) return;
       const passes = !(error instanceof SojournError) || error.status >= 500 || error.status === 429;
       if (!passes) throw error;
     }
@@ -50,27 +103,20 @@ export async function* follow(connection: Connection, session: string, options: 
 }
 
 /** One connection, from its answer to its end. */
-async function* read(
-  { url, key }: Connection,
-  session: string,
-  after: number,
-  options: FollowOptions,
-): AsyncGenerator<Event> {
+async function* read({ url, key }: Connection, place: string, until?: AbortSignal): AsyncGenerator<Frame> {
   const quiet = new AbortController();
-  const signal = options.signal ? AbortSignal.any([options.signal, quiet.signal]) : quiet.signal;
-  const query = new URLSearchParams({ stream: "sse", after: String(after), level: options.level ?? "progress" });
-  if (options.type) query.set("type", options.type);
+  const signal = until ? AbortSignal.any([until, quiet.signal]) : quiet.signal;
   let silence = setTimeout(() => quiet.abort(), SILENCE_MS);
   try {
-    const response = await fetch(`${url}/v3/sessions/${encodeURIComponent(session)}/events?${query}`, {
+    const response = await fetch(url + place, {
       headers: { Authorization: `Bearer ${key}`, Accept: "text/event-stream" },
       signal,
     });
     if (!response.ok || !response.body) {
       throw SojournError.of(await response.json().catch(() => undefined), response.status);
     }
-    let batch: Event[] = [];
-    const parser = createParser({ onEvent: ({ data }) => void batch.push(JSON.parse(data) as Event) });
+    let batch: Frame[] = [];
+    const parser = createParser({ onEvent: ({ id, data }) => void batch.push({ id, body: JSON.parse(data) }) });
     const text = new TextDecoder();
     const reader = response.body.getReader();
     for (;;) {

@@ -3,11 +3,11 @@
 // Uses `fetch` and WebCrypto only, so it runs in Node, Deno, Bun, workers and browsers.
 import createClient, { type Client } from "openapi-fetch";
 import { SojournError } from "./error.js";
-import { follow, type FollowOptions } from "./follow.js";
+import { type ExecFrame, follow, followExec, type FollowOptions } from "./follow.js";
 import type { components, paths } from "./schema.js";
 
 export { SojournError } from "./error.js";
-export type { Event, FollowOptions } from "./follow.js";
+export type { Event, ExecFrame, FollowOptions } from "./follow.js";
 export { verifyWebhook, type Webhook, WebhookError } from "./webhook.js";
 export type { components, paths } from "./schema.js";
 
@@ -90,6 +90,21 @@ export class Sojourn {
       ran = (await this.take(this.api.GET("/v3/sessions/{session_id}/exec/{exec_id}", { params }))) as Schemas["Exec"];
     }
     return ran;
+  }
+
+  /**
+   * Runs a command in the session's sandbox and says what it writes while it runs, over every
+   * cut; its end is the last. The command goes on when the caller stops reading.
+   */
+  async *followExec(
+    session: string,
+    command: string | string[],
+    options: Omit<Schemas["ExecRequest"], "command"> = {},
+    signal?: AbortSignal,
+  ): AsyncGenerator<ExecFrame> {
+    const params = { path: { session_id: session }, header: { Prefer: "wait=0" } };
+    const ran = await this.take(this.api.POST("/v3/sessions/{session_id}/exec", { params, body: { ...options, command } }));
+    yield* followExec({ url: this.url, key: this.key }, session, ran.id, signal);
   }
 
   /** What a directory of the session's sandbox holds. */

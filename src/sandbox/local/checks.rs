@@ -7,7 +7,12 @@ use std::{fs, path::Path};
 use rustix::process::geteuid;
 
 use super::{
-    Config, Layout, Local, cgroup::Cgroups, oci::maps_every_range, rootless::Users, runtime::Runtime,
+    Config, Layout, Local,
+    cgroup::Cgroups,
+    image,
+    oci::maps_every_range,
+    rootless::Users,
+    runtime::{self, Runtime},
 };
 
 /// Programs of a box, below the `/usr` that it sees.
@@ -27,6 +32,8 @@ pub fn checks(config: &Config) -> Vec<Check> {
         let said = format!("the Docker daemon at {} makes them", docker.socket.display());
         return vec![
             Check { what: "root files", found: programs(Path::new("/usr/bin")) },
+            Check { what: "images", found: images(&config.images) },
+            Check { what: "image debian", found: debian(&config.images) },
             Check { what: "sandboxes", found: all(config).map(|_| said) },
         ];
     }
@@ -34,21 +41,30 @@ pub fn checks(config: &Config) -> Vec<Check> {
     let runtime = Runtime::find(&config.runtime, layout.runtime_state())
         .map(|_| format!("{} can be run", config.runtime))
         .map_err(|fault| format!("{fault}; run scripts/setup, or set SOJOURN_SANDBOX_RUNTIME"));
-    let (ids, cgroups) = match geteuid().is_root() {
-        true => (user_ids(), cgroups()),
-        false => (lent_ids(), Ok(delegated())),
-    };
-    let root = match geteuid().is_root() {
-        true => "containers can be made",
-        false => "it is not: containers are made without (docs/sandboxes.md)",
-    };
+    let root_files = Check { what: "root files", found: programs(Path::new("/usr/bin")) };
+    let sandboxes = Check { what: "sandboxes", found: all(config) };
+    let said = |text: &str| Ok(text.to_owned());
+    if !geteuid().is_root() {
+        let without = "it is not: containers are made without (docs/sandboxes.md)";
+        return vec![
+            Check { what: "sandbox runtime", found: runtime },
+            Check { what: "root", found: said(without) },
+            Check { what: "user ids", found: lent_ids() },
+            Check { what: "cgroups", found: Ok(delegated()) },
+            root_files,
+            Check { what: "images", found: said("none but host: others need a service that is root") },
+            sandboxes,
+        ];
+    }
     vec![
         Check { what: "sandbox runtime", found: runtime },
-        Check { what: "root", found: Ok(root.to_owned()) },
-        Check { what: "user ids", found: ids },
-        Check { what: "cgroups", found: cgroups },
-        Check { what: "root files", found: programs(Path::new("/usr/bin")) },
-        Check { what: "sandboxes", found: all(config) },
+        Check { what: "root", found: said("containers can be made") },
+        Check { what: "user ids", found: user_ids() },
+        Check { what: "cgroups", found: cgroups() },
+        root_files,
+        Check { what: "images", found: images(&config.images) },
+        Check { what: "image debian", found: debian(&config.images) },
+        sandboxes,
     ]
 }
 
@@ -73,6 +89,32 @@ fn lent_ids() -> Result<String, String> {
     Users::find()
         .map(|users| format!("{} has {} subordinate ids", users.name, users.count))
         .map_err(|fault| fault.to_string())
+}
+
+/// What the operator registered, for environments to name.
+fn images(config: &image::Config) -> Result<String, String> {
+    let Some(directory) = &config.registered else {
+        return Ok("none are registered (SOJOURN_IMAGES)".to_owned());
+    };
+    let place = directory.display();
+    let (images, others) = image::survey(directory)
+        .map_err(|error| format!("{place}: {error}; make it, or set SOJOURN_IMAGES"))?;
+    match (images.as_slice(), others.as_slice()) {
+        ([], []) => Ok(format!("{place} has none")),
+        (images, []) => Ok(format!("{place} has {}", images.join(", "))),
+        (_, others) => {
+            Err(format!("{place} has what nobody can name: {}; mend it, or take it away", others.join(", ")))
+        }
+    }
+}
+
+/// What makes the image that the service has by itself.
+fn debian(config: &image::Config) -> Result<String, String> {
+    let mirror = config.apt_mirror.as_deref().unwrap_or("Debian's own mirrors");
+    match runtime::find_program("mmdebstrap") {
+        Some(_) => Ok(format!("mmdebstrap makes it, from {mirror}")),
+        None => Err("mmdebstrap was not found: environments cannot have it; run scripts/setup".to_owned()),
+    }
 }
 
 fn all(config: &Config) -> Result<String, String> {

@@ -1,7 +1,6 @@
 //! The Docker provider: the same suite against a daemon that the test starts itself.
 //!
-//! The daemon listens on a private socket, keeps its images and containers below a
-//! directory of its own, makes no bridge and touches no table of packets.
+//! The daemon is that of `scripts/docker-daemon`.
 
 use std::{
     fs,
@@ -29,6 +28,9 @@ use crate::{
     turns,
 };
 
+/// What becomes the daemon.
+const DAEMON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/docker-daemon");
+
 /// A daemon, stopped with all that it made when it is dropped.
 struct Daemon {
     child: Child,
@@ -37,33 +39,20 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        Self::started(Command::new("setpriv"), &[])
+        Self::started(Command::new(DAEMON), &[])
     }
 
     /// The same, with a namespace for the users of its containers.
     fn remapped(user: &OrdinaryUser) -> Self {
-        Self::started(user.known_to("setpriv"), &["--userns-remap=sojourn-test"])
+        Self::started(user.known_to(DAEMON), &["--userns-remap=sojourn-test"])
     }
 
     fn started(mut command: Command, more: &[&str]) -> Self {
         let open_to_all = fs::Permissions::from_mode(0o711);
         let place =
             tempfile::Builder::new().prefix("sjd").permissions(open_to_all).tempdir_in("/tmp").unwrap();
-        let path = |name: &str| place.path().join(name);
-        fs::write(path("daemon.json"), "{}").unwrap();
-        let log = fs::File::create(path("log")).unwrap();
-        // It ends with the test, however that ends.
-        command.args(["--pdeathsig", "TERM", "dockerd", "--storage-driver", "overlay2", "--bridge=none"]);
-        command.args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]);
-        command.args(more).arg("--host").arg(format!("unix://{}", path("socket").display()));
-        for (option, name) in [
-            ("--config-file", "daemon.json"),
-            ("--data-root", "data"),
-            ("--exec-root", "exec"),
-            ("--pidfile", "pid"),
-        ] {
-            command.arg(option).arg(path(name));
-        }
+        let log = fs::File::create(place.path().join("log")).unwrap();
+        command.arg(place.path()).args(more);
         let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
         let child = child.expect("this test needs Docker's daemon: run scripts/setup --test");
         let daemon = Self { child, place };

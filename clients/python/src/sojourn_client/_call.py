@@ -88,6 +88,12 @@ def part(response: httpx.Response) -> tuple[bytes, int]:
     return response.content, int(size or len(response.content))
 
 
+def starting(session: str, command: str | list[str], options: dict[str, Any]) -> Call:
+    """The call that starts a command and does not wait for it."""
+    json = {"command": command, **options}
+    return Call("POST", at("sessions", session, "exec"), json=json, headers={"Prefer": "wait=0"})
+
+
 def is_over(command: Any) -> bool:
     return command["state"] in ("completed", "failed")
 

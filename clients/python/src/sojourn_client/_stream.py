@@ -40,13 +40,18 @@ class Frames:
 class Tail:
     """A place in a stream: what to ask for next, and what was said already."""
 
-    def __init__(self, path: str, params: dict[str, Any], seq: int | None = None) -> None:
+    def __init__(
+        self, path: str, params: dict[str, Any], seq: int | None = None, *, end: str | None = None
+    ) -> None:
         self.path = path
+        self._end = end
         self._params = {"stream": "sse", **{name: value for name, value in params.items() if value is not None}}
         self._seq = seq
         self._last_id: str | None = None if seq is None else str(seq)
         #: Connections that gave nothing since the last frame.
         self.failures = 0
+        #: Whether the frame was said that is the last of its stream.
+        self.is_over = False
 
     def request(self) -> tuple[dict[str, Any], dict[str, str]]:
         headers = {"Accept": "text/event-stream"}
@@ -64,6 +69,7 @@ class Tail:
             if body["seq"] <= self._seq:
                 return
             self._seq = body["seq"]
+        self.is_over = self._end is not None and body["type"] == self._end
         yield body
 
     def cut(self, error: Exception | None = None) -> float:

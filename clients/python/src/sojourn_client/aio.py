@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 
-from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, taken, wait_of
+from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
 from .errors import SojournError
 
@@ -98,6 +98,16 @@ class AsyncSojourn:
             ran = await self.call("GET", at("sessions", session, "exec", ran["id"]))
         return cast("models.Exec", ran)
 
+    async def follow_exec(
+        self, session: str, command: str | list[str], **options: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Runs a command in the session's sandbox and says what it writes while it runs, over
+        every cut: `exec.output` with `stream` and `text`, and `exec.ended` as the last. The
+        command goes on when the caller stops reading."""
+        ran = taken(await self._answer(starting(session, command, options)))
+        async for frame in self._follow(Tail(at("sessions", session, "exec", ran["id"]), {}, end="exec.ended")):
+            yield frame
+
     async def list_files(self, session: str, path: str = "/workspace") -> models.Directory:
         """What a directory of the session's sandbox holds."""
         return cast("models.Directory", await self.call("GET", at("sessions", session, "files", "list"), path=path))
@@ -167,6 +177,8 @@ class AsyncSojourn:
                         for frame in frames.feed(chunk):
                             for body in tail.take(frame):
                                 yield body
+                            if tail.is_over:
+                                return
             except (httpx.TransportError, SojournError) as error:
                 wait = tail.cut(error)
             await asyncio.sleep(wait or tail.cut())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 
-from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, taken, wait_of
+from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
 from .errors import SojournError
 
@@ -96,6 +96,15 @@ class Sojourn:
             ran = self.call("GET", at("sessions", session, "exec", ran["id"]))
         return cast("models.Exec", ran)
 
+    def follow_exec(
+        self, session: str, command: str | list[str], **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Runs a command in the session's sandbox and says what it writes while it runs, over
+        every cut: `exec.output` with `stream` and `text`, and `exec.ended` as the last. The
+        command goes on when the caller stops reading."""
+        ran = taken(self._answer(starting(session, command, options)))
+        yield from self._follow(Tail(at("sessions", session, "exec", ran["id"]), {}, end="exec.ended"))
+
     def list_files(self, session: str, path: str = "/workspace") -> models.Directory:
         """What a directory of the session's sandbox holds."""
         return cast("models.Directory", self.call("GET", at("sessions", session, "files", "list"), path=path))
@@ -163,6 +172,8 @@ class Sojourn:
                     for chunk in response.iter_bytes():
                         for frame in frames.feed(chunk):
                             yield from tail.take(frame)
+                            if tail.is_over:
+                                return
             except (httpx.TransportError, SojournError) as error:
                 wait = tail.cut(error)
             time.sleep(wait or tail.cut())

@@ -44,6 +44,7 @@ use crate::{
 };
 
 pub use install::Install;
+pub(super) use source::survey;
 
 /// What the operator says of images.
 #[derive(Clone, Debug, Default)]

@@ -113,6 +113,32 @@ pub fn find(directory: &Path, name: &str) -> Option<Registered> {
     })
 }
 
+/// What the operator's directory holds: the images, and what cannot be had of it, each with
+/// the reason. Both are sorted.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn survey(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
+    let (mut images, mut others) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(directory)? {
+        let file = entry?.file_name().to_string_lossy().into_owned();
+        // What is there when the directory is a file system of its own, or a repository.
+        if file == "lost+found" || file.starts_with('.') {
+            continue;
+        }
+        let name = TAR_ENDINGS.iter().find_map(|(ending, _)| file.strip_suffix(ending)).unwrap_or(&file);
+        match find(directory, name).map(|image| layers(&image)) {
+            Some(Ok(_)) => images.push(name.to_owned()),
+            Some(Err(error)) => others.push(format!("{file} ({error})")),
+            None => others.push(format!("{file} (it is no image, or its name is none of one)")),
+        }
+    }
+    images.sort();
+    images.dedup();
+    others.sort();
+    Ok((images, others))
+}
+
 /// What tells one state of a file from another without reading it.
 fn stamp(path: &Path) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
@@ -223,6 +249,26 @@ mod tests {
         fs::write(images.join("packed.tar.gz"), "another").unwrap();
         assert_ne!(find(&images, "packed").unwrap().version, before.version);
         assert_eq!(layers(&before).unwrap()[0].packing, Packing::Gzip);
+    }
+
+    #[test]
+    fn what_is_no_image_is_told_apart_from_images() {
+        let ground = tempfile::tempdir().unwrap();
+        let images = ground.path();
+        for directory in ["tree", "broken", "lost+found", ".git"] {
+            fs::create_dir(images.join(directory)).unwrap();
+        }
+        fs::write(images.join("broken/oci-layout"), "{}").unwrap();
+        fs::write(images.join("broken/index.json"), "{}").unwrap();
+        for file in ["packed.tar.gz", "Upper.tar", "notes.txt"] {
+            fs::write(images.join(file), "").unwrap();
+        }
+        let (had, others) = survey(images).unwrap();
+        assert_eq!(had, ["packed", "tree"]);
+        let files: Vec<_> = others.iter().map(|one| one.split(' ').next().unwrap()).collect();
+        assert_eq!(files, ["Upper.tar", "broken", "notes.txt"]);
+        assert!(others[1].contains("its index is none"), "{others:?}");
+        assert!(survey(&images.join("none")).is_err());
     }
 
     #[test]

@@ -1,0 +1,260 @@
+"""Runs the services of deploy/compose.yaml from images that are built, and has each worker work on a session.
+
+There is no bridge and no name server here: all share this machine's loopback, at ports that
+are free. Everything else that a service is given is read from the file; a key that this
+program does not know fails it.
+"""
+
+import glob
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import yaml
+
+SCRATCH = pathlib.Path(os.environ["SCRATCH"])
+COMPOSE = yaml.safe_load(pathlib.Path("deploy/compose.yaml").read_text())
+PATIENCE_SECONDS = 60
+# What is not an option of a container here: its place, its order, its restarts, its network.
+ELSEWHERE = {"build", "depends_on", "healthcheck", "networks", "ports", "restart", "stop_grace_period"}
+# Output beyond what an event holds: it goes through the directory of blobs that both share.
+LONG = 29_000
+# The rights without root, as the Dockerfile says at the stage `worker`.
+ORDINARY = {
+    "user": "10001:10001",
+    "cap_drop": ["ALL"],
+    "cap_add": ["SETGID", "SETUID"],
+    "security_opt": ["seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"],
+}
+
+secret = {
+    "POSTGRES_PASSWORD": secrets.token_hex(24),
+    "SOJOURN_DATABASE_PASSWORD": secrets.token_hex(24),
+    "SOJOURN_MASTER_KEY": secrets.token_hex(32),
+    "SOJOURN_BOOTSTRAP_API_KEY": secrets.token_hex(24),
+}
+
+
+def ok(what, holds=True, otherwise=""):
+    if not holds:
+        raise SystemExit(f"not ok - {what}: {otherwise}")
+    print(f"ok - {what}", flush=True)
+
+
+def until(what, look, otherwise=lambda: ""):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            ok(what)
+            return found
+        time.sleep(0.05)
+    raise SystemExit(f"not ok - {what}: {otherwise()}")
+
+
+def filled(text):
+    """A value with its ${NAME}, ${NAME:-default} and ${NAME:?message} replaced."""
+
+    def value(match):
+        name, default = match[1], match[2] or ""
+        return secret.get(name) or (default[2:] if default.startswith(":-") else "")
+
+    return re.sub(r"\$\{(\w+)(:[-?][^}]*)?\}", value, str(text))
+
+
+def docker(*arguments, check=True):
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True)
+    if check and done.returncode:
+        raise SystemExit(f"not ok - docker {' '.join(arguments)}: {done.stderr}")
+    return done
+
+
+def logs(name):
+    done = docker("logs", name, check=False)
+    return done.stdout + done.stderr
+
+
+class Postgres:
+    """The database of the file, by this machine's own programs, as no user in particular."""
+
+    def __init__(self):
+        service = COMPOSE["services"]["postgres"]
+        first = shutil.which("postgres")
+        newest = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda at: int(at.split("/")[4]))
+        self.programs = pathlib.Path(first).resolve().parent if first else pathlib.Path(newest[-1])
+        self.home = SCRATCH / "postgres"
+        self.home.mkdir()
+        shutil.chown(self.home, "nobody", "nogroup")
+        password = self.home / "password"
+        password.write_text(secret["POSTGRES_PASSWORD"])
+        initdb = filled(service["environment"]["POSTGRES_INITDB_ARGS"]).split()
+        data = self.home / "data"
+        self.run("initdb", "--pgdata", data, "--username=postgres", "--auth=scram-sha-256", "--pwfile", password, *initdb)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        program, *options = service["command"]
+        self.log = (self.home / "log").open("w+")
+        self.process = subprocess.Popen(
+            [self.programs / program, "-D", data, "-h", "127.0.0.1", "-p", str(self.port), "-k", self.home, *options],
+            stdout=self.log, stderr=self.log, **self.user(),
+        )
+
+    def prepare(self):
+        asked = [self.programs / "pg_isready", "--quiet", "--host=127.0.0.1", f"--port={self.port}"]
+        until("Postgres answers", lambda: subprocess.run(asked).returncode == 0, (self.home / "log").read_text)
+        env = {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGPASSWORD": secret["POSTGRES_PASSWORD"]}
+        env |= {name: filled(text) for name, text in COMPOSE["services"]["postgres"]["environment"].items()} | {"POSTGRES_USER": "postgres"}
+        for script in sorted(glob.glob("deploy/postgres/*")):
+            subprocess.run(["bash", script], check=True, env={**os.environ, **env})
+        ok("the roles and the database are made")
+
+    def user(self):
+        return {"user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": self.home}
+
+    def run(self, program, *arguments):
+        done = subprocess.run([self.programs / program, *arguments], capture_output=True, text=True, **self.user())
+        ok(program, done.returncode == 0, done.stderr)
+
+    def stop(self):
+        # Clients are sent away; nothing in it is worth more.
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def options(service):
+    """What `docker run` is told for what Compose would do."""
+    unknown = set(service) - ELSEWHERE
+    said = []
+    for key, option in [("cap_drop", "cap-drop"), ("cap_add", "cap-add"), ("security_opt", "security-opt"),
+                        ("tmpfs", "tmpfs"), ("volumes", "volume")]:
+        unknown.discard(key)
+        said += [f"--{option}={value}" for value in service.get(key, [])]
+    for key, option in [("cgroup", "cgroupns"), ("user", "user")]:
+        unknown.discard(key)
+        said += [f"--{option}={service[key]}"] if key in service else []
+    unknown.discard("read_only")
+    said += ["--read-only"] if service.get("read_only") else []
+    unknown.discard("environment")
+    ok("each key of the service is known", not unknown, unknown)
+    return said
+
+
+def start(name, image, service, postgres, **more):
+    environment = {key: filled(value) for key, value in service["environment"].items()}
+    for key, value in environment.items():
+        environment[key] = value.replace("@postgres:5432/", f"@127.0.0.1:{postgres.port}/")
+    environment = [f"--env={key}={value}" for key, value in (environment | more).items()]
+    docker("run", "--detach", "--network=host", f"--name={name}", *options(service), *environment, image)
+
+
+def stop(name, service):
+    grace = service["stop_grace_period"].removesuffix("s")
+    began = time.monotonic()
+    docker("stop", "-t", grace, name)
+    took = time.monotonic() - began
+    code = docker("inspect", "--format={{.State.ExitCode}}", name).stdout.strip()
+    ok(f"{name} ends well when it is asked to, in {took:.1f} s", code == "0" and took < int(grace), f"{code}: {logs(name)}")
+
+
+class Api:
+    def __init__(self, postgres):
+        service = self.service = COMPOSE["services"]["api"]
+        # Port 0 is a free one; the service says which.
+        start("api", "sojourn-api", service, postgres, SOJOURN_LISTEN="127.0.0.1:0")
+        said = until("api serves", lambda: re.search(r"sojourn serves (http://\S+:(\d+))", logs("api")), lambda: logs("api"))
+        self.url = said[1] + "/v3"
+        kind, *health = service["healthcheck"]["test"]
+        health = [part.replace("/8080", f"/{said[2]}") for part in health]
+        ok("its health check is a command", kind == "CMD")
+        until("it is healthy", lambda: docker("exec", "api", *health, check=False).returncode == 0, lambda: logs("api"))
+        status = docker("exec", "api", "cat", "/proc/1/status").stdout
+        fields = dict(line.split(":\t", 1) for line in status.splitlines())
+        ok("it is 10001 and can never be more", fields["Uid"].split()[0] == "10001" and fields["NoNewPrivs"] == "1"
+           and all(int(fields[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapBnd")), status)
+        written = docker("exec", "api", "touch", "/usr/local/touched", check=False)
+        ok("it cannot write its root file system", "Read-only file system" in written.stderr, written)
+
+    def call(self, method, path, body=None):
+        key = secret["SOJOURN_BOOTSTRAP_API_KEY"]
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+
+def work(api, name, is_root):
+    """One session: its input and its output are longer than an event, its command is one of a sandbox."""
+    command = f"id -u; git --version; python3 -c 'print(6 * 7)'; yes '\"\"\"\"' | head -c {LONG}"
+    steps = [{"text": "I look.", "tools": [{"tool": "bash", "input": {"command": command}}]}, {"text": f"Seen by {name}."}]
+    made = api.call("POST", "/sessions", {"agent": "image", "input": {"script": steps, "long": "\"" * LONG}})
+    session = f"/sessions/{made['session']['id']}"
+
+    def ended():
+        turns = api.call("GET", f"{session}/turns")["data"]
+        return turns and turns[0].get("completed_at") and turns[0]
+
+    turn = until(f"{name} ends a turn", ended, lambda: logs(name))
+    result = api.call("GET", f"{session}/result")
+    ok("its result is read", f"Seen by {name}." in json.dumps(result), (turn, result, logs(name)))
+    event = api.call("GET", f"{session}/events?type=tool.result")["data"][0]
+    ok("a long output is a blob", event.get("body_truncated"), event)
+    body = api.call("GET", f"{session}/events/{event['id']}/content")
+    ok("which api reads", body["outcome"] == "ran" and body["output"].startswith("1000\ngit version ")
+       and "\n42\n\"\"\"\"\n" in body["output"] and len(body["output"]) >= LONG, body)
+    box = api.call("GET", session)["sandbox"]["id"]
+    groups = glob.glob(f"/sys/fs/cgroup/**/*{box}*", recursive=True)
+    ok("the sandbox is held to its limits" if is_root else "no group is made for the sandbox", bool(groups) == is_root, groups)
+    doctor = json.loads(docker("exec", name, "sojourn", "doctor", "--role", "worker", "--json", check=False).stdout)
+    ok("doctor finds nothing to say", doctor["ok"], doctor)
+    api.call("POST", f"{session}/archive", {})
+    until("nothing is left of the sandbox", lambda: not glob.glob(f"/sys/fs/cgroup/**/*{box}*", recursive=True))
+
+
+def check_rights():
+    """The Dockerfile says of the worker what the deployment gives it."""
+    stage = pathlib.Path("Dockerfile").read_text().split("# ---- turns and sandboxes ----")[1]
+    lists = re.findall(r"capabilities +((?:[A-Z_]+[ \n#]+)+[A-Z_]+),", stage)
+    said = [sorted(re.findall("[A-Z_]+", one)) for one in lists]
+    wanted = [sorted(one["cap_add"]) for one in (COMPOSE["services"]["worker"], ORDINARY)]
+    ok("the Dockerfile names the capabilities that are given", said == wanted, said)
+
+
+def main():
+    check_rights()
+    postgres = Postgres()
+    try:
+        postgres.prepare()
+        api = Api(postgres)
+        api.call("POST", "/agents", {"name": "image", "prompt": "", "model": "scripted/inline"})
+        service = COMPOSE["services"]["worker"]
+        start("worker", "sojourn-worker", service, postgres)
+        work(api, "worker", is_root=True)
+        stop("worker", service)
+        blobs = [volume for volume in service["volumes"] if volume.endswith(":/data/blobs")]
+        ordinary = {key: service[key] for key in ("environment", "stop_grace_period")} | ORDINARY | {"volumes": blobs}
+        start("ordinary", "sojourn-worker", ordinary, postgres)
+        work(api, "ordinary", is_root=False)
+        stop("ordinary", ordinary)
+        stop("api", api.service)
+    finally:
+        postgres.stop()
+
+
+main()
