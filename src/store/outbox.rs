@@ -128,10 +128,15 @@ impl From<ClaimRow> for Claimed {
     }
 }
 
+/// Written out in the statement.
+const _: () =
+    assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the planner is told how few rows a claim looks at");
+
 /// $1 rows, $2 hold, $3 and $4 who is full, $5-$8 who holds how many, $9 and $10 how
-/// many one may hold, $11 the window. Looks at more rows than it takes, because the
-/// oldest may all be of one destination. A row is named by all that its indexes have in
-/// front, so that whichever of them is read has it at once.
+/// many one may hold. Looks at more rows than it takes, because the oldest may all be of
+/// one destination. A row is named by all that its indexes have in front, so that
+/// whichever of them is read has it at once; limits keep the planner from joins that read
+/// all letters or all sessions instead of those that are due.
 const CLAIM: &str = "
 with due as (
     select tenant_id, delivery_id, created_at, destination_id, ready_at
@@ -140,7 +145,7 @@ with due as (
       and destination_id <> all ($3::uuid[])
       and tenant_id <> all ($4::uuid[])
     order by ready_at
-    limit $11
+    limit 1024
 ), ranked as (
     select due.*,
            row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as at_destination,
@@ -150,17 +155,20 @@ with due as (
     left join unnest($7::uuid[], $8::integer[]) as t (tenant_id, held) using (tenant_id)
 ), taken as (
     -- Only these are locked; one that another courier took meanwhile is due no more.
-    select v.tenant_id, v.delivery_id, v.created_at, v.destination_id
-    from ranked r
-    join delivery v
-        on v.tenant_id = r.tenant_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
-        and v.destination_id = r.destination_id
-    where r.at_destination <= $9
-      and r.at_tenant <= $10
-      and v.ready_at <= now()
-    order by r.ready_at
+    select v.*
+    from (
+        select * from ranked where at_destination <= $9 and at_tenant <= $10 order by ready_at
+    ) r
+    cross join lateral (
+        select v.tenant_id, v.delivery_id, v.created_at, v.destination_id
+        from delivery v
+        where v.tenant_id = r.tenant_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
+          and v.destination_id = r.destination_id
+          and v.ready_at <= now()
+        limit 1
+        for update skip locked
+    ) v
     limit $1
-    for update of v skip locked
 ), held as (
     update delivery v
     set status = 'delivering', attempts = v.attempts + 1, ready_at = now() + $2 * interval '1 second',
@@ -179,7 +187,9 @@ select h.tenant_id, h.delivery_id, h.created_at, h.session_id, h.destination_id,
 from held h
 join tenant t using (tenant_id)
 join destination d using (tenant_id, destination_id)
-left join session s on s.tenant_id = h.tenant_id and s.session_id = h.session_id";
+left join lateral (
+    select metadata from session s where s.tenant_id = h.tenant_id and s.session_id = h.session_id limit 1
+) s on true";
 
 impl Store {
     /// Takes deliveries that are due, the longest waiting first, by `delivery_ready`.
@@ -197,7 +207,6 @@ impl Store {
             .bind(&room.tenants.1)
             .bind(limit::WEBHOOKS_PER_DESTINATION_MAX)
             .bind(limit::WEBHOOKS_PER_TENANT_MAX)
-            .bind(limit::WEBHOOK_CLAIM_ROWS)
             .fetch_all(&self.system)
             .await?;
         Ok(rows.into_iter().map(Claimed::from).collect())
