@@ -113,8 +113,8 @@ impl Store {
     }
 }
 
-/// Written out at the statement's end.
-const _: () = assert!(limit::CLAIM_JOBS_MAX == 10, "the planner is told how few jobs a claim takes");
+/// Written out in the statement, where no claim comes near it.
+const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the planner is told how few jobs a claim takes");
 
 /// The jobs are found first and then the session of each, by its key: limits, locks and
 /// `offset 0` keep the planner from the way about, which reads every session that the
@@ -195,7 +195,7 @@ with recursive visited as (
         order by ceil(row_number() over (partition by d.tenant_id order by d.ready_at)::float8 / t.weight), r.place
         limit $5
     ) d
-    limit 10
+    limit 64
 ), held as (
     update job j
     set worker_id = $1,
