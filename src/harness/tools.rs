@@ -85,7 +85,11 @@ impl Run<'_> {
         for (call, settled) in batch.iter().zip(settled) {
             match settled {
                 Ok(done) => drafts.extend(self.result_events(call, done)),
-                Err(ToolFault::Stale) => return Err(Halt::Stale),
+                Err(ToolFault::Stale) => {
+                    // The box of a closed session is removed: that can be felt before it is heard of.
+                    self.pay_late_execs(batch).await?;
+                    return Err(Halt::Stale);
+                }
                 Err(ToolFault::Away(reason)) => return Err(Halt::Unavailable(reason)),
                 Err(ToolFault::Unavailable(reason)) => unavailable = Some((NO_SANDBOX, reason)),
                 Err(ToolFault::Unready(what, reason)) => unavailable = Some((what.code(), reason)),

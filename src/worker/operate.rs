@@ -57,7 +57,8 @@ pub(super) struct Operator<'a> {
     /// Commands that something is promised to. Held while somebody looks whether a limit is
     /// to be told of.
     pub promised: Mutex<HashSet<OperationId>>,
-    /// Since when commands are at work.
+    /// Since when commands are at work whose end is not told: one whose box is gone is
+    /// among them until that is in the log.
     pub begun: Mutex<HashMap<OperationId, Instant>>,
 }
 
@@ -219,7 +220,9 @@ impl Operator<'_> {
         if let Request::Restore { checkpoint } = &open.request {
             return self.restore(&open, *checkpoint).await;
         }
-        let answer = match self.perform(&open).await? {
+        let performed = self.perform(&open).await?;
+        self.begun.lock().await.remove(&open.id);
+        let answer = match performed {
             Ok(answer) => answer,
             Err((code, message)) => Answer::Failed { code, message },
         };
@@ -311,10 +314,10 @@ impl Operator<'_> {
                     output_bytes_max: DIRECT_OUTPUT_BYTES_MAX,
                 };
                 self.begun.lock().await.entry(open.id).or_insert_with(Instant::now);
-                let ran = self.run(open, hands, &exec).await;
-                self.begun.lock().await.remove(&open.id);
-                match ran {
+                match self.run(open, hands, &exec).await {
                     Ok((exit, stdout, stderr)) => {
+                        // What its end says is paid, whoever closes the session now.
+                        self.begun.lock().await.remove(&open.id);
                         self.say_over(open, Some((&exit, &stdout, &stderr))).await?;
                         Ok(Ok(ended(&exit, stdout, stderr)))
                     }

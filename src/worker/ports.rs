@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -221,7 +221,9 @@ impl LeasedTools {
             Ok(done) => Ok(Ok(ran(done, started))),
             Err(tool::ToolFault::Stale) => Err(ToolFault::Stale),
             Err(tool::ToolFault::Away(reason)) => Err(ToolFault::Away(reason)),
-            Err(tool::ToolFault::SandboxGone) => self.gone(&hands, "it was gone when a tool used it").await,
+            Err(tool::ToolFault::SandboxGone) => {
+                self.gone(call, &hands, "it was gone when a tool used it").await
+            }
             Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, hands, started, reason).await,
         }
     }
@@ -242,20 +244,24 @@ impl LeasedTools {
                 Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
                 Err(tool::ToolFault::Away(reason)) => return Err(ToolFault::Away(reason)),
                 Err(tool::ToolFault::SandboxGone) => {
-                    return self.gone(&hands, "it was gone when a tool used it").await;
+                    return self.gone(call, &hands, "it was gone when a tool used it").await;
                 }
                 Err(tool::ToolFault::Retry(again)) => reason = again,
             }
         }
-        self.gone(&hands, &reason).await
+        self.gone(call, &hands, &reason).await
     }
 
     /// Ends the command of a call when the time of its box is over.
-    async fn within_life<T>(&self, call: &ToolCall, hands: &tool::Hands, work: impl Future<Output = T>) -> T {
+    async fn within_life<T>(
+        &self,
+        call: &ToolCall,
+        hands: &tool::Hands,
+        work: impl Future<Output = Result<T, tool::ToolFault>>,
+    ) -> Result<T, tool::ToolFault> {
         tokio::pin!(work);
-        let begun = || self.begun.lock().expect("nobody panics who takes it");
         if self.catalogue.longest(call).is_some() {
-            begun().entry(call.call_id.clone()).or_insert_with(Instant::now);
+            self.begun().entry(call.call_id.clone()).or_insert_with(Instant::now);
         }
         let done = tokio::select! {
             done = &mut work => done,
@@ -264,13 +270,27 @@ impl LeasedTools {
                 work.await
             }
         };
-        begun().remove(&call.call_id);
+        if done.is_ok() {
+            self.begun().remove(&call.call_id);
+        }
         done
     }
 
-    async fn gone(&self, hands: &tool::Hands, reason: &str) -> Result<Result<Done, Open>, ToolFault> {
+    /// Writes down that the box of a call is gone. Until that is in the log the call counts
+    /// as at work: its session may have been closed, and the box have gone with it.
+    async fn gone(
+        &self,
+        call: &ToolCall,
+        hands: &tool::Hands,
+        reason: &str,
+    ) -> Result<Result<Done, Open>, ToolFault> {
         self.hands.lost(hands.grip.sandbox, reason).await?;
+        self.begun().remove(&call.call_id);
         Ok(Err(Open::Lost))
+    }
+
+    fn begun(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.begun.lock().expect("nobody panics who takes it")
     }
 
     fn is_unsafe(&self, call: &ToolCall) -> bool {
@@ -333,7 +353,7 @@ impl harness::Tools for LeasedTools {
             Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
             Err(tool::ToolFault::Away(reason)) => return Err(ToolFault::Away(reason)),
             Err(tool::ToolFault::SandboxGone) => {
-                self.gone(&hands, "it was gone when its session went on").await?
+                self.gone(call, &hands, "it was gone when its session went on").await?
             }
             Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, hands, started, reason).await?,
         };
@@ -355,8 +375,7 @@ impl harness::Tools for LeasedTools {
     }
 
     fn running(&self, call: &ToolCall) -> Option<Duration> {
-        let begun = self.begun.lock().expect("nobody panics who takes it");
-        begun.get(&call.call_id).map(Instant::elapsed)
+        self.begun().get(&call.call_id).map(Instant::elapsed)
     }
 }
 

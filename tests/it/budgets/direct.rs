@@ -2,6 +2,7 @@
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use sojourn::sandbox::{Sandbox, local::Local};
 
 use super::Operator;
 use crate::{
@@ -183,25 +184,15 @@ async fn what_a_session_without_an_agent_costs_counts_too() {
 
 /// Waits until the organization has spent more than that; returns how much it is.
 async fn spends_more_than(owner: &Caller, before: u64) -> u64 {
-    let mut looks = tokio::time::interval(std::time::Duration::from_millis(20));
-    loop {
-        let spent = owner.get("/budget").await.ok()["spent"]["days_1"].as_u64().expect("a sum");
-        if spent > before {
-            return spent;
-        }
-        looks.tick().await;
-    }
+    let budget = owner.until("/budget", |budget| budget["spent"]["days_1"].as_u64() > Some(before)).await;
+    budget["spent"]["days_1"].as_u64().expect("a sum")
 }
 
 #[tokio::test]
 async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran() {
     let (scene, _operator) = priced().await;
     let owner = &scene.owner;
-    // It runs for a while: what ends within its first instant costs nothing.
-    let begins = async |words: &str| {
-        comes_true(words, || processes(words) > 0).await;
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    };
+    let begins = async |words: &str| comes_true(words, || processes(words) > 0).await;
     let canceled = owner.play(json!([run("sleep 30.171"), { "text": "Never." }])).await;
     begins("30.171").await;
     owner.post(&format!("/sessions/{canceled}/cancel"), json!({})).await.ok();
@@ -235,5 +226,40 @@ async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran
     let third = spends_more_than(owner, second).await;
     let usage = owner.get(&format!("/sessions/{direct}/usage")).await.ok();
     assert_eq!(usage["models"][0]["usage"]["cost"]["total_micros"], third - second, "{usage}");
+    scene.close().await;
+}
+
+/// Closes a session as an archive whose hint was not heard, and ends its box as a clean-up
+/// that is quicker than the worker's next look.
+async fn close_and_clean_up(scene: &Scene, id: &str) {
+    let sandbox = session(&scene.owner, id).await["sandbox"]["id"].as_str().expect("a box").parse();
+    let close = "update session set status = 'archived', closed_epoch = epoch, epoch = epoch + 1, running_turn_id = null
+                 where status <> 'archived'";
+    scene.ground.sql(close).await;
+    let boxes = Local::new(scene.ground.boxes()).expect("boxes can be made here");
+    boxes.destroy(sandbox.expect("an id")).await.expect("a box can be ended");
+}
+
+#[tokio::test]
+async fn a_command_whose_box_is_gone_before_its_session_is_known_to_be_closed_is_paid() {
+    let (scene, _operator) = priced().await;
+    let owner = &scene.owner;
+    let begins = async |words: &str| comes_true(words, || processes(words) > 0).await;
+    let played = owner.play(json!([run("sleep 30.174"), { "text": "Never." }])).await;
+    begins("30.174").await;
+    close_and_clean_up(&scene, &played).await;
+    let first = spends_more_than(owner, 0).await;
+    let usage = owner.get(&format!("/sessions/{played}/usage")).await.ok();
+    assert_eq!(usage["models"][0]["usage"]["cost"]["total_micros"], first, "{usage}");
+
+    let direct = open(owner, json!({})).await;
+    let sleep = json!({ "command": "sleep 30.175" });
+    let (_, second) = tokio::join!(exec(owner, &direct, &sleep, None), async {
+        begins("30.175").await;
+        close_and_clean_up(&scene, &direct).await;
+        spends_more_than(owner, first).await
+    });
+    let usage = owner.get(&format!("/sessions/{direct}/usage")).await.ok();
+    assert_eq!(usage["models"][0]["usage"]["cost"]["total_micros"], second - first, "{usage}");
     scene.close().await;
 }
