@@ -199,6 +199,7 @@ mod tests {
         let left = |name: &str| fs::read_dir(directory.path().join(name)).unwrap().count();
         assert_eq!((left("blobs"), left("blobs.scratch")), (0, 0));
     }
+
     #[tokio::test]
     async fn all_that_is_removed_is_gone_and_what_a_crash_left_of_it() {
         let directory = tempfile::tempdir().unwrap();

@@ -380,6 +380,7 @@ mod tests {
         assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: Some(sandbox) }]);
         assert_eq!(layout.owner(sandbox), Some((tenant, session)));
     }
+
     #[test]
     fn a_box_that_was_half_claimed_leaves_nothing_beside_the_next() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,49 +1,12 @@
 //! Boxes and workers that come after the one that cloned.
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-};
-
 use serde_json::json;
 
 use super::{GitHost, Scene, assert_sound, done, ends, of, outputs, play, run, script, steer, told, worker};
 use crate::{
-    support::service::Ground,
+    support::program::Program,
     turns::{comes_true, rest::destroy, until},
 };
-
-/// A worker as a process of its own, which can be killed.
-struct Program(Child);
-
-impl Program {
-    fn start(ground: &Ground, host: &GitHost) -> Self {
-        let urls = ground.urls();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sojourn"))
-            .args(["serve", "--role=worker", "--lease-ms=1000"])
-            .args(host.settings())
-            .args([format!("--data-dir={}", ground.data_dir.path().display())])
-            .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])
-            .args([format!("--system-database-url={}", urls.system)])
-            .args(["--master-key=a passphrase that is long enough for tests"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary runs");
-        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let is_up = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains("sojourn works"));
-        assert!(lines.any(is_up), "it works");
-        // Read on, or a full pipe would stop it.
-        std::thread::spawn(move || lines.count());
-        Self(child)
-    }
-
-    fn kill(mut self) {
-        self.0.kill().expect("it runs");
-        self.0.wait().expect("it ends");
-    }
-}
 
 #[tokio::test]
 async fn a_worker_that_is_killed_in_a_clone_leaves_it_to_the_next() {
@@ -52,7 +15,10 @@ async fn a_worker_that_is_killed_in_a_clone_leaves_it_to_the_next() {
     let scene = Scene::open(&["--role=api"]).await;
     let owner = &scene.owner;
     host.hold();
-    let first = Program::start(&scene.ground, &host);
+    let settings = host.settings();
+    let settings: Vec<_> =
+        ["--lease-ms=1000"].into_iter().chain(settings.iter().map(AsRef::as_ref)).collect();
+    let first = Program::start(&scene.ground, &settings);
     let sources = json!([{ "url": host.url("open/app.git") }]);
     let environment = json!({ "environment": { "hooks": { "post_clone": "echo ready >> marks" } } });
     let command =
