@@ -7,7 +7,7 @@ use crate::{
         decide::{self, Command, NewSession, Stamp},
         event::{Body, Draft},
     },
-    store::{Tx, event::Packed, hint::Hint},
+    store::{Tx, command::Change, event::Packed, hint::Hint},
 };
 
 use super::{Error, Journal};
@@ -102,11 +102,17 @@ impl Unit {
     }
 
     async fn enqueue(&mut self, id: SessionId) -> Result<(), Error> {
+        let is_held = self.tx.enqueue_turn(id).await?;
+        self.is_due(is_held);
+        Ok(())
+    }
+
+    /// Tells that a turn is due; if the session is held by another job, also its holder.
+    fn is_due(&mut self, is_held: bool) {
         self.hints.push(Hint::Job);
-        if self.tx.enqueue_turn(id).await? {
+        if is_held {
             self.hints.push(Hint::Control);
         }
-        Ok(())
     }
 
     /// Locks a session, decides a command on it and writes what comes of it.
@@ -162,8 +168,14 @@ impl Unit {
         let (base, now) = (session.head, stamp.origin.now());
         let events = numbered(&drafts, base, now);
         let ended: Vec<_> = events.iter().filter_map(|event| session.apply(event).ended).collect();
-        self.tx.update_session(&session, &ended).await?;
-        self.append(&session, base, now, drafts).await?;
+        let by = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
+        let is_due = session.status != Status::Archived && events.iter().any(wakes);
+        let change = Change { session: &session, ended: &ended, base, events: &by, is_due };
+        let written = self.tx.write_back(&change).await?;
+        self.grew(session.id, base, now, by, written.letters);
+        if is_due {
+            self.is_due(written.is_held);
+        }
         self.wake(&session, &events).await?;
         Ok(Executed { session, events })
     }
@@ -175,13 +187,6 @@ impl Unit {
             self.tx.cancel_operations(session.id).await?;
             self.hints.extend([Hint::Job, Hint::Control]);
             return Ok(());
-        }
-        // A turn that waits for a timer holds no worker: a cancel must find one.
-        let wakes = |event: &Event| {
-            matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
-        };
-        if events.iter().any(wakes) {
-            self.enqueue(session.id).await?;
         }
         if events.iter().any(|event| matches!(event.draft.body, Body::SessionPaused {})) {
             self.tx.pause_sandbox(session.id).await?;
@@ -211,13 +216,23 @@ impl Unit {
     ) -> Result<(), Error> {
         let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
         let letters = self.tx.append(session.id, base, now, &packed).await?;
-        self.grown.push(Grown { session: session.id, base, ts: now, by: packed });
-        self.hints.push(Hint::List(self.tx.tenant()));
-        if letters > 0 {
-            self.hints.push(Hint::Delivery);
-        }
+        self.grew(session.id, base, now, packed, letters > 0);
         Ok(())
     }
+
+    fn grew(&mut self, session: SessionId, base: i64, ts: Timestamp, by: Vec<Packed>, letters: bool) {
+        self.grown.push(Grown { session, base, ts, by });
+        self.hints.push(Hint::List(self.tx.tenant()));
+        if letters {
+            self.hints.push(Hint::Delivery);
+        }
+    }
+}
+
+/// Whether a worker is to look at the session: a turn that waits for a timer holds none, and
+/// a cancel must find one.
+fn wakes(event: &Event) -> bool {
+    matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
 }
 
 fn numbered(drafts: &[Draft], base: i64, ts: Timestamp) -> Vec<Event> {

@@ -12,7 +12,7 @@ use crate::{
         decide::{Rejection, Stamp},
         transcript::{self, Transcript},
     },
-    store::{audit::Act, hint::Hint},
+    store::{audit::Act, command::Change, hint::Hint},
 };
 
 /// A session's lines, a page at a time.
@@ -97,7 +97,9 @@ impl Unit {
         let Transcript { session, turns, log } = read;
         let tenant = self.tx.tenant();
         self.tx.insert_session(&session).await?;
-        self.tx.update_session(&session, &turns).await?;
+        let change =
+            Change { session: &session, ended: &turns, base: session.head, events: &[], is_due: false };
+        self.tx.write_back(&change).await?;
         self.tx.adopt_usage(&session).await?;
         for events in log.chunks(APPEND_EVENTS_MAX) {
             let drafts = events.iter().map(|event| event.draft.clone()).collect();

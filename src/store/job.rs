@@ -84,6 +84,37 @@ macro_rules! told {
     };
 }
 
+/// Makes the turn job of a session ready, $1 tenant and $2 session, where `$wanted`, unless a
+/// worker holds it; on the node that has its box.
+macro_rules! turn_due {
+    ($wanted:literal) => {
+        concat!(
+            "insert into job (tenant_id, session_id, kind, ready_at, node_id)
+    select $1, $2, 'turn', now(), (
+        select node_id from sandbox where tenant_id = $1 and session_id = $2 and state <> 'ended'
+    )
+    where ",
+            $wanted,
+            "
+    on conflict (tenant_id, session_id, kind) do update
+    set ready_at = least(job.ready_at, now())
+    where job.worker_id is null"
+        )
+    };
+}
+pub(super) use turn_due;
+
+/// Whether a holder serves callers of the session, $1 tenant and $2 session.
+macro_rules! turn_held {
+    () => {
+        "exists (
+    select from job
+    where tenant_id = $1 and session_id = $2 and kind = 'operate' and worker_id is not null
+)"
+    };
+}
+pub(super) use turn_held;
+
 impl Kind {
     /// The word in the column.
     pub fn word(self) -> &'static str {
@@ -143,25 +174,12 @@ impl Tx {
     /// wants to be told.
     pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
         let tenant = self.tenant.uuid();
-        let (is_held,) = sqlx::query_as(
-            "with job_of_turn as (
-             insert into job (tenant_id, session_id, kind, ready_at, node_id)
-             values ($1, $2, 'turn', now(), (
-                 select node_id from sandbox where tenant_id = $1 and session_id = $2 and state <> 'ended'
-             ))
-             on conflict (tenant_id, session_id, kind) do update
-             set ready_at = least(job.ready_at, now())
-             where job.worker_id is null
-             )
-             select exists (
-                 select from job
-                 where tenant_id = $1 and session_id = $2 and kind = 'operate' and worker_id is not null
-             )",
-        )
-        .bind(tenant)
-        .bind(session.uuid())
-        .fetch_one(self.connection())
-        .await?;
+        let (is_held,) =
+            sqlx::query_as(concat!("with job_of_turn as (", turn_due!("true"), ") select ", turn_held!()))
+                .bind(tenant)
+                .bind(session.uuid())
+                .fetch_one(self.connection())
+                .await?;
         Ok(is_held)
     }
 

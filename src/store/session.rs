@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{
     Error, Result, Store, Tx,
     alive::{self, overdue},
-    column::{count, from_json, from_word, json, uncount, word},
+    column::{from_json, from_word, json, uncount, word},
     turn,
     usage::Counters,
 };
@@ -353,62 +353,6 @@ impl Tx {
             .bind(super::column::count(session.usage.tool_calls))
             .execute(self.connection())
             .await?;
-        Ok(())
-    }
-
-    /// Writes a locked session back as the fold left it; raises the epoch when the
-    /// session was closed, so that its worker's next write is refused.
-    pub async fn update_session(&mut self, session: &Session, ended: &[Turn]) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        let turn = session.queued.as_ref();
-        sqlx::query(
-            "with queued as (
-                insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
-                select $1, $2, $11, $23, $24, $25, $26
-                where $11::uuid is not null
-                on conflict (tenant_id, session_id, turn_id) do update set input_to_seq = excluded.input_to_seq
-             )
-             update session
-             set title = $3, metadata = $4::json, limits = $5::json, status = $6, head = $7, input_head = $8,
-                 input_cursor = $9, running_turn_id = $10, queued_turn_id = $11, cancel_turn_id = $12,
-                 ended_turn_id = coalesce($13, ended_turn_id), turns = $14, updated_at = $15, active_seconds = $16,
-                 stopped_by = $17::json, stopped_at = $18, listed_in = pg_current_xact_id(),
-                 stop_reason = $19, hold = $20, context = $21::json, slug = $22,
-                 closed_epoch = case when $6 = 'archived' then epoch end,
-                 epoch = epoch + case when $6 = 'archived' then 1 else 0 end
-             where tenant_id = $1 and session_id = $2",
-        )
-        .bind(tenant)
-        .bind(session.id.uuid())
-        .bind(&session.created.title)
-        .bind(json(&session.created.metadata))
-        .bind(json(&session.created.limits))
-        .bind(word(&session.status))
-        .bind(session.head)
-        .bind(session.input_head)
-        .bind(session.input_cursor)
-        .bind(session.running.as_ref().map(|turn| turn.id.uuid()))
-        .bind(turn.map(|turn| turn.id.uuid()))
-        .bind(session.cancel_turn_id.map(Id::uuid))
-        .bind(session.ended.as_ref().map(|turn| turn.id.uuid()))
-        .bind(session.turns)
-        .bind(session.updated_at)
-        .bind(count(session.active_seconds))
-        .bind(session.stopped.as_ref().map(|stopped| json(&stopped.by)))
-        .bind(session.stopped.as_ref().map(|stopped| stopped.at))
-        .bind(session.stopped.as_ref().and_then(|stopped| stopped.reason.as_deref()))
-        .bind(session.hold.as_ref().map(word))
-        .bind((!session.context.is_empty()).then(|| json(&session.context)))
-        .bind(&session.created.slug)
-        .bind(turn.map(|turn| word(&turn.state)))
-        .bind(turn.map(|turn| turn.attempt))
-        .bind(turn.map(|turn| turn.input_from_seq))
-        .bind(turn.map(|turn| turn.input_to_seq))
-        .execute(self.connection())
-        .await?;
-        for turn in ended {
-            self.put_turn(session.id, turn).await?;
-        }
         Ok(())
     }
 }
