@@ -109,6 +109,11 @@ pub const RECORD_FLIGHTS: usize = 2;
 /// A commit that takes longer no longer counts among them: it waits for a row that
 /// somebody holds, and nobody else is to wait for that.
 pub const RECORD_FLIGHT_SLOW: Duration = Duration::from_millis(100);
+/// Memory of a process for the logs of turns that ended in it: the next turn of such a
+/// session reads what is new.
+pub const RECENT_LOGS_BYTES_MAX: usize = 32 << 20;
+/// How long such a log is kept when nobody asks for it.
+pub const RECENT_LOG_AGE: Duration = Duration::from_secs(300);
 /// Events that the history builder reads in one query.
 pub const HISTORY_PAGE_ROWS: i64 = 1_000;
 

@@ -38,6 +38,8 @@ pub trait Journal: Send + Sync {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt>;
     /// The whole log so far.
     async fn log(&self) -> Result<Vec<Event>, Halt>;
+    /// Takes back the log of a turn that ended.
+    fn keep(&self, _log: Vec<Event>) {}
     /// The session as it is now: its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
     /// Whether anybody listens to answers while they grow.

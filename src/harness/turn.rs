@@ -86,6 +86,7 @@ pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
             None => run.advance().await?,
         };
         if ended {
+            run.ports.journal.keep(run.log);
             return Ok(());
         }
     }

@@ -9,6 +9,7 @@ mod family;
 mod meter;
 mod operation;
 mod read;
+mod recent;
 mod record;
 mod scribe;
 mod spill;
@@ -22,9 +23,11 @@ use crate::{
     store::{self, Store, event::Packed, hint::Hints},
 };
 
+use recent::Recent;
 use scribe::Scribe;
 
 pub use operation::operation_blob;
+pub use recent::{Log, Weighed};
 pub use record::{Halted, Writer};
 pub use unit::{Executed, Unit};
 pub use whole::Export;
@@ -37,6 +40,7 @@ pub struct Journal {
     hints: Hints,
     origin: Origin,
     scribe: Scribe,
+    recent: Recent,
 }
 
 /// Why a command did not become events.
@@ -55,12 +59,17 @@ impl Journal {
     /// A journal over one database and one blob store.
     pub fn new(store: Store, blobs: Blobs, hints: Hints, origin: Origin) -> Self {
         let scribe = Scribe::new(store.clone());
-        Self { store, blobs, hints, origin, scribe }
+        Self { store, blobs, hints, origin, scribe, recent: Recent::default() }
     }
 
     /// Waits until every record that was begun is written or refused.
     pub async fn drained(&self) {
         self.scribe.drained().await;
+    }
+
+    /// Forgets logs of turns that ended a while ago.
+    pub fn forget_old_logs(&self) {
+        self.recent.forget_old();
     }
 
     /// Begins a unit of work for one tenant.

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-use super::{Error, Journal, meter};
+use super::{Error, Journal, Log, Weighed, meter};
 
 /// The pen of one lease: of its turn, or of the session alone.
 #[derive(Clone)]
@@ -128,6 +128,22 @@ impl Writer {
     /// The log so far.
     pub async fn log(&self) -> Result<Vec<Event>, Error> {
         self.journal.log(self.fence.tenant, self.fence.session, 0).await
+    }
+
+    /// The log so far, of which only what is new is read if a turn of it ended here not
+    /// long ago.
+    pub async fn recent_log(&self) -> Result<Log, Error> {
+        let Fence { tenant, session, .. } = self.fence;
+        let mut log = self.journal.recent.take(session);
+        let (weighed, new) = (log.weighed(), self.journal.log(tenant, session, log.head()).await?);
+        log.events.extend(new);
+        Ok(Log::new(log.events, weighed))
+    }
+
+    /// Keeps the log of a turn that ended, for the next one; of those that
+    /// [`Writer::recent_log`] gave, `weighed` as there.
+    pub fn keep_log(&self, events: Vec<Event>, weighed: Weighed) {
+        self.journal.recent.put(self.fence.session, Log::new(events, weighed));
     }
 
     /// The session as it is now.

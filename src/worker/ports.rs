@@ -26,7 +26,7 @@ use crate::{
         tool::{Replay, START_SESSION, ToolCall, ToolSpec},
     },
     harness::{self, Done, Executed, Halt, ToolFault},
-    journal::{self, Halted, Writer},
+    journal::{self, Halted, Log, Weighed, Writer},
     store::spend::Ask,
     tool::{self, Catalogue, Recovered},
 };
@@ -40,6 +40,7 @@ pub(super) struct LeasedJournal {
     /// each has its answer already.
     session: Mutex<Option<Session>>,
     log: Mutex<Option<Vec<Event>>>,
+    weighed: Weighed,
     /// Whose counted decisions ride along with what is written.
     outlet: Option<Arc<Outlet>>,
     /// Whose caps bind; none where no model is asked.
@@ -51,8 +52,8 @@ pub(super) struct LeasedJournal {
 impl LeasedJournal {
     /// With nothing read yet, for a turn that asks no model and whose box reaches nothing.
     pub(super) fn of(writer: Writer) -> Self {
-        let (session, log) = (Mutex::new(None), Mutex::new(None));
-        Self { writer, session, log, outlet: None, agent: None, is_free: AtomicBool::new(true) }
+        let (session, log, weighed) = (Mutex::new(None), Mutex::new(None), Weighed::default());
+        Self { writer, session, log, weighed, outlet: None, agent: None, is_free: AtomicBool::new(true) }
     }
 
     /// With the session and then the log, as they were read under this very lease; of
@@ -60,13 +61,14 @@ impl LeasedJournal {
     pub(super) fn new(
         writer: Writer,
         session: Session,
-        log: Vec<Event>,
+        log: Log,
         outlet: Arc<Outlet>,
         is_free: bool,
     ) -> Self {
         let (agent, is_free) = (session.created.agent_id, AtomicBool::new(is_free));
-        let (session, log) = (Mutex::new(Some(session)), Mutex::new(Some(log)));
-        Self { writer, session, log, outlet: Some(outlet), agent, is_free }
+        let weighed = log.weighed();
+        let (session, log) = (Mutex::new(Some(session)), Mutex::new(Some(log.events)));
+        Self { writer, session, log, weighed, outlet: Some(outlet), agent, is_free }
     }
 
     /// After its end a turn says nothing more, so its box reaches nothing more.
@@ -113,6 +115,10 @@ impl harness::Journal for LeasedJournal {
             Some(log) => Ok(log),
             None => self.writer.log().await.map_err(|error| Halt::Unavailable(error.to_string())),
         }
+    }
+
+    fn keep(&self, log: Vec<Event>) {
+        self.writer.keep_log(log, self.weighed);
     }
 
     async fn session(&self) -> Result<Session, Halt> {

@@ -217,7 +217,7 @@ async fn run_turn(
 ) -> Result<(), Halt> {
     // One round trip beside the other: the request to the model leaves the sooner.
     let prepared = prepare(worker, lease.fence().tenant, session, turn, attempt);
-    let (prepared, log) = tokio::join!(prepared, writer.log());
+    let (prepared, log) = tokio::join!(prepared, writer.recent_log());
     let log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
     let prepared = match prepared? {
         Ok(prepared) => prepared,

@@ -20,6 +20,7 @@ impl Worker {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.find_forgotten().await;
+            self.journal.forget_old_logs();
         }
     }
 
