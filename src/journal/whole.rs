@@ -12,7 +12,7 @@ use crate::{
         decide::{Rejection, Stamp},
         transcript::{self, Transcript},
     },
-    store::{audit::Act, hint::Hint},
+    store::{audit::Act, creation::Beside, hint::Hint},
 };
 
 /// A session's lines, a page at a time.
@@ -96,7 +96,7 @@ impl Unit {
     pub async fn import(&mut self, read: Transcript, stamp: &Stamp) -> Result<Session, Error> {
         let Transcript { session, turns, log } = read;
         let tenant = self.tx.tenant();
-        self.tx.insert_session(&session).await?;
+        self.tx.insert_session(&session, Beside::default()).await?;
         self.tx.update_session(&session, &turns).await?;
         self.tx.adopt_usage(&session).await?;
         for events in log.chunks(APPEND_EVENTS_MAX) {

@@ -11,6 +11,7 @@ pub mod audit;
 pub mod budget;
 pub mod checkpoint;
 pub mod column;
+pub mod creation;
 pub mod credential;
 pub mod delivery;
 pub mod destination;

@@ -284,66 +284,6 @@ impl Tx {
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }
 
-    /// Stores a new session with the turn that its first events made, and the job that
-    /// has that turn begun.
-    ///
-    /// # Errors
-    /// `Conflict("session_key")` when another session holds the key.
-    pub async fn insert_session(&mut self, session: &Session) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        let created = &session.created;
-        let turn = session.queued.as_ref();
-        sqlx::query(
-            "with queued as (
-                insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
-                select $1, $2, $16, $24, $25, $26, $27
-                where $16::uuid is not null
-             ), job_of_turn as (
-                insert into job (tenant_id, session_id, kind, ready_at)
-                select $1, $2, 'turn', now()
-                where $16 is not null
-             )
-             insert into session (
-                tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
-                limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
-                environment, actor, sources, context, slug, parent_session_id
-             )
-             values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
-                     $19::json, $20::json, $21::json, $22::json, $23, $28)",
-        )
-        .bind(tenant)
-        .bind(session.id.uuid())
-        .bind(created.agent_id.map(Id::uuid))
-        .bind(created.credential_id.map(Id::uuid))
-        .bind(created.agent_snapshot.as_ref().map(json))
-        .bind(&created.title)
-        .bind(&created.key)
-        .bind(&created.client_id)
-        .bind(json(&created.metadata))
-        .bind(json(&created.limits))
-        .bind(word(&created.source))
-        .bind(word(&session.status))
-        .bind(session.head)
-        .bind(session.input_head)
-        .bind(session.input_cursor)
-        .bind(turn.map(|turn| turn.id.uuid()))
-        .bind(session.created_at)
-        .bind(session.updated_at)
-        .bind(created.environment.as_ref().map(json))
-        .bind(json(&session.actor))
-        .bind((!created.sources.is_empty()).then(|| json(&created.sources)))
-        .bind((!session.context.is_empty()).then(|| json(&session.context)))
-        .bind(&created.slug)
-        .bind(turn.map(|turn| word(&turn.state)))
-        .bind(turn.map(|turn| turn.attempt))
-        .bind(turn.map(|turn| turn.input_from_seq))
-        .bind(turn.map(|turn| turn.input_to_seq))
-        .bind(created.parent_session_id.map(Id::uuid))
-        .execute(self.connection())
-        .await?;
-        Ok(())
-    }
-
     /// Writes the counters of an imported session as its fold has them.
     pub async fn adopt_usage(&mut self, session: &Session) -> Result<()> {
         let tenant = self.tenant.uuid();
