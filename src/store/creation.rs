@@ -3,6 +3,8 @@
 //! Each statement is a round trip, and a creation is mostly round trips. Foreign keys are
 //! looked at when the statement ends, so its parts may come in any order.
 
+use uuid::Uuid;
+
 use super::{
     Result, Tx,
     column::{json, threshold, uncount, word},
@@ -11,7 +13,7 @@ use super::{
     token::NewToken,
 };
 use crate::{
-    base::Id,
+    base::{Id, seal::sha256},
     domain::Session,
 };
 
@@ -35,13 +37,14 @@ impl Tx {
         let tenant = self.tenant.uuid();
         let created = &session.created;
         let turn = session.queued.as_ref();
+        let snapshot = created.agent_snapshot.as_ref().map(json);
         let Beside { events, token, kept } = beside;
         let query = sqlx::query_as(CREATION).bind(tenant).bind(session.id.uuid()).bind(session.created_at);
         let (letters,): (i64,) = Columns::of(events)
             .bound(query)
             .bind(created.agent_id.map(Id::uuid))
             .bind(created.credential_id.map(Id::uuid))
-            .bind(created.agent_snapshot.as_ref().map(json))
+            .bind(&snapshot)
             .bind(&created.title)
             .bind(&created.key)
             .bind(&created.client_id)
@@ -72,23 +75,42 @@ impl Tx {
             .bind(kept.map(|kept| kept.key()))
             .bind(kept.map(|kept| kept.status))
             .bind(kept.map(|kept| kept.sealed.as_slice()))
+            .bind(snapshot.as_deref().map(name_of))
             .fetch_one(self.connection())
             .await?;
         Ok(uncount(letters))
     }
 }
 
+/// The name of a snapshot among those of its organization: half a SHA-256.
+fn name_of(content: &str) -> Uuid {
+    let digest = sha256(content.as_bytes());
+    let (half, _) = digest.split_first_chunk().expect("32 bytes have 16");
+    Uuid::from_bytes(*half)
+}
+
 /// $1 tenant, $2 session, $3 its time, $4-$13 events, $14-$33 the row, $34-$38 its turn,
-/// $39-$42 a token, $43-$46 a kept answer.
+/// $39-$42 a token, $43-$46 a kept answer, $47 the name of the snapshot in $16.
 const CREATION: &str = concat!(
     "
-with made as (
+with shared as (
+    select $47::uuid as snapshot_id
+    from deployment
+    where shares_snapshots and $47 is not null
+), snapshot as (
+    insert into agent_snapshot (tenant_id, snapshot_id, content)
+    select $1, s.snapshot_id, $16::json
+    from shared s
+    where not exists (select from agent_snapshot a where a.tenant_id = $1 and a.snapshot_id = $47)
+    on conflict do nothing
+), made as (
     insert into session (
-        tenant_id, session_id, created_at, agent_id, credential_id, agent_snapshot, title, key, client_id, slug,
-        parent_session_id, metadata, limits, source, environment, sources, context, actor, status, head, input_head,
-        input_cursor, updated_at, queued_turn_id
+        tenant_id, session_id, created_at, agent_id, credential_id, snapshot_id, agent_snapshot, title, key, client_id,
+        slug, parent_session_id, metadata, limits, source, environment, sources, context, actor, status, head,
+        input_head, input_cursor, updated_at, queued_turn_id
     )
-    values ($1, $2, $3, $14, $15, $16::json, $17, $18, $19, $20, $21, $22::json, $23::json,
+    values ($1, $2, $3, $14, $15, (select snapshot_id from shared),
+            case when not exists (select from shared) then $16::json end, $17, $18, $19, $20, $21, $22::json, $23::json,
             $24, $25::json, $26::json, $27::json, $28::json, $29, $30, $31, $32, $33, $34)
 ), queued as (
     insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)

@@ -59,11 +59,29 @@ struct Row {
     updated_at: Timestamp,
 }
 
+/// The pinned agent of a row of `session`, as JSON: in the row, or found by its key.
+macro_rules! snapshot {
+    ($session:literal) => {
+        concat!(
+            "coalesce(",
+            $session,
+            ".agent_snapshot, (select p.content from agent_snapshot p where p.tenant_id = ",
+            $session,
+            ".tenant_id and p.snapshot_id = ",
+            $session,
+            ".snapshot_id))"
+        )
+    };
+}
+pub(super) use snapshot;
+
 // `json` columns are read as text: sqlx would parse them, and we hold them verbatim.
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, sources::text, title, key, client_id, slug,
+            "select session_id, agent_id, credential_id, ",
+            snapshot!("session"),
+            "::text as agent_snapshot, environment::text, sources::text, title, key, client_id, slug,
                     metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id,
                     queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
                     cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
