@@ -18,7 +18,7 @@ use crate::{
     base::{key, limit::CLIENT_TOKEN_TTL_SECONDS},
     domain::{Level, SessionId, Status},
     journal::Unit,
-    store::{Tx, column::word, token::NewToken},
+    store::{column::word, token::NewToken},
     wire::session::{ClientScope, ClientTokenView, MintClientToken},
 };
 
@@ -43,7 +43,8 @@ pub async fn mint(
         let (shortest, usual, longest) = CLIENT_TOKEN_TTL_SECONDS;
         let ttl = wanted.ttl.unwrap_or(usual).clamp(shortest, longest);
         let level = wanted.level.unwrap_or(Level::Progress);
-        let token = store(&app, unit.tx(), id, &scopes, ttl, level).await?;
+        let (new, token) = make(&app, &scopes, ttl, level);
+        unit.tx().create_token(id, &new).await?;
         let details = json!({ "scopes": token.scopes, "level": level, "ttl_seconds": ttl });
         unit.tx().remember(&caller.act(app.0.journal.origin(), "client_token.minted", id, details)).await?;
         Ok(Answer::new(StatusCode::CREATED, &token))
@@ -51,20 +52,20 @@ pub async fn mint(
     .await
 }
 
-/// Stores a new token of `ttl_seconds`.
-pub(super) async fn store(
+/// Makes a token of `ttl_seconds`: what is stored of it, and what its holder is shown.
+pub(super) fn make(
     app: &App,
-    tx: &mut Tx,
-    session: SessionId,
     scopes: &[ClientScope],
     ttl_seconds: i64,
     level: Level,
-) -> Result<ClientTokenView, ApiError> {
+) -> (NewToken, ClientTokenView) {
     let origin = app.0.journal.origin();
     let secret = key::generate_client_token(origin);
     let expires_at = origin.now() + Duration::from_secs(ttl_seconds.unsigned_abs());
-    let words: Vec<_> = scopes.iter().map(word).collect();
-    let new = NewToken { session, scopes: &words, level, expires_at };
-    tx.create_token(&app.0.store.master().fingerprint(&secret), new).await?;
-    Ok(ClientTokenView { client_token: secret.clone(), token: secret, scopes: scopes.to_vec(), expires_at })
+    let hash = app.0.store.master().fingerprint(&secret).to_vec();
+    let new = NewToken { hash, scopes: scopes.iter().map(word).collect(), level, expires_at };
+    (
+        new,
+        ClientTokenView { client_token: secret.clone(), token: secret, scopes: scopes.to_vec(), expires_at },
+    )
 }

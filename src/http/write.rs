@@ -21,6 +21,8 @@ pub struct Once {
     /// Each alone tells that it was sent before; mostly there is one or none.
     keys: Vec<String>,
     target: String,
+    /// The agent that the request names, by id or name.
+    agent: Option<String>,
 }
 
 /// What to answer.
@@ -39,6 +41,11 @@ impl Answer {
     pub fn new(status: StatusCode, body: &impl Serialize) -> Self {
         let body = serde_json::to_value(body).expect("our own types serialise");
         Self { status, body, shown_once: None, replayed: false }
+    }
+
+    /// Has it written for the keys of its request, at the latest by the commit.
+    pub fn keep(&self, unit: &mut Unit) {
+        unit.keep(self.status.as_u16(), || serde_json::to_vec(&self.body).expect("JSON serialises"));
     }
 }
 
@@ -60,14 +67,20 @@ impl FromRequestParts<App> for Once {
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
         let keys = parts.headers.get("idempotency-key").map(key_of).transpose()?.into_iter().collect();
-        Ok(Self { keys, target: format!("{} {}", parts.method, parts.uri.path()) })
+        Ok(Self { keys, target: format!("{} {}", parts.method, parts.uri.path()), agent: None })
     }
 }
 
 impl Once {
     /// A request that was known by other names than an `Idempotency-Key`.
     pub fn of(keys: Vec<String>, target: String) -> Self {
-        Self { keys, target }
+        Self { keys, target, agent: None }
+    }
+
+    /// The same for a request that names an agent: it is read with the first key, and
+    /// the unit has it.
+    pub fn of_agent(self, agent: Option<&String>) -> Self {
+        Self { agent: agent.cloned(), ..self }
     }
 
     /// The key that a caller named, if any.
@@ -87,18 +100,12 @@ impl Once {
         work: impl AsyncFnOnce(&mut Unit) -> Result<Answer, ApiError>,
     ) -> Result<Answer, ApiError> {
         let mut unit = app.0.journal.begin(tenant).await?;
-        if self.keys.is_empty() {
-            let answer = work(&mut unit).await?;
-            unit.commit().await?;
-            return Ok(answer);
-        }
         let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
-        let mut claimed = Vec::with_capacity(self.keys.len());
         for key in &self.keys {
             let slot = Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
-            match unit.tx().begin_once(slot, app.0.store.master()).await? {
-                Begun::Fresh(slot) => claimed.push(slot),
-                Begun::Replay { status, body } => {
+            match unit.begin_once(slot, self.agent.as_deref()).await? {
+                None => {}
+                Some(Begun::Replay { status, body }) => {
                     return Ok(Answer {
                         status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
                         body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -106,14 +113,11 @@ impl Once {
                         replayed: true,
                     });
                 }
-                Begun::Mismatch => return Err(mismatch()),
+                Some(Begun::Mismatch | Begun::Fresh(_)) => return Err(mismatch()),
             }
         }
         let answer = work(&mut unit).await?;
-        let body = serde_json::to_vec(&answer.body).expect("JSON serialises");
-        for slot in &claimed {
-            unit.tx().answer(slot, answer.status.as_u16(), &body, app.0.journal.origin()).await?;
-        }
+        answer.keep(&mut unit);
         unit.commit().await?;
         Ok(answer)
     }

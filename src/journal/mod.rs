@@ -29,7 +29,7 @@ use scribe::Scribe;
 pub use operation::operation_blob;
 pub use recent::{Log, Weighed};
 pub use record::{Halted, Writer};
-pub use unit::{Executed, Unit};
+pub use unit::{Executed, Prepared, Unit};
 pub use whole::Export;
 
 /// The journal of a process. Cheap to clone.

@@ -7,7 +7,16 @@ use crate::{
         decide::{self, Command, NewSession, Stamp},
         event::{Body, Draft},
     },
-    store::{Tx, command::Change, event::Packed, hint::Hint},
+    store::{
+        Tx,
+        agent::Agent,
+        command::Change,
+        creation::Beside,
+        event::Packed,
+        hint::Hint,
+        idempotency::{Begun, Claimed, Kept, Slot},
+        token::NewToken,
+    },
 };
 
 use super::{Error, Journal};
@@ -18,6 +27,12 @@ pub struct Unit {
     pub(super) tx: Tx,
     hints: Vec<Hint>,
     grown: Vec<Grown>,
+    /// Slots whose request is done in this transaction, and its answers that are not
+    /// written yet.
+    claimed: Vec<Claimed>,
+    kept: Vec<Kept>,
+    /// An agent that was read on the way.
+    agent: Option<Agent>,
 }
 
 /// A log that grew in a transaction.
@@ -37,18 +52,44 @@ pub struct Executed {
     pub events: Vec<Event>,
 }
 
-/// A session whose row is stored and whose first events are not yet.
+/// A session that is decided on, with the events that it begins with.
 #[must_use]
 pub struct Prepared {
     session: Session,
     drafts: Vec<Draft>,
     events: Vec<Event>,
     now: Timestamp,
+    token: Option<NewToken>,
+    is_stored: bool,
+}
+
+impl Prepared {
+    /// Decides on a new session; nothing of it is stored yet.
+    pub fn new(id: SessionId, new: NewSession, stamp: &Stamp) -> Self {
+        let now = stamp.origin.now();
+        let drafts = decide::create(new, stamp);
+        let events = numbered(&drafts, 0, now);
+        let Some((session, _)) = crate::domain::apply::fold(id, &events) else {
+            unreachable!("a new log begins with session.created");
+        };
+        Self { session, drafts, events, now, token: None, is_stored: false }
+    }
+
+    /// The same with a client token, which is stored with it.
+    pub fn with_token(self, token: NewToken) -> Self {
+        Self { token: Some(token), ..self }
+    }
+
+    /// The session as its first events make it.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Unit {
     pub(super) fn new(journal: Journal, tx: Tx) -> Self {
-        Self { journal, tx, hints: Vec::new(), grown: Vec::new() }
+        let (hints, grown) = (Vec::new(), Vec::new());
+        Self { journal, tx, hints, grown, claimed: Vec::new(), kept: Vec::new(), agent: None }
     }
 
     /// The transaction, for reads and for what is not an event.
@@ -61,28 +102,59 @@ impl Unit {
         self.hints.push(hint);
     }
 
-    /// Stores a new session; [`Unit::create`] appends its first events. What
-    /// must be there before them, like destinations, is stored in between.
-    pub async fn prepare(
-        &mut self,
-        id: SessionId,
-        new: NewSession,
-        stamp: &Stamp,
-    ) -> Result<Prepared, Error> {
-        let now = stamp.origin.now();
-        let drafts = decide::create(new, stamp);
-        let events = numbered(&drafts, 0, now);
-        let Some((session, _)) = crate::domain::apply::fold(id, &events) else {
-            unreachable!("a new log begins with session.created");
-        };
-        self.tx.insert_session(&session).await?;
-        Ok(Prepared { session, drafts, events, now })
+    /// Claims the slot of the request that this unit does, for the answer that
+    /// [`Unit::keep`] gives; on the same way reads the agent that the request names. None
+    /// where it is new, else what became of the request that has the slot.
+    pub async fn begin_once(&mut self, slot: Slot, agent: Option<&str>) -> Result<Option<Begun>, Error> {
+        let (begun, agent) = self.tx.begin_once_for(slot, agent, self.journal.store.master()).await?;
+        self.agent = agent;
+        match begun {
+            Begun::Fresh(claimed) => {
+                self.claimed.push(claimed);
+                Ok(None)
+            }
+            begun @ (Begun::Replay { .. } | Begun::Mismatch) => Ok(Some(begun)),
+        }
     }
 
-    /// Appends a new session's first events and wakes a worker for its input.
+    /// The agent that was read with the slot, once.
+    pub fn take_agent(&mut self) -> Option<Agent> {
+        self.agent.take()
+    }
+
+    /// Keeps the answer for every slot that was claimed; the first one counts. It is
+    /// written at the latest by the commit.
+    pub fn keep(&mut self, status: u16, body: impl FnOnce() -> Vec<u8>) {
+        if self.claimed.is_empty() {
+            return;
+        }
+        let (body, tenant, origin) = (body(), self.tx.tenant(), &self.journal.origin);
+        let claimed = self.claimed.drain(..);
+        self.kept.extend(claimed.map(|claimed| claimed.answer(tenant, status, &body, origin)));
+    }
+
+    /// Stores a new session without its events, for what must be there before them, as
+    /// destinations.
+    pub async fn store(&mut self, prepared: &mut Prepared) -> Result<(), Error> {
+        let beside = Beside { token: prepared.token.as_ref(), ..Beside::default() };
+        self.tx.insert_session(&prepared.session, beside).await?;
+        prepared.is_stored = true;
+        Ok(())
+    }
+
+    /// Stores a new session, or its events where it is stored, and wakes a worker for
+    /// its input. An answer that is kept goes with it.
     pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
-        let Prepared { session, drafts, events, now } = prepared;
-        self.append(&session, 0, now, drafts).await?;
+        let Prepared { session, drafts, events, now, token, is_stored } = prepared;
+        if is_stored {
+            self.append(&session, 0, now, drafts).await?;
+        } else {
+            let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
+            let kept = self.kept.pop();
+            let beside = Beside { events: &packed, token: token.as_ref(), kept: kept.as_ref() };
+            let letters = self.tx.insert_session(&session, beside).await?;
+            self.grew(session.id, 0, now, packed, letters > 0);
+        }
         if session.queued.is_some() {
             self.hints.push(Hint::Job);
         }
@@ -144,7 +216,10 @@ impl Unit {
     }
 
     /// Makes everything durable, then tells who may be waiting for it.
-    pub async fn commit(self) -> Result<(), Error> {
+    pub async fn commit(mut self) -> Result<(), Error> {
+        for kept in &self.kept {
+            self.tx.keep(kept).await?;
+        }
         self.tx.commit().await?;
         for Grown { session, base, ts, by } in self.grown {
             self.journal.tell_growth(session, base, ts, &by);

@@ -4,12 +4,19 @@
 //! the effect. An equal request in flight blocks on the row until the first one
 //! commits (then it reads the answer) or the lock timeout ends the wait.
 
-use sqlx::FromRow;
+use sqlx::{FromRow, Row as _};
 
-use super::{Error, Result, Store, Tx, tenant::unwrap};
-use crate::base::{
-    Origin, limit,
-    seal::{DataKey, MasterKey},
+use super::{
+    Error, Result, Store, Tx,
+    agent::{self, Agent, agents},
+    tenant::unwrap,
+};
+use crate::{
+    base::{
+        Id, Origin, limit,
+        seal::{DataKey, MasterKey},
+    },
+    domain::{AgentId, TenantId},
 };
 
 /// Which request this is.
@@ -29,6 +36,13 @@ pub struct Claimed {
     key: DataKey,
 }
 
+/// The answer to a request, sealed for its slot.
+pub struct Kept {
+    slot: Slot,
+    pub(super) status: i16,
+    pub(super) sealed: Vec<u8>,
+}
+
 /// What is known of a request.
 pub enum Begun {
     /// It is new.
@@ -46,34 +60,83 @@ struct Row {
     answer: Option<Vec<u8>>,
 }
 
+impl Claimed {
+    /// The answer as it is kept.
+    pub fn answer(self, tenant: TenantId, status: u16, body: &[u8], origin: &Origin) -> Kept {
+        let sealed = self.key.seal(body, &context(tenant, &self.slot), origin);
+        Kept { slot: self.slot, status: i16::try_from(status).unwrap_or(i16::MAX), sealed }
+    }
+}
+
+impl Kept {
+    pub(super) fn scope(&self) -> &str {
+        &self.slot.scope
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.slot.key
+    }
+}
+
+/// $1 tenant, $2 scope, $3 key, $4 fingerprint, $5 the id or $6 the name of an agent.
+const CLAIM: &str = concat!(
+    "with claimed as (
+    insert into idempotency (tenant_id, scope, key, fingerprint)
+    values ($1, $2, $3, $4)
+    on conflict do nothing
+    returning key
+)
+select exists (select from claimed) as is_fresh, t.data_key, a.*
+from tenant t
+left join (",
+    agents!(
+        "and a.agent_id = coalesce($5, (
+        select n.agent_id from agent n where n.tenant_id = $1 and n.name = $6 and n.deleted_at is null
+    ))"
+    ),
+    ") a on true
+where t.tenant_id = $1"
+);
+
 impl Tx {
     /// Claims the slot, or tells what became of the request that has it.
     ///
     /// # Errors
     /// `Busy` when an equal request has been in flight for `IDEMPOTENCY_WAIT`.
     pub async fn begin_once(&mut self, slot: Slot, master: &MasterKey) -> Result<Begun> {
-        let tenant = self.tenant.uuid();
-        let (is_fresh, wrapped): (bool, Vec<u8>) = sqlx::query_as(
-            "with claimed as (
-                insert into idempotency (tenant_id, scope, key, fingerprint)
-                values ($1, $2, $3, $4)
-                on conflict do nothing
-                returning key
-             )
-             select exists (select from claimed), data_key
-             from tenant
-             where tenant_id = $1",
-        )
-        .bind(tenant)
-        .bind(&slot.scope)
-        .bind(&slot.key)
-        .bind(slot.fingerprint.as_slice())
-        .fetch_one(self.connection())
-        .await?;
-        let key = unwrap(master, &wrapped, self.tenant)?;
-        if is_fresh {
-            return Ok(Begun::Fresh(Claimed { slot, key }));
+        let (begun, _) = self.begin_once_for(slot, None, master).await?;
+        Ok(begun)
+    }
+
+    /// Claims the slot as [`Tx::begin_once`] does, and on the same way reads the agent
+    /// that the request names by id or name, where there is one.
+    pub async fn begin_once_for(
+        &mut self,
+        slot: Slot,
+        agent: Option<&str>,
+        master: &MasterKey,
+    ) -> Result<(Begun, Option<Agent>)> {
+        let id: Option<AgentId> = agent.and_then(|agent| agent.parse().ok());
+        let name = agent.filter(|_| id.is_none());
+        let row = sqlx::query(CLAIM)
+            .bind(self.tenant.uuid())
+            .bind(&slot.scope)
+            .bind(&slot.key)
+            .bind(slot.fingerprint.as_slice())
+            .bind(id.map(Id::uuid))
+            .bind(name)
+            .fetch_one(self.connection())
+            .await?;
+        let key = unwrap(master, row.try_get("data_key")?, self.tenant)?;
+        if row.try_get("is_fresh")? {
+            return Ok((Begun::Fresh(Claimed { slot, key }), agent::found(&row)?));
         }
+        Ok((self.begun(slot, &key).await?, None))
+    }
+
+    /// What became of the request that has the slot.
+    async fn begun(&mut self, slot: Slot, key: &DataKey) -> Result<Begun> {
+        let tenant = self.tenant.uuid();
         let row: Row = sqlx::query_as(
             "select fingerprint, status, answer
              from idempotency
@@ -88,21 +151,25 @@ impl Tx {
             return Ok(Begun::Mismatch);
         }
         let (Some(status), Some(sealed)) = (row.status, row.answer) else { return Err(Error::Busy) };
-        let body =
-            key.open(&sealed, &context(self, &slot)).map_err(|error| Error::Corrupt(error.to_string()))?;
+        let body = key
+            .open(&sealed, &context(self.tenant, &slot))
+            .map_err(|error| Error::Corrupt(error.to_string()))?;
         Ok(Begun::Replay { status: status.unsigned_abs(), body: body.to_vec() })
     }
 
     /// Remembers the answer, sealed for its slot; committed with the effect or not at all.
     pub async fn answer(
         &mut self,
-        claimed: &Claimed,
+        claimed: Claimed,
         status: u16,
         body: &[u8],
         origin: &Origin,
     ) -> Result<()> {
-        let Claimed { slot, key } = claimed;
-        let sealed = key.seal(body, &context(self, slot), origin);
+        self.keep(&claimed.answer(self.tenant, status, body, origin)).await
+    }
+
+    /// Remembers an answer.
+    pub async fn keep(&mut self, kept: &Kept) -> Result<()> {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "update idempotency
@@ -110,10 +177,10 @@ impl Tx {
              where tenant_id = $1 and scope = $2 and key = $3",
         )
         .bind(tenant)
-        .bind(&slot.scope)
-        .bind(&slot.key)
-        .bind(i16::try_from(status).unwrap_or(i16::MAX))
-        .bind(sealed)
+        .bind(kept.scope())
+        .bind(kept.key())
+        .bind(kept.status)
+        .bind(&kept.sealed)
         .execute(self.connection())
         .await?;
         Ok(())
@@ -159,6 +226,6 @@ impl Store {
 }
 
 /// The associated data that binds a sealed answer to its slot.
-fn context(tx: &Tx, slot: &Slot) -> String {
-    format!("idempotency/{}/{}/{}", tx.tenant, slot.scope, slot.key)
+fn context(tenant: TenantId, slot: &Slot) -> String {
+    format!("idempotency/{tenant}/{}/{}", slot.scope, slot.key)
 }

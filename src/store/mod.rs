@@ -12,6 +12,7 @@ pub mod budget;
 pub mod checkpoint;
 pub mod column;
 pub mod command;
+pub mod creation;
 pub mod credential;
 pub mod delivery;
 pub mod destination;

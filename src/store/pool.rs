@@ -3,7 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 use sqlx::{
-    AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction,
+    AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -30,6 +30,11 @@ const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
 /// Connections for the appends of leased turns: those under way, and some that wait for a
 /// row that a caller holds.
 const APPEND_CONNECTIONS_MAX: u32 = 8;
+
+/// How long a connection that was given back is taken to be alive. The pool looks at each
+/// one when it comes back; to look again when it leaves at once would cost every
+/// transaction a round trip. No server goes and comes back in that time.
+const CONNECTION_TRUSTED_FOR: Duration = Duration::from_millis(100);
 
 /// The database of a running process. Cheap to clone.
 #[derive(Clone)]
@@ -145,5 +150,14 @@ fn pool(options: PgConnectOptions, size: u32) -> PgPool {
         .max_connections(size)
         .acquire_timeout(Duration::from_secs(5))
         .max_lifetime(Duration::from_secs(1_800))
+        .test_before_acquire(false)
+        .before_acquire(|connection, held| {
+            Box::pin(async move {
+                if held.idle_for >= CONNECTION_TRUSTED_FOR {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
         .connect_lazy_with(options)
 }

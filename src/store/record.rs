@@ -16,6 +16,7 @@ use super::{
     Error, Result, Store,
     column::{count, storable, word},
     event::{Columns, Packed, appended, outbox},
+    session::snapshot,
     usage::ledger,
 };
 use crate::{
@@ -206,7 +207,9 @@ with s as (
       and ($5::uuid is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
     returning tenant_id, session_id, updated_at as ts, head - cardinality($7::uuid[]) as base,
               queued_turn_id is not null as more, agent_id,
-              case when $37 then coalesce($38, agent_snapshot ->> 'model', '') end as model
+              case when $37 then coalesce($38, ",
+    snapshot!("session"),
+    " ->> 'model', '') end as model
 ), appended as (
     ",
     appended!(

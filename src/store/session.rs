@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{
     Error, Result, Store, Tx,
     alive::{self, overdue},
-    column::{from_json, from_word, json, uncount, word},
+    column::{from_json, from_word, uncount, word},
     turn,
     usage::Counters,
 };
@@ -59,11 +59,29 @@ struct Row {
     updated_at: Timestamp,
 }
 
+/// The pinned agent of a row of `session`, as JSON: in the row, or found by its key.
+macro_rules! snapshot {
+    ($session:literal) => {
+        concat!(
+            "coalesce(",
+            $session,
+            ".agent_snapshot, (select p.content from agent_snapshot p where p.tenant_id = ",
+            $session,
+            ".tenant_id and p.snapshot_id = ",
+            $session,
+            ".snapshot_id))"
+        )
+    };
+}
+pub(super) use snapshot;
+
 // `json` columns are read as text: sqlx would parse them, and we hold them verbatim.
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select session_id, agent_id, credential_id, agent_snapshot::text, environment::text, sources::text, title, key, client_id, slug,
+            "select session_id, agent_id, credential_id, ",
+            snapshot!("session"),
+            "::text as agent_snapshot, environment::text, sources::text, title, key, client_id, slug,
                     metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id,
                     queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
                     cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
@@ -282,66 +300,6 @@ impl Tx {
             .await?;
         let turns = turns_of(self.connection(), tenant, &rows).await?;
         rows.into_iter().map(|row| row.session(&turns)).collect()
-    }
-
-    /// Stores a new session with the turn that its first events made, and the job that
-    /// has that turn begun.
-    ///
-    /// # Errors
-    /// `Conflict("session_key")` when another session holds the key.
-    pub async fn insert_session(&mut self, session: &Session) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        let created = &session.created;
-        let turn = session.queued.as_ref();
-        sqlx::query(
-            "with queued as (
-                insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
-                select $1, $2, $16, $24, $25, $26, $27
-                where $16::uuid is not null
-             ), job_of_turn as (
-                insert into job (tenant_id, session_id, kind, ready_at)
-                select $1, $2, 'turn', now()
-                where $16 is not null
-             )
-             insert into session (
-                tenant_id, session_id, agent_id, credential_id, agent_snapshot, title, key, client_id, metadata,
-                limits, source, status, head, input_head, input_cursor, queued_turn_id, created_at, updated_at,
-                environment, actor, sources, context, slug, parent_session_id
-             )
-             values ($1, $2, $3, $4, $5::json, $6, $7, $8, $9::json, $10::json, $11, $12, $13, $14, $15, $16, $17, $18,
-                     $19::json, $20::json, $21::json, $22::json, $23, $28)",
-        )
-        .bind(tenant)
-        .bind(session.id.uuid())
-        .bind(created.agent_id.map(Id::uuid))
-        .bind(created.credential_id.map(Id::uuid))
-        .bind(created.agent_snapshot.as_ref().map(json))
-        .bind(&created.title)
-        .bind(&created.key)
-        .bind(&created.client_id)
-        .bind(json(&created.metadata))
-        .bind(json(&created.limits))
-        .bind(word(&created.source))
-        .bind(word(&session.status))
-        .bind(session.head)
-        .bind(session.input_head)
-        .bind(session.input_cursor)
-        .bind(turn.map(|turn| turn.id.uuid()))
-        .bind(session.created_at)
-        .bind(session.updated_at)
-        .bind(created.environment.as_ref().map(json))
-        .bind(json(&session.actor))
-        .bind((!created.sources.is_empty()).then(|| json(&created.sources)))
-        .bind((!session.context.is_empty()).then(|| json(&session.context)))
-        .bind(&created.slug)
-        .bind(turn.map(|turn| word(&turn.state)))
-        .bind(turn.map(|turn| turn.attempt))
-        .bind(turn.map(|turn| turn.input_from_seq))
-        .bind(turn.map(|turn| turn.input_to_seq))
-        .bind(created.parent_session_id.map(Id::uuid))
-        .execute(self.connection())
-        .await?;
-        Ok(())
     }
 
     /// Writes the counters of an imported session as its fold has them.

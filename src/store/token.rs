@@ -21,9 +21,10 @@ pub struct LiveToken {
 
 /// A token to store.
 #[derive(Debug)]
-pub struct NewToken<'a> {
-    pub session: SessionId,
-    pub scopes: &'a [String],
+pub struct NewToken {
+    /// Of its secret, under the deployment's pepper.
+    pub hash: Vec<u8>,
+    pub scopes: Vec<String>,
     pub level: Level,
     pub expires_at: Timestamp,
 }
@@ -38,7 +39,7 @@ struct Row {
 
 impl Tx {
     /// Stores a token's hash and forgets the session's expired ones.
-    pub async fn create_token(&mut self, hash: &[u8], new: NewToken<'_>) -> Result<()> {
+    pub async fn create_token(&mut self, session: SessionId, new: &NewToken) -> Result<()> {
         let tenant = self.tenant.uuid();
         sqlx::query(
             "with expired as (
@@ -48,9 +49,9 @@ impl Tx {
              values ($1, $2, $3, $4, $5, $6)",
         )
         .bind(tenant)
-        .bind(hash)
-        .bind(new.session.uuid())
-        .bind(new.scopes)
+        .bind(&new.hash)
+        .bind(session.uuid())
+        .bind(&new.scopes)
         .bind(column::threshold(new.level))
         .bind(new.expires_at)
         .execute(self.connection())

@@ -13,6 +13,7 @@ use super::{
     Result, Store, Tx,
     column::{count, uncount},
     record::Fence,
+    session::snapshot,
 };
 use crate::{
     base::{Id, Timestamp, limit::HOUSEKEEPING_BATCH},
@@ -284,7 +285,9 @@ impl Tx {
 /// what was used. The log of a closed session says no more: only the sums do.
 const LATE: &str = concat!(
     "with s as (
-    select agent_id, coalesce($4, agent_snapshot ->> 'model', '') as model
+    select agent_id, coalesce($4, ",
+    snapshot!("session"),
+    " ->> 'model', '') as model
     from session
     where tenant_id = $1 and session_id = $2 and status = 'archived' and closed_epoch = $3
     for no key update

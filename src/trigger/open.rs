@@ -14,7 +14,7 @@ use crate::{
         session::{AgentSnapshot, Created, Source},
         source::Repository,
     },
-    journal::{self, Executed, Unit},
+    journal::{self, Executed, Prepared, Unit},
     model::{ModelName, NoModel, Providers},
     store::{
         self,
@@ -165,8 +165,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         created.key = Some(key);
     }
     let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
-    let prepared = unit.prepare(stamp.origin.id(), new, stamp).await?;
-    Ok(unit.create(prepared).await?)
+    Ok(unit.create(Prepared::new(stamp.origin.id(), new, stamp)).await?)
 }
 
 /// Pins agent, revision, model and credential for the life of the session.

@@ -42,6 +42,16 @@ impl Caller {
         answer(self.http.get(format!("{}{path}", self.base)).bearer_auth(KEY)).await
     }
 
+    /// A request with a token that opens nothing: it is looked up and refused.
+    pub async fn stranger(&self, path: &str) -> anyhow::Result<()> {
+        let token = "sjc_a_token_that_opens_nothing";
+        let response = self.http.get(format!("{}{path}", self.base)).bearer_auth(token).send().await?;
+        if response.status() != reqwest::StatusCode::UNAUTHORIZED {
+            bail!("a token that opens nothing is answered {}", response.status());
+        }
+        Ok(())
+    }
+
     /// An agent whose turns play the script of their input.
     pub async fn agent(&self) -> anyhow::Result<String> {
         let agent = json!({ "name": "bench", "prompt": "Play the script.", "model": "scripted/inline" });

@@ -15,7 +15,7 @@ use sojourn::{
         event::Draft,
         session::{AgentSnapshot, Created, Limits, Source},
     },
-    journal::{Journal, Writer},
+    journal::{Journal, Prepared, Writer},
     queue::{Lease, Queue},
     store::{Store, hint::Hints, job::Claimant, pool::PoolSizes},
 };
@@ -178,10 +178,8 @@ impl Rig {
         let input = Some(Input { text: "begin".to_owned(), ..Input::default() });
         let id = self.origin.id();
         let mut unit = self.journal.begin(self.tenant).await?;
-        let prepared = unit
-            .prepare(id, NewSession { created, context: ContextChange::default(), input }, &stamp)
-            .await?;
-        unit.create(prepared).await?;
+        let new = NewSession { created, context: ContextChange::default(), input };
+        unit.create(Prepared::new(id, new, &stamp)).await?;
         unit.commit().await?;
         Ok(id)
     }

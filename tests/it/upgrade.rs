@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use sojourn::store::{Urls, migrate};
+use sojourn::{
+    base::seal::MasterKey,
+    store::{Urls, migrate},
+};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, migrate::Migrator};
 
 use crate::support::database::Database;
@@ -75,14 +78,19 @@ async fn what_a_database_holds_is_brought_up_to_date_with_it() {
     run(&mut superuser, "drop schema public cascade; create schema public authorization sojourn_owner").await;
     migrate_to(BEFORE, &database.owner_url).await;
     run(&mut superuser, ROWS).await;
+    let key = MasterKey::parse("a passphrase that is long enough for tests").expect("a key");
+    sqlx::query("insert into deployment values (true, $1, 'sojourn_app', 'sojourn_system')")
+        .bind(key.check_value().as_slice())
+        .execute(&mut superuser)
+        .await
+        .expect("its deployment");
 
     let urls = Urls {
         owner: database.owner_url.clone(),
         app: database.app_url.clone(),
         system: database.system_url.clone(),
     };
-    let key = sojourn::base::seal::MasterKey::parse("a passphrase that is long enough for tests");
-    migrate::migrate(&urls, key.expect("a key")).await.expect("an upgrade");
+    migrate::migrate(&urls, key).await.expect("an upgrade");
 
     let (maker, stopper, seconds, unpriced): (String, String, i64, i64) = sqlx::query_as(
         "select actor ->> 'display', stopped_by ->> 'display', active_seconds, unpriced_steps
@@ -93,6 +101,11 @@ async fn what_a_database_holds_is_brought_up_to_date_with_it() {
     .await
     .expect("the session");
     assert_eq!((maker.as_str(), stopper.as_str(), seconds, unpriced), ("maker", "stopper", 7, 3));
+    let (shares,): (bool,) = sqlx::query_as("select shares_snapshots from deployment")
+        .fetch_one(&mut superuser)
+        .await
+        .expect("the deployment");
+    assert!(!shares, "the version before finds a session's agent in its row only");
     let (unpriced,): (i64,) =
         sqlx::query_as("select unpriced_steps from turn").fetch_one(&mut superuser).await.expect("the turn");
     assert_eq!(unpriced, 3);

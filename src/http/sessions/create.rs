@@ -23,10 +23,11 @@ use crate::{
         path, sources, tokens,
         write::{Answer, Once},
     },
-    journal::Unit,
+    journal::{Prepared, Unit},
     store::{
         agent::{Agent, Revision},
         idempotency::{Begun, Slot},
+        token::NewToken,
     },
     stream::view,
     trigger::{self, Choice},
@@ -51,6 +52,7 @@ pub async fn create(
 ) -> Result<Answer, ApiError> {
     let key = wanted.key.clone();
     let mut answer = once
+        .of_agent(wanted.agent.as_ref())
         .run(&app, caller.tenant, digest, async |unit: &mut Unit| match key {
             Some(key) => create_by_key(&app, &caller, unit, wanted, key, digest).await,
             None => create_new(&app, &caller, unit, wanted).await,
@@ -94,7 +96,7 @@ async fn create_by_key(
             let answer = create_new(app, caller, unit, wanted).await?;
             let id = answer.body["session"]["id"].to_string();
             let status = StatusCode::CREATED.as_u16();
-            unit.tx().answer(&claimed, status, id.as_bytes(), app.0.journal.origin()).await?;
+            unit.tx().answer(claimed, status, id.as_bytes(), app.0.journal.origin()).await?;
             Ok(answer)
         }
         Begun::Replay { .. } => {
@@ -159,22 +161,39 @@ async fn create_new(
     let context = sound(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
-    let new = unit.prepare(id, NewSession { created, context, input }, &stamp).await?;
-    // Destinations stand before the first events are appended, so these reach them.
-    let mut views: Vec<DestinationView> = Vec::with_capacity(letters.len());
-    for letter in letters {
-        views.push(destinations::store(app, unit, id, 0, letter).await?);
-    }
-    let executed = unit.create(new).await?;
-    let token = mint(app, unit.tx(), id).await?;
-    let mut body = json!({ "session": SessionView::from(executed.session) });
+    let (token, shown) = new_token(app);
+    let mut new = Prepared::new(id, NewSession { created, context, input }, &stamp).with_token(token);
+    let views = put_destinations(app, unit, &mut new, letters).await?;
+    let mut body = json!({ "session": SessionView::from(new.session().clone()) });
     if !views.is_empty() {
         body["destinations"] = serde_json::to_value(&views).expect("our own types serialise");
     }
     if !sources.is_empty() {
         body["sources"] = serde_json::to_value(&sources).expect("our own types serialise");
     }
-    Ok(Answer { shown_once: Some(("client_token", token)), ..Answer::new(StatusCode::CREATED, &body) })
+    let answer =
+        Answer { shown_once: Some(("client_token", shown)), ..Answer::new(StatusCode::CREATED, &body) };
+    answer.keep(unit);
+    unit.create(new).await?;
+    Ok(answer)
+}
+
+/// Stores the destinations of a new session, and before them its row. They stand before
+/// the first events are appended, so these reach them.
+async fn put_destinations(
+    app: &App,
+    unit: &mut Unit,
+    new: &mut Prepared,
+    wanted: Vec<CreateDestination>,
+) -> Result<Vec<DestinationView>, ApiError> {
+    let mut views = Vec::with_capacity(wanted.len());
+    if !wanted.is_empty() {
+        unit.store(new).await?;
+    }
+    for destination in wanted {
+        views.push(destinations::store(app, unit, new.session().id, 0, destination).await?);
+    }
+    Ok(views)
 }
 
 /// Sources as they are before anybody cloned them.
@@ -196,6 +215,9 @@ fn destinations_of(wanted: &CreateSession) -> Vec<CreateDestination> {
 
 /// An agent by its id or its name.
 async fn find_agent(unit: &mut Unit, wanted: &str) -> Result<Agent, ApiError> {
+    if let Some(agent) = unit.take_agent() {
+        return Ok(agent);
+    }
     let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
     let found = match wanted.parse::<AgentId>() {
         Ok(id) => unit.tx().agent(id).await,
@@ -236,13 +258,15 @@ async fn mint_again(app: &App, tenant: TenantId, session: SessionId) -> Result<V
     if tx.lock_session(session).await?.status == Status::Archived {
         return Ok(Value::Null);
     }
-    let token = mint(app, &mut tx, session).await?;
+    let (token, shown) = new_token(app);
+    tx.create_token(session, &token).await?;
     tx.commit().await?;
-    Ok(token)
+    Ok(shown)
 }
 
-async fn mint(app: &App, tx: &mut crate::store::Tx, session: SessionId) -> Result<Value, ApiError> {
+/// A token as every creation gives it, and how it is shown.
+fn new_token(app: &App) -> (NewToken, Value) {
     let scopes = [ClientScope::Read, ClientScope::Steer];
-    let token = tokens::store(app, tx, session, &scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress).await?;
-    Ok(Value::String(token.token))
+    let (token, view) = tokens::make(app, &scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress);
+    (token, Value::String(view.token))
 }

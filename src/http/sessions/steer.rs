@@ -63,7 +63,7 @@ async fn steer_once(
         Begun::Fresh(claimed) => {
             let answer = append(app, caller, unit, message).await?;
             let (status, body) = (answer.status.as_u16(), answer.body.to_string());
-            unit.tx().answer(&claimed, status, body.as_bytes(), app.0.journal.origin()).await?;
+            unit.tx().answer(claimed, status, body.as_bytes(), app.0.journal.origin()).await?;
             Ok(answer)
         }
         Begun::Replay { body, .. } => {

@@ -16,6 +16,7 @@ use crate::{
         Result, Store,
         column::{count, storable, word},
         event::{Columns, appended, outbox},
+        session::snapshot,
         usage::ledger,
     },
 };
@@ -285,7 +286,9 @@ with m as (
       and u.session_id = m.session_id
     returning m.member, m.ts, m.worker_id, m.status is not null as ends, u.tenant_id, u.session_id,
               u.head - m.events as base, u.queued_turn_id is not null as more, u.agent_id,
-              case when m.uses then coalesce(m.model, u.agent_snapshot ->> 'model', '') end as model
+              case when m.uses then coalesce(m.model, ",
+    snapshot!("u"),
+    " ->> 'model', '') end as model
 ), appended as (
     ",
     appended!(

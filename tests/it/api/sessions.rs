@@ -57,6 +57,46 @@ async fn a_session_without_input_waits_and_one_without_agent_is_a_log() {
 }
 
 #[tokio::test]
+async fn sessions_of_one_agent_have_its_snapshot_together() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let revision = json!({ "prompt": "Do nothing at all." });
+    let agent = id(&owner.post("/agents", noop("a")).await.ok());
+    let first = owner.post("/sessions", json!({ "agent": "a" })).await.ok();
+    let second = owner.post("/sessions", json!({ "agent": "a" })).await.ok();
+    owner.patch(&format!("/agents/{agent}"), revision).await.ok();
+    let later = owner.post("/sessions", json!({ "agent": "a" })).await.ok();
+    let mut superuser = world.ground.database.superuser().await;
+    let mut shared = async |so: bool| {
+        sqlx::query("update deployment set shares_snapshots = $1")
+            .bind(so)
+            .execute(&mut superuser)
+            .await
+            .expect("a setting");
+        owner.post("/sessions", json!({ "agent": "a" })).await.ok()
+    };
+    // As where the version before may still run.
+    let whole = shared(false).await;
+    let again = shared(true).await;
+    let kept: (i64, i64, i64) = sqlx::query_as(
+        "select (select count(*) from agent_snapshot), count(agent_snapshot), count(distinct snapshot_id) from session",
+    )
+    .fetch_one(&mut superuser)
+    .await
+    .expect("counts");
+    assert_eq!(kept, (2, 1, 2), "snapshots, sessions that have their own, snapshots that are named");
+    for (created, number) in [(first, 1), (second, 1), (later, 2), (whole, 2), (again, 2)] {
+        let session = &created["session"];
+        let read = owner.get(&format!("/sessions/{}", id(session))).await.ok();
+        assert_eq!(read["agent_snapshot"], session["agent_snapshot"]);
+        assert_eq!(read["agent_snapshot"]["revision"], number);
+    }
+    let listed = owner.get("/sessions").await.ok();
+    assert!(data(&listed).iter().all(|session| session["agent_snapshot"]["name"] == "a"));
+    world.end().await;
+}
+
+#[tokio::test]
 async fn fields_that_are_unknown_or_not_built_are_refused_by_name() {
     let world = World::still().await;
     let owner = &world.owner;

@@ -14,7 +14,7 @@ use sojourn::{
         decide::{Command, Input, NewSession, Stamp},
         session::{AgentSnapshot, Created, Limits, Source},
     },
-    journal::{Error, Journal},
+    journal::{Error, Journal, Prepared},
     queue::Queue,
     store::{Store, Urls, hint::Hints, job::Claimant, migrate, pool::PoolSizes},
 };
@@ -98,8 +98,7 @@ impl World {
         };
         let mut unit = self.journal.begin(self.tenant).await.expect("a unit");
         let new = NewSession { created, context: ContextChange::default(), input };
-        let prepared = unit.prepare(id, new, &self.stamp()).await.expect("a row");
-        unit.create(prepared).await.expect("the first events");
+        unit.create(Prepared::new(id, new, &self.stamp())).await.expect("its first events");
         unit.commit().await.expect("a commit");
         id
     }
