@@ -7,22 +7,21 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fs::{self, File},
-    io::{self, Read, Write},
+    io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::{DirBuilderExt, FileExt},
     },
     path::{Path, PathBuf},
-    process::{ChildStdin, ChildStdout, Command, Stdio},
 };
 
 use sojourn_init::protocol::{
-    Answer, Cause, ExecSpec, FaultKind, OUTPUT_DIR, Outcome, PROGRAM, Signal, Stream, is_exec_id,
+    Answer, Cause, ExecSpec, FaultKind, OUTPUT_DIR, Outcome, Signal, Stream, is_exec_id,
 };
 
 use crate::{
-    kill,
-    runner::{self, DISK_FULL, GONE_LINE, KILL, SPEC_FILE},
+    fork, kill,
+    runner::{self, DISK_FULL, GONE_LINE, KILL},
 };
 
 /// Commands that run or left processes behind, at the same time.
@@ -54,8 +53,8 @@ struct Exec {
 
 struct Runner {
     pid: u32,
-    control: ChildStdin,
-    report: ChildStdout,
+    control: PipeWriter,
+    report: PipeReader,
     inbox: Vec<u8>,
 }
 
@@ -240,17 +239,9 @@ impl Execs {
 /// Starts the process above a command. Its directory is new, so the id is.
 fn spawn_runner(directory: &Path, spec: &ExecSpec) -> io::Result<Runner> {
     fs::DirBuilder::new().mode(0o700).create(directory)?;
-    fs::write(directory.join(SPEC_FILE), serde_json::to_vec(spec)?)?;
-    let mut child = Command::new(PROGRAM)
-        .arg("run")
-        .arg(directory)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let (Some(control), Some(report)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(io::Error::other("the runner has no pipes"));
-    };
-    Ok(Runner { pid: child.id(), control, report, inbox: Vec::new() })
+    let ((asked, control), (report, said)) = (io::pipe()?, io::pipe()?);
+    let pid = fork::apart(asked, said, || runner::run(directory, spec))?;
+    Ok(Runner { pid, control, report, inbox: Vec::new() })
 }
 
 fn directory(exec_id: &str) -> PathBuf {

@@ -1,14 +1,15 @@
 //! `sojourn-init`: PID 1 of every box, and the small programs that it starts.
 //!
-//! Started by the container runtime as `serve`; starts itself again as `run` (one
-//! runner per command), as `file` (one file operation as the command's user), as
+//! Started by the container runtime as `serve`, which has one thread and so may copy itself into a
+//! runner for each command; starts itself again as `file` (one file operation as the command's user), as
 //! `relay` (the way to the egress proxy) and as `usage` (what the files take). Where an image is made it is started
-//! as `install`. Six programs in one file, so that nothing has to fork with threads or run code between fork and exec.
+//! as `install`. Five programs in one file, so that nothing has to fork with threads.
 
 mod archive;
 mod connection;
 mod execs;
 mod files;
+mod fork;
 mod install;
 mod kill;
 mod privilege;
@@ -28,13 +29,12 @@ fn main() -> ExitCode {
             (Ok(seconds), Ok(bytes)) => server::serve(some(seconds).map(Duration::from_secs), some(bytes)),
             _ => Err(std::io::Error::other("serve takes two numbers: seconds, bytes")),
         },
-        ["run", directory] => runner::run(directory.as_ref()),
         ["file", operation @ ..] => files::serve(operation),
         ["relay"] => relay::serve(),
         ["usage"] => usage::serve(),
         ["install", command @ ..] => install::run(command),
         _ => Err(std::io::Error::other(
-            "this program is started inside a sandbox: serve, run, file, relay, usage, install",
+            "this program is started inside a sandbox: serve, file, relay, usage, install",
         )),
     };
     match result {

@@ -21,7 +21,7 @@ const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).u
 /// For init: empties the bounding set, then gives up the right to change it.
 ///
 /// The three rights stay inheritable, because a root process that execs gets
-/// what is inheritable or bounding, and runners are execs of this program.
+/// what is inheritable or bounding, and file helpers are execs of this program.
 pub fn keep_what_init_needs() -> io::Result<()> {
     let with_setpcap = KEPT.union(CapabilitySet::SETPCAP);
     set_capabilities(

@@ -1,7 +1,7 @@
 //! The runner: the process above one command.
 //!
-//! Started by `execs` as `sojourn-init run <directory>`: reads the command from
-//! there, pumps its output into files there, reports on its standard output one
+//! A copy of init that `execs` makes, with the command and its directory: pumps the
+//! output into files there, reports on its standard output one
 //! line of JSON when the command is over and `gone` when no descendant is left.
 //! A byte on its standard input asks it to end the command and says why, or names a signal
 //! to send. It is the subreaper of everything the command starts and outlives all of it.
@@ -30,8 +30,6 @@ use sojourn_init::protocol::{
 
 use crate::{kill, privilege, pump::Pump, usage};
 
-/// The command's file in its directory.
-pub const SPEC_FILE: &str = "command.json";
 /// The report's last line: no descendant is left.
 pub const GONE_LINE: &str = "gone";
 /// What the server writes to a runner: somebody wants the command to end, or its files
@@ -43,11 +41,8 @@ const KILL_INTERVAL: Duration = Duration::from_millis(10);
 /// The command's badness for the out-of-memory killer: before init, in any case.
 const OOM_SCORE_ADJ: &str = "500";
 
-/// Runs the command of `directory` to its end, descendants included.
-pub fn run(directory: &Path) -> io::Result<()> {
-    let spec_path = directory.join(SPEC_FILE);
-    let spec: ExecSpec = serde_json::from_slice(&fs::read(&spec_path)?)?;
-    fs::remove_file(&spec_path)?;
+/// Runs a command to its end, descendants included. What it prints goes into `directory`.
+pub fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
     privilege::pass_nothing_on()?;
     set_child_subreaper(Some(getpid()))?;
     let stdout = Pump::new(&directory.join(Stream::Stdout.file_name()), spec.output_bytes_max)?;
@@ -56,14 +51,14 @@ pub fn run(directory: &Path) -> io::Result<()> {
     let (go, started) = mpsc::channel();
     // Before the command: afterwards there might be no process to spare.
     thread::Builder::new().stack_size(64 << 10).spawn(move || reap(&started, reaper))?;
-    let mut runner = Runner::new(&spec, stdout, stderr, ended);
-    match runner.start(&spec) {
+    let mut runner = Runner::new(spec, stdout, stderr, ended);
+    match runner.start(spec) {
         Ok(pid) => {
             // The thread only ends after the last child; it is there.
             let _ = go.send(pid);
             runner.attend()
         }
-        Err(error) => runner.report_failed_start(&spec, &error),
+        Err(error) => runner.report_failed_start(spec, &error),
     }
 }
 

@@ -306,6 +306,8 @@ pub const INIT_MESSAGE_BYTES_MAX: usize = 512;
 /// One call that waits for a command; longer waits are several calls, so that a
 /// box that stopped answering is noticed.
 pub const INIT_WAIT_SLICE: Duration = Duration::from_secs(30);
+/// Tries to have a loop device that others want at the same moment.
+pub const LOOP_DEVICE_ATTEMPTS_MAX: u32 = 64;
 /// First and longest pause between looks whether a new box answers.
 pub const SANDBOX_START_POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 /// How long one command of the container runtime may take.

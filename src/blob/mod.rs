@@ -18,10 +18,13 @@ use std::{
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
 use object_store::{
-    ObjectStore, ObjectStoreExt, aws::AmazonS3Builder, buffered::BufWriter, local::LocalFileSystem,
-    path::Path as Key, prefix::PrefixStore,
+    GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, aws::AmazonS3Builder, buffered::BufWriter,
+    local::LocalFileSystem, path::Path as Key, prefix::PrefixStore,
 };
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, BufReader};
+
+/// What is read of a file at once: each read is a job of another thread.
+const COPY_BYTES: usize = 1 << 20;
 
 /// Why a blob could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -126,9 +129,9 @@ impl Blobs {
 
     /// Stores what a file holds, whole or not at all, and for good.
     pub async fn put_file(&self, key: &str, file: File) -> Result<(), Error> {
-        let mut file = tokio::fs::File::from_std(file);
+        let mut file = BufReader::with_capacity(COPY_BYTES, tokio::fs::File::from_std(file));
         let mut writer = BufWriter::new(Arc::clone(&self.synced), Key::from(key));
-        match tokio::io::copy(&mut file, &mut writer).await {
+        match tokio::io::copy_buf(&mut file, &mut writer).await {
             Ok(_) => Ok(writer.shutdown().await?),
             Err(error) => {
                 // A part of it would take room for ever.
@@ -138,9 +141,13 @@ impl Blobs {
         }
     }
 
-    /// A copy of a blob as a file without a name, at its beginning.
+    /// A blob as a file, at its beginning: its own where it lies in a directory, for it was
+    /// renamed to its place and never changes there; else a copy without a name.
     pub async fn get_file(&self, key: &str) -> Result<File, Error> {
-        let mut stream = self.store.get(&Key::from(key)).await?.into_stream();
+        let mut stream = match self.store.get(&Key::from(key)).await? {
+            GetResult { payload: GetResultPayload::File(file, _), .. } => return Ok(file),
+            got => got.into_stream(),
+        };
         let mut file = tokio::fs::File::from_std(self.scratch()?);
         while let Some(part) = stream.try_next().await? {
             file.write_all(&part).await?;

@@ -69,49 +69,43 @@ pub async fn save(
     }
     let key = key(session, &saved.digest);
     blobs.put_file(&key, file).await.map_err(|error| away(&error))?;
-    let (_, stored) = fetch(blobs, &key).await?;
+    let (_, stored) = read(blobs, &key).await?;
     if stored != saved.digest {
         return Err(Fault::Unavailable("the blob store did not keep the files as they are".to_owned()));
     }
     Ok(saved)
 }
 
-/// Fills a fresh box with the checkpoint of this digest.
+/// A checkpoint that was read whole and is what was stored.
+#[derive(Debug)]
+pub struct Fetched(File);
+
+/// Reads the checkpoint of this digest. Dropped, it leaves nothing.
 ///
 /// # Errors
-/// `NotFound` when the store has it no more, or not as it was; those of the box.
-pub async fn load(
-    sandbox: &dyn Sandbox,
-    grip: Grip,
-    blobs: &Blobs,
-    session: &str,
-    digest: &str,
-) -> Result<(), Fault> {
-    let (file, stored) = fetch(blobs, &key(session, digest)).await?;
-    if stored != digest {
-        return Err(Fault::NotFound("the checkpoint is not what was stored".to_owned()));
+/// `NotFound` when the store has it no more, or not as it was.
+pub async fn fetch(blobs: &Blobs, session: &str, digest: &str) -> Result<Fetched, Fault> {
+    match read(blobs, &key(session, digest)).await? {
+        (file, stored) if stored == digest => Ok(Fetched(file)),
+        _ => Err(Fault::NotFound("the checkpoint is not what was stored".to_owned())),
     }
+}
+
+/// Fills a fresh box with a checkpoint.
+///
+/// # Errors
+/// Those of the box.
+pub async fn load(sandbox: &dyn Sandbox, grip: Grip, checkpoint: Fetched) -> Result<(), Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
-    let expanded = spawn_blocking(move || expand(file, &sender));
+    let expanded = spawn_blocking(move || expand(checkpoint.0, &sender));
     let unpacked = sandbox.unpack(grip, receiver).await;
     let expanded = expanded.await.map_err(|error| away(&error))?;
     // A box that refused the rest has said why.
     unpacked.and(expanded)
 }
 
-/// Whether the store has the checkpoint of this digest, as it was.
-///
-/// # Errors
-/// `NotFound` when it does not.
-pub async fn verify(blobs: &Blobs, session: &str, digest: &str) -> Result<(), Fault> {
-    match fetch(blobs, &key(session, digest)).await? {
-        (_, stored) if stored == digest => Ok(()),
-        _ => Err(Fault::NotFound("the checkpoint is not what was stored".to_owned())),
-    }
-}
-
 /// A blob as a file, and the digest of what came.
-async fn fetch(blobs: &Blobs, key: &str) -> Result<(File, String), Fault> {
+async fn read(blobs: &Blobs, key: &str) -> Result<(File, String), Fault> {
     let missing = |error: blob::Error| match error {
         blob::Error::NotFound => Fault::NotFound("the checkpoint is gone from the blob store".to_owned()),
         error @ blob::Error::Unavailable(_) => away(&error),

@@ -85,7 +85,8 @@ pub(super) async fn bytes(
 pub(super) async fn written(hands: &Hands, id: &str, exit: &Exit) -> Result<String, Stop> {
     let total = exit.stdout_bytes;
     if total <= 2 * END_BYTES as u64 {
-        let all = bytes(hands, id, OutputStream::Stdout, 0, 2 * END_BYTES).await?;
+        // The box is not asked for more than there is, nor for nothing.
+        let all = bytes(hands, id, OutputStream::Stdout, 0, total as usize).await?;
         return Ok(text::printable(&all));
     }
     let kept = total.min(limit::EXEC_OUTPUT_BYTES_MAX);

@@ -157,8 +157,8 @@ impl Operator<'_> {
             return Ok(Err((Failure::InUse, message.to_owned())));
         }
         let session = blobs_of(fence.tenant, fence.session);
-        Ok(match checkpoint::verify(&self.worker.blobs, &session, &found.digest).await {
-            Ok(()) => Ok(()),
+        Ok(match checkpoint::fetch(&self.worker.blobs, &session, &found.digest).await {
+            Ok(_) => Ok(()),
             Err(Fault::NotFound(message)) => Err((Failure::NotFound, message)),
             Err(fault) => Err((Failure::SandboxUnavailable, fault.to_string())),
         })

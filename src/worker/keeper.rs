@@ -5,9 +5,12 @@
 //! runs in it: a takeover reads there what can have begun.
 
 use std::{
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
+
+use futures::future::{Either, select};
 
 use super::{Worker, surroundings::Wish};
 use crate::{
@@ -150,8 +153,9 @@ impl Keeper {
             return Err(ToolFault::Unavailable(NO_SIZE.to_owned()));
         }
         let store = &self.worker.store;
-        let mut past = store.past_sandboxes(tenant, session).await.map_err(away)?;
-        let checkpoints = store.checkpoints(tenant, session).await.map_err(away)?;
+        let (past, checkpoints) =
+            tokio::join!(store.past_sandboxes(tenant, session), store.checkpoints(tenant, session));
+        let (mut past, checkpoints) = (past.map_err(away)?, checkpoints.map_err(away)?);
         let life = self.wish.life;
         let started = Instant::now();
         for attempt in 1.. {
@@ -207,16 +211,29 @@ impl Keeper {
     async fn fill(&self, sandbox: &dyn Sandbox, spec: &Spec, from: &[Checkpoint]) -> Result<Filled, Fault> {
         let mut spec = spec.clone();
         let mut from = from.iter();
+        let session = self.blobs_of_session();
         loop {
             spec.restores = from.len() > 0;
-            let files = sandbox.create(&spec, self.fence.epoch).await?;
-            let Some(checkpoint) = from.next().filter(|_| files == Files::Fresh) else {
+            let next = from.next();
+            let fetch = async {
+                match next {
+                    Some(next) => Some(checkpoint::fetch(&self.worker.blobs, &session, &next.digest).await),
+                    None => None,
+                }
+            };
+            // Read while the box is made: not a byte goes into it before all of them are there.
+            let create = sandbox.create(&spec, self.fence.epoch);
+            let (files, fetched) = match select(pin!(create), pin!(fetch)).await {
+                Either::Left((files, _)) if files != Ok(Files::Fresh) => (files?, None),
+                Either::Left((files, fetch)) => (files?, fetch.await),
+                Either::Right((fetched, create)) => (create.await?, fetched),
+            };
+            let Some((checkpoint, fetched)) = next.zip(fetched).filter(|_| files == Files::Fresh) else {
                 return Ok(Filled { restored: None, files });
             };
             let started = Instant::now();
-            let grip = self.grip(spec.sandbox);
-            let (blobs, session) = (&self.worker.blobs, self.blobs_of_session());
-            match checkpoint::load(sandbox, grip, blobs, &session, &checkpoint.digest).await {
+            let loaded = async { checkpoint::load(sandbox, self.grip(spec.sandbox), fetched?).await };
+            match loaded.await {
                 Ok(()) => {
                     return Ok(Filled { restored: Some((checkpoint.clone(), started.elapsed())), files });
                 }

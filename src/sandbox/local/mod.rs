@@ -16,6 +16,7 @@ mod engine;
 mod freezer;
 pub mod image;
 mod layout;
+mod loopback;
 mod oci;
 mod removal;
 mod rootfs;

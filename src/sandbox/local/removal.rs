@@ -4,6 +4,7 @@
 //! belongs to users of boxes is removed by a program that is root over them.
 
 use std::{
+    fs, io,
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -25,13 +26,19 @@ pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(
 /// Removes what a box wrote. The tree may be deeper than a recursion or the open
 /// files of this process allow; `rm` is made for that and follows no link.
 pub async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(), Fault> {
+    let is_gone =
+        |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let parts: Vec<_> = parts.iter().map(AsRef::as_ref).filter(|part| !is_gone(part)).collect();
+    if parts.is_empty() {
+        return Ok(());
+    }
     let mut rm = match users {
         Some(users) => users.command("/bin/rm"),
         None => Command::new("/bin/rm"),
     };
     let removal = rm
         .args(["-rf", "--one-file-system", "--"])
-        .args(parts.iter().map(AsRef::as_ref))
+        .args(parts)
         .env_clear()
         .env("PATH", runtime::PATH)
         .stdin(Stdio::null())

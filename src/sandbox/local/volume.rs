@@ -22,7 +22,7 @@ use rustix::{
 };
 use tokio::{process::Command, time::timeout};
 
-use super::{disk::Disk, layout::make_dir, off_the_reactor, runtime, unavailable};
+use super::{disk::Disk, layout::make_dir, loopback, off_the_reactor, runtime, unavailable};
 use crate::{
     base::limit::{DISK_TEMPLATES_MAX, VOLUME_COMMAND_TIMEOUT},
     sandbox::Fault,
@@ -45,7 +45,7 @@ const MKFS: [&str; 10] = [
     "^resize_inode",
 ];
 /// Nothing is written but what the box writes, and what it removes is given back.
-const OPTIONS: &str = "loop,nosuid,nodev,noinit_itable,discard";
+const OPTIONS: &str = "nosuid,nodev,noinit_itable,discard";
 /// Of e2fsck: nothing was wrong, or nothing is any more.
 const MENDED: [i32; 4] = [0, 1, 2, 3];
 const COPY_BYTES: usize = 64 << 10;
@@ -69,9 +69,7 @@ impl Volumes {
         if !geteuid().is_root() {
             return Err("mounting a file system takes root".to_owned());
         }
-        if !Path::new("/dev/loop-control").exists() {
-            return Err("there are no loop devices".to_owned());
-        }
+        loopback::look()?;
         Ok(Self {
             templates: run_dir.join("templates"),
             mkfs: program("mkfs.ext4")?,
@@ -100,7 +98,7 @@ impl Volumes {
         }
         let Err(fault) = self.mount(disk).await else { return Ok(true) };
         // A machine that lost its power may have left it torn.
-        let status = run(Command::new(&self.fsck).arg("-p").arg(&disk.image)).await?;
+        let status = run(Command::new(&self.fsck).arg("-p").arg(&disk.image), Stdio::null()).await?;
         if status.is_some_and(|code| MENDED.contains(&code)) {
             return self.mount(disk).await.map(|()| true);
         }
@@ -110,9 +108,14 @@ impl Volumes {
 
     async fn mount(&self, disk: &Disk) -> Result<(), Fault> {
         make_dir(&disk.files, 0o700).map_err(|error| unavailable("its files cannot be made", &error))?;
+        let image = disk.image.clone();
+        let attached = off_the_reactor(move || loopback::attach(&image)).await;
+        let device = attached.map_err(|error| unavailable("its file system cannot be mounted", &error))?;
         let mut mount = Command::new(&self.mount);
-        mount.args(["-t", "ext4", "-o", OPTIONS]).arg(&disk.image).arg(&disk.files);
-        match run(&mut mount).await? {
+        mount.args(["-t", "ext4", "-o", OPTIONS]).arg(&device.path).arg(&disk.files);
+        // The program has the device too: should it outlive the service, no other file
+        // takes the place of this one meanwhile.
+        match run(&mut mount, device.file.into()).await? {
             Some(0) => Ok(()),
             code => Err(Fault::Unavailable(format!(
                 "its file system cannot be mounted: mount ended with {code:?}"
@@ -135,7 +138,7 @@ impl Volumes {
         };
         let failed = |error: io::Error| unavailable("a file system cannot be formatted", &error);
         let beside = lay().map_err(failed)?;
-        let formatted = run(Command::new(&self.mkfs).args(MKFS).arg(&beside)).await;
+        let formatted = run(Command::new(&self.mkfs).args(MKFS).arg(&beside), Stdio::null()).await;
         match formatted {
             Ok(Some(0)) => fs::rename(&beside, &path).map_err(failed).map(|()| path),
             Ok(code) => {
@@ -218,12 +221,12 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// The exit code; `None` when a signal ended it.
-async fn run(command: &mut Command) -> Result<Option<i32>, Fault> {
+async fn run(command: &mut Command, stdin: Stdio) -> Result<Option<i32>, Fault> {
     let failed = |error: io::Error| unavailable("a program for file systems did not start", &error);
     let child = command
         .env_clear()
         .env("PATH", runtime::PATH)
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)

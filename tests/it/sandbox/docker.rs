@@ -184,7 +184,8 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             let spec = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
             assert_eq!(other.create(&spec, 2).await.unwrap(), Files::Fresh);
             let grip = Grip { sandbox: spec.sandbox, epoch: 2 };
-            checkpoint::load(&*other, grip, &blobs, "s", &saved.digest).await.unwrap();
+            let fetched = checkpoint::fetch(&blobs, "s", &saved.digest).await.unwrap();
+            checkpoint::load(&*other, grip, fetched).await.unwrap();
             other.attach(grip).await.unwrap();
             let script = "cat file d/l ~/kept; stat -c %a d; test -O file && echo and-back > back";
             other.start(grip, &world.shell("look", script)).await.unwrap();
@@ -206,7 +207,8 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             let third = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
             assert_eq!(world.sandbox.create(&third, 3).await.unwrap(), Files::Fresh);
             let grip = Grip { sandbox: third.sandbox, epoch: 3 };
-            checkpoint::load(&*world.sandbox, grip, &blobs, "s", &again.digest).await.unwrap();
+            let fetched = checkpoint::fetch(&blobs, "s", &again.digest).await.unwrap();
+            checkpoint::load(&*world.sandbox, grip, fetched).await.unwrap();
             let part = world.sandbox.read_file(grip, "d/l", 0, 100).await.unwrap();
             assert_eq!(part.content, b"from-runc\n");
         })

@@ -136,7 +136,8 @@ pub async fn files_come_back_as_they_were(world: &World<'_>) {
     assert!(world.says("stat -c %a secret closed").await == "0\n0", "what was closed is closed again");
 
     let grip = replaced(world).await;
-    checkpoint::load(&*world.sandbox, grip, &store.blobs, SESSION, &saved.digest).await.unwrap();
+    let fetched = checkpoint::fetch(&store.blobs, SESSION, &saved.digest).await.unwrap();
+    checkpoint::load(&*world.sandbox, grip, fetched).await.unwrap();
     world.sandbox.attach(grip).await.unwrap();
     let restored = listing(world, grip).await;
     // Directories that had a socket in them, and the roots, have times of their own.
@@ -166,7 +167,8 @@ pub async fn a_large_file_with_holes_takes_no_room(world: &World<'_>) {
     let saved = checkpoint::save(&*world.sandbox, world.grip, &store.blobs, SESSION, None).await.unwrap();
     assert!(saved.bytes < 1 << 20, "{} bytes", saved.bytes);
     let grip = replaced(world).await;
-    checkpoint::load(&*world.sandbox, grip, &store.blobs, SESSION, &saved.digest).await.unwrap();
+    let fetched = checkpoint::fetch(&store.blobs, SESSION, &saved.digest).await.unwrap();
+    checkpoint::load(&*world.sandbox, grip, fetched).await.unwrap();
     world.sandbox.start(grip, &world.shell("du", "tail -c 3 sparse; stat -c ' %s %b' sparse")).await.unwrap();
     world.sandbox.wait(grip, "du").await.unwrap();
     let range = sojourn::sandbox::OutputRange {
@@ -297,14 +299,14 @@ pub async fn a_checkpoint_that_is_gone_or_changed_is_not_restored(world: &World<
     let saved = checkpoint::save(&*world.sandbox, world.grip, &store.blobs, SESSION, None).await.unwrap();
     let grip = replaced(world).await;
     let never = "0".repeat(64);
-    let gone = checkpoint::load(&*world.sandbox, grip, &store.blobs, SESSION, &never).await;
+    let gone = checkpoint::fetch(&store.blobs, SESSION, &never).await;
     assert!(matches!(gone, Err(Fault::NotFound(_))), "{gone:?}");
     let path = store.directory.path().join("blobs").join(checkpoint::key(SESSION, &saved.digest));
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let changed = checkpoint::load(&*world.sandbox, grip, &store.blobs, SESSION, &saved.digest).await;
+    let changed = checkpoint::fetch(&store.blobs, SESSION, &saved.digest).await;
     assert!(matches!(changed, Err(Fault::NotFound(_))), "{changed:?}");
     assert!(matches!(world.sandbox.attach(grip).await, Err(Fault::Unavailable(_))));
     world.sandbox.destroy(grip.sandbox).await.unwrap();
