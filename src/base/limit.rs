@@ -303,8 +303,7 @@ pub const EXECS_MAX: usize = 64;
 pub const INIT_FRAME_BYTES_MAX: usize = 4 << 20;
 /// Text of a fault from a box that is passed on, in bytes.
 pub const INIT_MESSAGE_BYTES_MAX: usize = 512;
-/// One call that waits for a command; longer waits are several calls, so that a
-/// box that stopped answering is noticed.
+/// One call that waits for a command; longer waits are several, so that a dead box is noticed.
 pub const INIT_WAIT_SLICE: Duration = Duration::from_secs(30);
 /// Tries to have a loop device that others want at the same moment.
 pub const LOOP_DEVICE_ATTEMPTS_MAX: u32 = 64;
