@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::OFlags;
+use rustix::{fs::OFlags, stdio::stdout};
 use sojourn_init::{
     frame,
     protocol::{Answer, FaultKind, WORKSPACE},
@@ -51,7 +51,12 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
             caller.read_exact(&mut content)?;
             write(&absolute(path), &content)
         }
-        ["pack"] => archive::pack(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
+        ["pack"] => {
+            let packed = archive::pack(&mut caller);
+            // Init lets everything go on at this, or at the end of this process.
+            let _ = rustix::io::write(stdout(), b"\n");
+            packed.map(|()| (Answer::Done {}, Vec::new()))
+        }
         ["unpack", disk_bytes] => {
             let room = Room::of(some(number(disk_bytes)?));
             archive::unpack(&mut caller, room).map(|()| (Answer::Done {}, Vec::new()))

@@ -6,7 +6,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs,
+    io::{self, PipeReader},
     net::{Ipv4Addr, TcpListener},
     os::{
         fd::{AsFd, OwnedFd},
@@ -36,9 +37,6 @@ use crate::{
 const CONNECTIONS_MAX: usize = 256;
 /// File helpers at the same time.
 const HELPERS_MAX: usize = 16;
-/// Longest sleep while an archive is made: the end of a helper makes no event, and
-/// everything stands still until it is noticed.
-const PACKING_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest sleep: orphans of a dead runner make no event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -101,8 +99,9 @@ struct Server {
     next_token: u64,
     execs: Execs,
     helpers: BTreeSet<u32>,
-    /// The helper that makes an archive while everything else stands still.
-    packing: Option<u32>,
+    /// Said by the helper that makes an archive, when it has read all files: until then
+    /// everything else stands still.
+    packing: Option<PipeReader>,
     disk_bytes: Option<u64>,
     /// The helper that adds up what the files take; also one of the helpers.
     usage: Option<Usage>,
@@ -121,6 +120,7 @@ struct Server {
 enum Source {
     Listener,
     Proxy,
+    Packed,
     Connection(u64),
     Report(String),
 }
@@ -134,6 +134,7 @@ impl Server {
             match source {
                 Source::Listener => self.accept(),
                 Source::Proxy => self.start_relay(),
+                Source::Packed => self.go_on(),
                 Source::Report(exec_id) => self.execs.read_report(&exec_id, &self.helpers),
                 Source::Connection(token) => {
                     if self.progress(token, flags).is_err() {
@@ -151,7 +152,6 @@ impl Server {
             Some(Pending::Exit { until, .. }) => *until,
             Some(Pending::Gone { .. }) | None => None,
         });
-        let longest = if self.packing.is_some() { longest.min(PACKING_INTERVAL) } else { longest };
         let now = Instant::now();
         untils.map(|until| until.saturating_duration_since(now)).fold(longest, Duration::min)
     }
@@ -165,6 +165,10 @@ impl Server {
         if let Some(proxy) = self.proxy.as_ref().filter(|_| self.relay.is_none()) {
             sources.push(Source::Proxy);
             slots.push(PollFd::from_borrowed_fd(proxy.as_fd(), PollFlags::IN));
+        }
+        if let Some(packing) = &self.packing {
+            sources.push(Source::Packed);
+            slots.push(PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN));
         }
         for (&token, connection) in &self.connections {
             let (fd, flags) = connection.interest();
@@ -190,9 +194,6 @@ impl Server {
             let pid = pid.as_raw_nonzero().get().cast_unsigned();
             self.helpers.remove(&pid);
             self.relay.take_if(|relay| *relay == pid);
-            if self.packing.take_if(|packing| *packing == pid).is_some() {
-                kill::continue_descendants(std::process::id());
-            }
             if let Some(bytes) = self.usage.take_if(|usage| usage.pid == pid).and_then(Usage::bytes) {
                 self.is_over = self.disk_bytes.is_some_and(|most| bytes > most);
                 if self.is_over {
@@ -281,7 +282,7 @@ impl Server {
             },
             Call::Status {} => self.status(),
             Call::Start { epoch, exec } => match self.fence(epoch) {
-                Ok(()) if self.packing.is_some() => busy_packing(),
+                Ok(()) if self.is_packing() => busy_packing(),
                 Ok(()) => self.execs.start(&exec),
                 Err(stale) => stale,
             },
@@ -319,7 +320,7 @@ impl Server {
                 Err(stale) => stale,
             },
             Call::Pack { epoch } => match self.fence(epoch) {
-                Ok(()) if self.packing.is_some() => busy_packing(),
+                Ok(()) if self.is_packing() => busy_packing(),
                 Ok(()) => return self.pack(token),
                 Err(stale) => stale,
             },
@@ -379,18 +380,43 @@ impl Server {
 
     /// Stops everything and lets a helper send the session's files.
     fn pack(&mut self, token: u64) -> io::Result<()> {
+        let (packing, said) = io::pipe()?;
         kill::stop_descendants(std::process::id());
-        let before = self.helpers.clone();
-        let helped = self.help(token, &["pack"]);
-        self.packing = self.helpers.difference(&before).next().copied();
-        if self.packing.is_none() {
-            kill::continue_descendants(std::process::id());
+        let before = self.helpers.len();
+        let helped = self.help_saying(token, &["pack"], said.into());
+        self.packing = Some(packing);
+        if self.helpers.len() == before {
+            self.go_on();
         }
         helped
     }
 
+    /// Lets everything go on that stood still for an archive.
+    fn go_on(&mut self) {
+        if self.packing.take().is_some() {
+            kill::continue_descendants(std::process::id());
+        }
+    }
+
+    /// Whether files are being read for an archive. Who was told that they were read is not
+    /// told otherwise.
+    fn is_packing(&mut self) -> bool {
+        if let Some(packing) = &self.packing {
+            let mut slot = [PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN)];
+            if poll(&mut slot, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                self.go_on();
+            }
+        }
+        self.packing.is_some()
+    }
+
     /// Gives the connection to a helper, which answers it.
     fn help(&mut self, token: u64, operation: &[&str]) -> io::Result<()> {
+        self.help_saying(token, operation, Stdio::null())
+    }
+
+    /// The same for one that has something to say to this process too.
+    fn help_saying(&mut self, token: u64, operation: &[&str], said: Stdio) -> io::Result<()> {
         if self.helpers.len() >= HELPERS_MAX + usize::from(self.relay.is_some()) {
             let text = "the sandbox is busy with other file operations";
             return self.answer(token, &Answer::fault(FaultKind::Unavailable, text), &[]);
@@ -403,12 +429,8 @@ impl Server {
             return Ok(());
         };
         let stream = OwnedFd::from(connection.hand_over()?);
-        let child = Command::new(PROGRAM)
-            .arg("file")
-            .args(operation)
-            .stdin(Stdio::from(stream))
-            .stdout(Stdio::null())
-            .spawn();
+        let child =
+            Command::new(PROGRAM).arg("file").args(operation).stdin(Stdio::from(stream)).stdout(said).spawn();
         match child {
             Ok(child) => {
                 self.helpers.insert(child.id());
