@@ -146,15 +146,16 @@ impl Unit {
     /// its input. An answer that is kept goes with it.
     pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
         let Prepared { session, drafts, events, now, token, is_stored } = prepared;
-        if is_stored {
-            self.append(&session, 0, now, drafts).await?;
+        let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
+        let letters = if is_stored {
+            let change = Change { session: &session, ended: &[], base: 0, events: &packed, is_due: false };
+            self.tx.write_back(&change).await?.letters
         } else {
-            let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
             let kept = self.kept.pop();
             let beside = Beside { events: &packed, token: token.as_ref(), kept: kept.as_ref() };
-            let letters = self.tx.insert_session(&session, beside).await?;
-            self.grew(session.id, 0, now, packed, letters > 0);
-        }
+            self.tx.insert_session(&session, beside).await?
+        };
+        self.grew(session.id, 0, now, packed, letters);
         if session.queued.is_some() {
             self.hints.push(Hint::Job);
         }
@@ -279,19 +280,6 @@ impl Unit {
         if session.cancel_turn_id.is_some() {
             self.hints.push(Hint::Control);
         }
-        Ok(())
-    }
-
-    async fn append(
-        &mut self,
-        session: &Session,
-        base: i64,
-        now: Timestamp,
-        drafts: Vec<Draft>,
-    ) -> Result<(), Error> {
-        let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
-        let letters = self.tx.append(session.id, base, now, &packed).await?;
-        self.grew(session.id, base, now, packed, letters > 0);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Tx,
-    column::{json, threshold, uncount, word},
+    column::{json, threshold, word},
     event::{Columns, Packed, appended, outbox},
     idempotency::Kept,
     token::NewToken,
@@ -29,18 +29,18 @@ pub struct Beside<'a> {
 
 impl Tx {
     /// Stores a new session with the turn that its first events made, the job that has
-    /// that turn begun, and what comes `beside` it. Returns how many letters its events made.
+    /// that turn begun, and what comes `beside` it. Returns whether some of its events are now in the outbox.
     ///
     /// # Errors
     /// `Conflict("session_key")` when another session holds the key.
-    pub async fn insert_session(&mut self, session: &Session, beside: Beside<'_>) -> Result<u64> {
+    pub async fn insert_session(&mut self, session: &Session, beside: Beside<'_>) -> Result<bool> {
         let tenant = self.tenant.uuid();
         let created = &session.created;
         let turn = session.queued.as_ref();
         let snapshot = created.agent_snapshot.as_ref().map(json);
         let Beside { events, token, kept } = beside;
         let query = sqlx::query_as(CREATION).bind(tenant).bind(session.id.uuid()).bind(session.created_at);
-        let (letters,): (i64,) = Columns::of(events)
+        let (letters,) = Columns::of(events)
             .bound(query)
             .bind(created.agent_id.map(Id::uuid))
             .bind(created.credential_id.map(Id::uuid))
@@ -78,7 +78,7 @@ impl Tx {
             .bind(snapshot.as_deref().map(name_of))
             .fetch_one(self.connection())
             .await?;
-        Ok(uncount(letters))
+        Ok(letters)
     }
 }
 
@@ -143,5 +143,5 @@ with shared as (
     outbox!(),
     "
 )
-select count(*) from outbox"
+select exists (select from outbox)"
 );

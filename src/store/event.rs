@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, Tx,
-    column::{from_json, json, level, threshold, uncount},
+    column::{from_json, json, level, threshold},
 };
 use crate::{
     base::{Id, Timestamp},
@@ -238,45 +238,6 @@ macro_rules! outbox {
 pub(super) use outbox;
 
 impl Tx {
-    /// Appends events after `head` and puts them into the outbox of every matching
-    /// destination; returns how many letters that made. The caller holds the session's
-    /// row.
-    pub async fn append(
-        &mut self,
-        session: SessionId,
-        head: i64,
-        ts: Timestamp,
-        events: &[Packed],
-    ) -> Result<u64> {
-        let tenant = self.tenant.uuid();
-        let columns = Columns::of(events);
-        let query = sqlx::query_as(concat!(
-            "with appended as (
-                insert into event (
-                    tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body,
-                    content_ref, body_bytes
-                )
-                select $1, $2, $3 + e.place, $4, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
-                       e.refs::json, e.body::json, e.content_ref, e.body_bytes
-                from unnest($5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::uuid[], $10::uuid[], $11::text[],
-                            $12::text[], $13::text[], $14::integer[]) with ordinality
-                    as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)
-                returning tenant_id, session_id, seq, event_id, type, level
-             ), outbox as (
-                ",
-            outbox!(),
-            "
-             )
-             select count(*) from outbox"
-        ))
-        .bind(tenant)
-        .bind(session.uuid())
-        .bind(head)
-        .bind(ts);
-        let (letters,): (i64,) = columns.bound(query).fetch_one(self.connection()).await?;
-        Ok(uncount(letters))
-    }
-
     /// Appends events of a session that is imported, each with its own time; they are
     /// old, so no destination hears of them.
     pub async fn append_imported(
