@@ -36,74 +36,80 @@ macro_rules! overdue {
 }
 pub(super) use overdue;
 
+/// $1 how many of each kind.
+const FORGOTTEN: &str = "
+with forgotten (tenant_id, session_id, kind, ready_at, node_id) as (
+    (
+        select distinct t.tenant_id, t.session_id, 'turn', now(), b.node_id
+        from turn t
+        join session s using (tenant_id, session_id)
+        left join sandbox b
+            on b.tenant_id = t.tenant_id and b.session_id = t.session_id and b.state <> 'ended'
+        where t.state in ('queued', 'running')
+          and s.status <> 'archived'
+          and not exists (
+              select from job j
+              where j.tenant_id = t.tenant_id and j.session_id = t.session_id and j.kind = 'turn'
+          )
+        limit $1
+    )
+    union all
+    (
+        select b.tenant_id, b.session_id, 'cleanup', now(), b.node_id
+        from sandbox b
+        join session s using (tenant_id, session_id)
+        where b.state <> 'ended'
+          and s.status = 'archived'
+          and not exists (
+              select from job j
+              where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'cleanup'
+          )
+        limit $1
+    )
+    union all
+    (
+        select b.tenant_id, b.session_id, 'rest', now(), b.node_id
+        from sandbox b
+        join session s using (tenant_id, session_id)
+        where b.state <> 'ended'
+          and s.status <> 'archived'
+          and not exists (
+              select from job j
+              where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'rest'
+          )
+        limit $1
+    )
+    union all
+    (
+        select distinct o.tenant_id, o.session_id, 'operate', now(), b.node_id
+        from operation o
+        join session s using (tenant_id, session_id)
+        left join sandbox b
+            on b.tenant_id = o.tenant_id and b.session_id = o.session_id and b.state <> 'ended'
+        where o.completed_at is null
+          and s.status <> 'archived'
+          and not exists (
+              select from job j
+              where j.tenant_id = o.tenant_id and j.session_id = o.session_id and j.kind = 'operate'
+          )
+        limit $1
+    )
+)
+insert into job (tenant_id, session_id, kind, ready_at, node_id)
+select f.tenant_id, f.session_id, f.kind, f.ready_at, f.node_id
+from forgotten f
+join session s using (tenant_id, session_id)
+-- Whoever holds the row may be deleting it, and the next look comes soon.
+for key share of s skip locked
+on conflict do nothing";
+
 impl Store {
     /// Gives a job to every session that has work and none: a turn that should run, by
     /// the index `turn_live`, or a box that outlived its session, or that nobody looks
     /// after, by `sandbox_live`, or that is asked something, by `operation_open`.
     /// Returns how many; with nothing pending a job does nothing.
     pub async fn enqueue_forgotten(&self, jobs_max: i64) -> Result<u64> {
-        let done = sqlx::query(
-            "insert into job (tenant_id, session_id, kind, ready_at, node_id)
-             (
-                 select distinct t.tenant_id, t.session_id, 'turn', now(), b.node_id
-                 from turn t
-                 join session s using (tenant_id, session_id)
-                 left join sandbox b
-                     on b.tenant_id = t.tenant_id and b.session_id = t.session_id and b.state <> 'ended'
-                 where t.state in ('queued', 'running')
-                   and s.status <> 'archived'
-                   and not exists (
-                       select from job j
-                       where j.tenant_id = t.tenant_id and j.session_id = t.session_id and j.kind = 'turn'
-                   )
-                 limit $1
-             )
-             union all
-             (
-                 select b.tenant_id, b.session_id, 'cleanup', now(), b.node_id
-                 from sandbox b
-                 join session s using (tenant_id, session_id)
-                 where b.state <> 'ended'
-                   and s.status = 'archived'
-                   and not exists (
-                       select from job j
-                       where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'cleanup'
-                   )
-                 limit $1
-             )
-             union all
-             (
-                 select b.tenant_id, b.session_id, 'rest', now(), b.node_id
-                 from sandbox b
-                 join session s using (tenant_id, session_id)
-                 where b.state <> 'ended'
-                   and s.status <> 'archived'
-                   and not exists (
-                       select from job j
-                       where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'rest'
-                   )
-                 limit $1
-             )
-             union all
-             (
-                 select distinct o.tenant_id, o.session_id, 'operate', now(), b.node_id
-                 from operation o
-                 join session s using (tenant_id, session_id)
-                 left join sandbox b
-                     on b.tenant_id = o.tenant_id and b.session_id = o.session_id and b.state <> 'ended'
-                 where o.completed_at is null
-                   and s.status <> 'archived'
-                   and not exists (
-                       select from job j
-                       where j.tenant_id = o.tenant_id and j.session_id = o.session_id and j.kind = 'operate'
-                   )
-                 limit $1
-             )
-             on conflict do nothing",
-        )
-        .bind(jobs_max)
-        .execute(&self.system)
-        .await?;
+        let done = sqlx::query(FORGOTTEN).bind(jobs_max).execute(&self.system).await?;
         Ok(done.rows_affected())
     }
 
