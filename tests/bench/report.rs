@@ -118,7 +118,9 @@ impl Report {
             "# Performance, measured\n\nWritten by `make bench` (`tests/bench`). {form}{}\n\nClient, service and database \
              share the machine's cores. Every measurement stands between two runs of a raw anchor\non the same server; \
              a ratio is taken to the mean of its own two. Repeats whose anchors differ by more than 25 %\nare rejected, \
-             and {} accepted ones give median and spread. Processor time is the operating system's count.\n\n\
+             and {} accepted ones give median and spread. Processor time is the operating system's count.\n\
+             Before each goal the server does its housekeeping (`vacuum analyze`, `checkpoint`), so that none is measured with \
+             what\nanother one left.\n\n\
              ## What the database gives\n\nBare statements, 393 bytes of JSON in each event, 8 writers:\n\n{raw}\n\
              ## Goals\n\n{}\nA goal that is missed is reported as missed.\n\n## Plots\n\nEach dot is a repeat, the \
              bar its median; grey is the raw anchor, the dashed line the goal. Hollow dots are noisy\nrepeats that do \
