@@ -5,6 +5,7 @@
 
 mod egress;
 mod image;
+mod log;
 mod operation;
 mod source;
 mod trigger;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use egress::*;
 pub use image::*;
+pub use log::*;
 pub use operation::*;
 pub use source::*;
 pub use trigger::*;
@@ -94,28 +96,6 @@ pub const KEY_OVERLAP_SECONDS: (i64, i64) = (86_400, 7 * 86_400);
 
 /// Life of a client token, in seconds: shortest, default, longest.
 pub const CLIENT_TOKEN_TTL_SECONDS: (i64, i64, i64) = (60, 3_600, 86_400);
-
-// ---- the log ----
-
-/// A body above this many bytes of JSON spills to a blob.
-pub const EVENT_BODY_BYTES_MAX: usize = 32 << 10;
-/// Events of one append: one step with all its views.
-pub const APPEND_EVENTS_MAX: usize = 512;
-/// Appends of leased turns that share one commit.
-pub const RECORDS_TOGETHER_MAX: usize = 32;
-/// Commits of leased turns that one process has under way: what comes meanwhile goes
-/// together. Two, so that one is prepared while the other is being written.
-pub const RECORD_FLIGHTS: usize = 2;
-/// A commit that takes longer no longer counts among them: it waits for a row that
-/// somebody holds, and nobody else is to wait for that.
-pub const RECORD_FLIGHT_SLOW: Duration = Duration::from_millis(100);
-/// Memory of a process for the logs of turns that ended in it: the next turn of such a
-/// session reads what is new.
-pub const RECENT_LOGS_BYTES_MAX: usize = 32 << 20;
-/// How long such a log is kept when nobody asks for it.
-pub const RECENT_LOG_AGE: Duration = Duration::from_secs(300);
-/// Events that the history builder reads in one query.
-pub const HISTORY_PAGE_ROWS: i64 = 1_000;
 
 // ---- streams ----
 

@@ -53,7 +53,7 @@ use crate::{
     base::seal::sha256,
     blob::Blobs,
     domain::rootfs::RootFs,
-    journal::Journal,
+    journal::{Group, Journal},
     model::ModelName,
     net,
     store::Store,
@@ -68,6 +68,7 @@ pub struct App(Arc<Inner>);
 struct Inner {
     store: Store,
     journal: Journal,
+    creations: Group<write::Answer, error::ApiError>,
     blobs: Blobs,
     streams: Streams,
     webhooks: net::Client,
@@ -130,6 +131,7 @@ impl App {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
             store: parts.store,
+            creations: Group::new(parts.journal.clone()),
             journal: parts.journal,
             blobs: parts.blobs,
             streams: parts.streams,

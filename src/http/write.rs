@@ -21,8 +21,6 @@ pub struct Once {
     /// Each alone tells that it was sent before; mostly there is one or none.
     keys: Vec<String>,
     target: String,
-    /// The agent that the request names, by id or name.
-    agent: Option<String>,
 }
 
 /// What to answer.
@@ -67,25 +65,26 @@ impl FromRequestParts<App> for Once {
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
         let keys = parts.headers.get("idempotency-key").map(key_of).transpose()?.into_iter().collect();
-        Ok(Self { keys, target: format!("{} {}", parts.method, parts.uri.path()), agent: None })
+        Ok(Self { keys, target: format!("{} {}", parts.method, parts.uri.path()) })
     }
 }
 
 impl Once {
     /// A request that was known by other names than an `Idempotency-Key`.
     pub fn of(keys: Vec<String>, target: String) -> Self {
-        Self { keys, target, agent: None }
-    }
-
-    /// The same for a request that names an agent: it is read with the first key, and
-    /// the unit has it.
-    pub fn of_agent(self, agent: Option<&String>) -> Self {
-        Self { agent: agent.cloned(), ..self }
+        Self { keys, target }
     }
 
     /// The key that a caller named, if any.
     pub fn key(&self) -> Option<&str> {
         self.keys.first().map(String::as_str)
+    }
+
+    /// Where its answers are kept, for a body of this digest.
+    pub fn slots(&self, digest: [u8; 32]) -> impl Iterator<Item = Slot> {
+        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
+        let slot = move |key: &String| Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
+        self.keys.iter().map(slot)
     }
 
     /// Does `work` in one unit of work, at most once for each `Idempotency-Key`.
@@ -100,10 +99,8 @@ impl Once {
         work: impl AsyncFnOnce(&mut Unit) -> Result<Answer, ApiError>,
     ) -> Result<Answer, ApiError> {
         let mut unit = app.0.journal.begin(tenant).await?;
-        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
-        for key in &self.keys {
-            let slot = Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
-            match unit.begin_once(slot, self.agent.as_deref()).await? {
+        for slot in self.slots(digest) {
+            match unit.begin_once(slot).await? {
                 None => {}
                 Some(Begun::Replay { status, body }) => {
                     return Ok(Answer {

@@ -1,11 +1,14 @@
 //! The only door through which the log is written.
 //!
 //! Callers' commands come through a [`Unit`]: one transaction in which the session
-//! is locked, decided on and written back. A leased turn comes through
+//! is locked, decided on and written back; new sessions of one organization that are
+//! asked for at the same time share it. A leased turn comes through
 //! [`Writer::record`]: one fenced statement, which turns of one process that write
 //! at the same time share. Hints leave after the commit.
 
 mod family;
+mod flight;
+mod group;
 mod meter;
 mod operation;
 mod read;
@@ -15,6 +18,8 @@ mod scribe;
 mod spill;
 mod unit;
 mod whole;
+
+use tokio_util::task::TaskTracker;
 
 use crate::{
     base::{Origin, Timestamp},
@@ -26,6 +31,7 @@ use crate::{
 use recent::Recent;
 use scribe::Scribe;
 
+pub use group::{Decide, Group, Request};
 pub use operation::operation_blob;
 pub use recent::{Log, Weighed};
 pub use record::{Halted, Writer};
@@ -39,6 +45,8 @@ pub struct Journal {
     blobs: Blobs,
     hints: Hints,
     origin: Origin,
+    /// What is being written together.
+    flights: TaskTracker,
     scribe: Scribe,
     recent: Recent,
 }
@@ -58,13 +66,15 @@ pub enum Error {
 impl Journal {
     /// A journal over one database and one blob store.
     pub fn new(store: Store, blobs: Blobs, hints: Hints, origin: Origin) -> Self {
-        let scribe = Scribe::new(store.clone());
-        Self { store, blobs, hints, origin, scribe, recent: Recent::default() }
+        let flights = TaskTracker::new();
+        let scribe = Scribe::new(store.clone(), flights.clone());
+        Self { store, blobs, hints, origin, flights, scribe, recent: Recent::default() }
     }
 
-    /// Waits until every record that was begun is written or refused.
+    /// Waits until every write that was begun is done or refused.
     pub async fn drained(&self) {
-        self.scribe.drained().await;
+        self.flights.close();
+        self.flights.wait().await;
     }
 
     /// Forgets logs of turns that ended a while ago.

@@ -1,21 +1,15 @@
 //! Records of many leased turns in one commit.
 //!
-//! Called by [`super::Writer`]; calls `store::record`. Nobody waits for company:
-//! what comes while nothing is being written is written at once, and what comes while
-//! something is leaves together with the next flight. A flight is a task of its own, so
-//! a turn that is dropped does not take its company with it.
+//! Called by [`super::Writer`]; calls `store::record`.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::collections::{HashSet, VecDeque};
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
+use super::flight::{Cargo, Flights};
 use crate::{
-    base::limit::{APPEND_EVENTS_MAX, RECORD_FLIGHT_SLOW, RECORD_FLIGHTS, RECORDS_TOGETHER_MAX},
+    base::limit::{APPEND_EVENTS_MAX, RECORDS_TOGETHER_MAX},
     store::{
         Error, Result, Store,
         record::{Record, Recorded},
@@ -24,19 +18,10 @@ use crate::{
 
 /// The one who writes for all leased turns of a process. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Scribe(Arc<Inner>);
+pub(super) struct Scribe(Flights<Records>);
 
-struct Inner {
+struct Records {
     store: Store,
-    desk: Mutex<Desk>,
-    flights: TaskTracker,
-}
-
-/// What waits, and how many flights are under way.
-#[derive(Default)]
-struct Desk {
-    waiting: VecDeque<Waiting>,
-    flights: usize,
 }
 
 struct Waiting {
@@ -45,8 +30,8 @@ struct Waiting {
 }
 
 impl Scribe {
-    pub(super) fn new(store: Store) -> Self {
-        Self(Arc::new(Inner { store, desk: Mutex::default(), flights: TaskTracker::new() }))
+    pub(super) fn new(store: Store, tasks: TaskTracker) -> Self {
+        Self(Flights::of(Records { store }, tasks))
     }
 
     /// Writes a record down, together with whatever else waits. Hands the record back.
@@ -54,86 +39,54 @@ impl Scribe {
     /// Dropped, it may be written or not, as a statement whose answer was not read.
     pub(super) async fn record(&self, record: Record) -> Result<(Recorded, Record)> {
         let (answer, answered) = oneshot::channel();
-        {
-            let mut desk = self.desk();
-            desk.waiting.push_back(Waiting { record, answer });
-            if desk.flights < RECORD_FLIGHTS {
-                desk.flights += 1;
-                self.0.flights.spawn(self.clone().fly());
-            }
-        }
+        self.0.add((), Waiting { record, answer });
         // A flight that was cut off with its process has no answer.
-        answered.await.unwrap_or_else(|_| Err(unanswered("the process ends")))
+        answered.await.unwrap_or_else(|_| Err(Error::unanswered("the process ends")))
+    }
+}
+
+impl Cargo for Records {
+    /// All go together: the service's own role writes for every organization.
+    type Line = ();
+    type Item = Waiting;
+
+    fn load(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+        take(waiting)
     }
 
-    /// Waits until nothing is under way any more.
-    pub(super) async fn drained(&self) {
-        self.0.flights.close();
-        self.0.flights.wait().await;
-    }
-
-    /// Writes what waits until nothing does.
-    async fn fly(self) {
-        while let Some(batch) = self.next_batch() {
-            let mut flight = Box::pin(self.clone().write(batch));
-            // A row that somebody holds delays its own session and no other: the flight
-            // goes on by itself, and its place is free.
-            if timeout(RECORD_FLIGHT_SLOW, &mut flight).await.is_err() {
-                self.0.flights.spawn(flight);
-            }
-        }
-    }
-
-    /// The oldest of what waits, at most one record of each session.
-    fn next_batch(&self) -> Option<Vec<Waiting>> {
-        let mut desk = self.desk();
-        let batch = take(&mut desk.waiting);
-        if batch.is_empty() {
-            desk.flights -= 1;
-            return None;
-        }
-        Some(batch)
-    }
-
-    async fn write(self, batch: Vec<Waiting>) {
+    async fn write(flights: Flights<Self>, _line: (), batch: Vec<Waiting>) {
         match <[Waiting; 1]>::try_from(batch) {
-            Ok([waiting]) => self.alone(waiting).await,
-            Err(batch) => self.write_together(batch).await,
+            Ok([waiting]) => alone(flights, waiting).await,
+            Err(batch) => together(&flights, batch).await,
         }
     }
+}
 
-    async fn write_together(&self, batch: Vec<Waiting>) {
-        let (records, answers): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|waiting| (waiting.record, waiting.answer)).unzip();
-        let written = self.0.store.record_together(&records).await;
-        for (at, (record, answer)) in records.into_iter().zip(answers).enumerate() {
-            let waiting = Waiting { record, answer };
-            match &written {
-                Ok(rows) => match rows.get(at).copied().flatten() {
-                    Some(recorded) => waiting.tell(Ok(recorded)),
-                    // Somebody holds its session.
-                    None => self.alone_aside(waiting),
-                },
-                // It may have been written: each turn looks at its log under a new epoch.
-                Err(Error::Unavailable { source, .. }) => waiting.tell(Err(unanswered(&source.to_string()))),
-                // Nothing was written, and only one of them is at fault.
-                Err(_) => self.alone_aside(waiting),
+async fn together(flights: &Flights<Records>, batch: Vec<Waiting>) {
+    let (records, answers): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|waiting| (waiting.record, waiting.answer)).unzip();
+    let written = flights.cargo().store.record_together(&records).await;
+    for (at, (record, answer)) in records.into_iter().zip(answers).enumerate() {
+        let waiting = Waiting { record, answer };
+        match &written {
+            Ok(rows) => match rows.get(at).copied().flatten() {
+                Some(recorded) => waiting.tell(Ok(recorded)),
+                // Somebody holds its session.
+                None => flights.aside(alone(flights.clone(), waiting)),
+            },
+            // It may have been written: each turn looks at its log under a new epoch.
+            Err(Error::Unavailable { source, .. }) => {
+                waiting.tell(Err(Error::unanswered(&source.to_string())));
             }
+            // Nothing was written, and only one of them is at fault.
+            Err(_) => flights.aside(alone(flights.clone(), waiting)),
         }
     }
+}
 
-    fn alone_aside(&self, waiting: Waiting) {
-        self.0.flights.spawn(self.clone().alone(waiting));
-    }
-
-    async fn alone(self, waiting: Waiting) {
-        let recorded = self.0.store.record(&waiting.record).await;
-        waiting.tell(recorded);
-    }
-
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.0.desk.lock().expect("no holder of the desk panics")
-    }
+async fn alone(flights: Flights<Records>, waiting: Waiting) {
+    let recorded = flights.cargo().store.record(&waiting.record).await;
+    waiting.tell(recorded);
 }
 
 impl Waiting {
@@ -165,11 +118,6 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     later.append(waiting);
     *waiting = later;
     batch
-}
-
-fn unanswered(reason: &str) -> Error {
-    let retry_after = Duration::from_secs(1);
-    Error::unavailable(retry_after, reason)
 }
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
 //! A unit of work: callers' commands in one transaction, hints after its commit.
 
+use std::collections::HashMap;
+
 use crate::{
-    base::Timestamp,
+    base::{Timestamp, seal::DataKey},
     domain::{
-        Event, Session, SessionId, Status,
+        AgentId, Event, Session, SessionId, Status,
         decide::{self, Command, NewSession, Stamp},
         event::{Body, Draft},
     },
     store::{
-        Tx,
+        self, Tx,
         agent::Agent,
         command::Change,
-        creation::Beside,
+        creation::{Creation, Made},
         event::Packed,
         hint::Hint,
         idempotency::{Begun, Claimed, Kept, Slot},
@@ -31,8 +33,29 @@ pub struct Unit {
     /// written yet.
     claimed: Vec<Claimed>,
     kept: Vec<Kept>,
-    /// An agent that was read on the way.
-    agent: Option<Agent>,
+    /// Agents that were read in it, by the id or name that a request has for each.
+    agents: HashMap<String, Agent>,
+    /// Where several requests share it, the sessions that they make: written together.
+    together: Option<Together>,
+}
+
+/// What requests that share a unit have in common.
+#[derive(Default)]
+struct Together {
+    new: Vec<New>,
+    /// How many they were before the request that was begun last.
+    before: usize,
+    data_key: Option<DataKey>,
+}
+
+/// A new session that is not stored yet.
+struct New {
+    session: Session,
+    events: Vec<Packed>,
+    now: Timestamp,
+    token: Option<NewToken>,
+    /// The answer to its request, where that is kept with it.
+    kept: Option<Kept>,
 }
 
 /// A log that grew in a transaction.
@@ -63,6 +86,13 @@ pub struct Prepared {
     is_stored: bool,
 }
 
+impl New {
+    fn creation(&self) -> Creation<'_> {
+        let Self { session, events, token, kept, .. } = self;
+        Creation { session, events, token: token.as_ref(), kept: kept.as_ref() }
+    }
+}
+
 impl Prepared {
     /// Decides on a new session; nothing of it is stored yet.
     pub fn new(id: SessionId, new: NewSession, stamp: &Stamp) -> Self {
@@ -88,8 +118,21 @@ impl Prepared {
 
 impl Unit {
     pub(super) fn new(journal: Journal, tx: Tx) -> Self {
-        let (hints, grown) = (Vec::new(), Vec::new());
-        Self { journal, tx, hints, grown, claimed: Vec::new(), kept: Vec::new(), agent: None }
+        Self {
+            journal,
+            tx,
+            hints: Vec::new(),
+            grown: Vec::new(),
+            claimed: Vec::new(),
+            kept: Vec::new(),
+            agents: HashMap::new(),
+            together: None,
+        }
+    }
+
+    /// The same for several requests, whose new sessions are written together.
+    pub(super) fn shared(self) -> Self {
+        Self { together: Some(Together::default()), ..self }
     }
 
     /// The transaction, for reads and for what is not an event.
@@ -103,12 +146,10 @@ impl Unit {
     }
 
     /// Claims the slot of the request that this unit does, for the answer that
-    /// [`Unit::keep`] gives; on the same way reads the agent that the request names. None
-    /// where it is new, else what became of the request that has the slot.
-    pub async fn begin_once(&mut self, slot: Slot, agent: Option<&str>) -> Result<Option<Begun>, Error> {
-        let (begun, agent) = self.tx.begin_once_for(slot, agent, self.journal.store.master()).await?;
-        self.agent = agent;
-        match begun {
+    /// [`Unit::keep`] gives. None where it is new, else what became of the request that
+    /// has the slot.
+    pub async fn begin_once(&mut self, slot: Slot) -> Result<Option<Begun>, Error> {
+        match self.tx.begin_once(slot, self.journal.store.master()).await? {
             Begun::Fresh(claimed) => {
                 self.claimed.push(claimed);
                 Ok(None)
@@ -117,9 +158,21 @@ impl Unit {
         }
     }
 
-    /// The agent that was read with the slot, once.
-    pub fn take_agent(&mut self) -> Option<Agent> {
-        self.agent.take()
+    /// The agent that a request names by its id or name, read once for all that share
+    /// the unit.
+    pub async fn agent(&mut self, named: &str) -> Result<Option<Agent>, Error> {
+        if let Some(agent) = self.agents.get(named) {
+            return Ok(Some(agent.clone()));
+        }
+        let found = match named.parse::<AgentId>() {
+            Ok(id) => match self.tx.agent(id).await {
+                Err(store::Error::NotFound) => None,
+                found => Some(found?),
+            },
+            Err(_) => self.tx.agent_by_name(named).await?,
+        };
+        self.agents.extend(found.clone().map(|agent| (named.to_owned(), agent)));
+        Ok(found)
     }
 
     /// Keeps the answer for every slot that was claimed; the first one counts. It is
@@ -136,30 +189,88 @@ impl Unit {
     /// Stores a new session without its events, for what must be there before them, as
     /// destinations.
     pub async fn store(&mut self, prepared: &mut Prepared) -> Result<(), Error> {
-        let beside = Beside { token: prepared.token.as_ref(), ..Beside::default() };
-        self.tx.insert_session(&prepared.session, beside).await?;
+        let (session, token) = (&prepared.session, prepared.token.as_ref());
+        self.tx.insert_sessions(&[Creation { session, events: &[], token, kept: None }]).await?;
         prepared.is_stored = true;
         Ok(())
     }
 
     /// Stores a new session, or its events where it is stored, and wakes a worker for
-    /// its input. An answer that is kept goes with it.
+    /// its input. In a unit that is shared it is stored with the others, and its answer too.
     pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
         let Prepared { session, drafts, events, now, token, is_stored } = prepared;
         let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
-        let letters = if is_stored {
+        let executed = Executed { session: session.clone(), events };
+        if is_stored {
             let change = Change { session: &session, ended: &[], base: 0, events: &packed, is_due: false };
-            self.tx.write_back(&change).await?.letters
-        } else {
-            let kept = self.kept.pop();
-            let beside = Beside { events: &packed, token: token.as_ref(), kept: kept.as_ref() };
-            self.tx.insert_session(&session, beside).await?
-        };
-        self.grew(session.id, 0, now, packed, letters);
+            let letters = self.tx.write_back(&change).await?.letters;
+            self.began(&session, now, packed, letters);
+            return Ok(executed);
+        }
+        let mut new = New { session, events: packed, now, token, kept: None };
+        match &mut self.together {
+            None => {
+                self.insert(vec![new]).await?;
+            }
+            Some(together) => {
+                new.kept = self.kept.pop();
+                together.new.push(new);
+            }
+        }
+        Ok(executed)
+    }
+
+    /// Stores new sessions.
+    async fn insert(&mut self, new: Vec<New>) -> Result<Vec<Made>, Error> {
+        let creations: Vec<_> = new.iter().map(New::creation).collect();
+        let made = self.tx.insert_sessions(&creations).await?;
+        for (new, made) in new.into_iter().zip(&made).filter(|(_, made)| made.is_new) {
+            self.began(&new.session, new.now, new.events, made.letters);
+        }
+        Ok(made)
+    }
+
+    fn began(&mut self, session: &Session, now: Timestamp, events: Vec<Packed>, letters: bool) {
+        self.grew(session.id, 0, now, events, letters);
         if session.queued.is_some() {
             self.hints.push(Hint::Job);
         }
-        Ok(Executed { session, events })
+    }
+
+    /// Begins the next one of the requests that share the unit: its slot is claimed with
+    /// its answer, if it has one.
+    pub(super) async fn begin_next(&mut self, slot: Option<Slot>) -> Result<(), Error> {
+        let together = self.together.get_or_insert_default();
+        together.before = together.new.len();
+        let Some(slot) = slot else { return Ok(()) };
+        let key = match together.data_key.take() {
+            Some(key) => key,
+            None => self.tx.data_key(self.journal.store.master()).await?,
+        };
+        together.data_key = Some(key.clone());
+        self.claimed.push(Claimed::with_answer(slot, key));
+        Ok(())
+    }
+
+    /// Leaves out what the request made that was begun last.
+    pub(super) fn leave_out(&mut self) {
+        self.claimed.clear();
+        self.kept.clear();
+        if let Some(together) = &mut self.together {
+            together.new.truncate(together.before);
+        }
+    }
+
+    /// Commits what the requests that share the unit made; returns of each new session, in
+    /// their order, whether it is there: not where its request has an answer already.
+    pub(super) async fn commit_together(mut self) -> Result<Vec<bool>, Error> {
+        let new = self.together.take().unwrap_or_default().new;
+        if new.is_empty() {
+            return Ok(Vec::new());
+        }
+        let made = self.insert(new).await?;
+        self.commit().await?;
+        Ok(made.into_iter().map(|made| made.is_new).collect())
     }
 
     /// Has what waits in a session looked at now; with nothing waiting nothing happens.

@@ -12,7 +12,7 @@ use crate::{
         decide::{Rejection, Stamp},
         transcript::{self, Transcript},
     },
-    store::{audit::Act, command::Change, creation::Beside, hint::Hint},
+    store::{audit::Act, command::Change, creation::Creation, hint::Hint},
 };
 
 /// A session's lines, a page at a time.
@@ -96,7 +96,8 @@ impl Unit {
     pub async fn import(&mut self, read: Transcript, stamp: &Stamp) -> Result<Session, Error> {
         let Transcript { session, turns, log } = read;
         let tenant = self.tx.tenant();
-        self.tx.insert_session(&session, Beside::default()).await?;
+        let new = Creation { session: &session, events: &[], token: None, kept: None };
+        self.tx.insert_sessions(&[new]).await?;
         let change =
             Change { session: &session, ended: &turns, base: session.head, events: &[], is_due: false };
         self.tx.write_back(&change).await?;

@@ -1,6 +1,6 @@
 //! Agents and their immutable revisions.
 
-use sqlx::{FromRow, Row as _, postgres::PgRow};
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::{
@@ -124,16 +124,6 @@ macro_rules! agents {
             $rest
         )
     };
-}
-
-pub(super) use agents;
-
-/// The agent of a row in which there may be none.
-pub(super) fn found(row: &PgRow) -> Result<Option<Agent>> {
-    match row.try_get::<Option<Uuid>, _>("id")? {
-        Some(_) => AgentRow::from_row(row)?.agent().map(Some),
-        None => Ok(None),
-    }
 }
 
 macro_rules! revisions {

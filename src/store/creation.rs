@@ -1,85 +1,130 @@
-//! A session's creation: its row and all that is written with it, in one statement.
+//! New sessions of one organization: their rows and all that is written with them, in one
+//! statement for all of them.
 //!
 //! Each statement is a round trip, and a creation is mostly round trips. Foreign keys are
 //! looked at when the statement ends, so its parts may come in any order.
 
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::{
     Result, Tx,
     column::{json, threshold, word},
-    event::{Columns, Packed, appended, outbox},
+    event::{Columns, Packed, QueryAs, appended, outbox},
     idempotency::Kept,
     token::NewToken,
 };
 use crate::{
     base::{Id, seal::sha256},
-    domain::Session,
+    domain::{Session, Turn},
 };
 
-/// What is written with the row of a new session.
-#[derive(Default)]
-pub struct Beside<'a> {
+/// A new session, with the turn that its first events made and what is written beside it.
+pub struct Creation<'a> {
+    pub session: &'a Session,
     /// Its log from the first event on; empty where that is appended later.
     pub events: &'a [Packed],
     pub token: Option<&'a NewToken>,
-    /// The answer to the request that makes it.
+    /// The answer to the request that makes it. Where one is kept for that request already,
+    /// the session is not made.
     pub kept: Option<&'a Kept>,
 }
 
+/// What became of it.
+#[derive(Clone, Copy, Debug, FromRow)]
+pub struct Made {
+    /// Whether the session was made.
+    pub is_new: bool,
+    /// Whether some of its events are now in the outbox.
+    pub letters: bool,
+}
+
 impl Tx {
-    /// Stores a new session with the turn that its first events made, the job that has
-    /// that turn begun, and what comes `beside` it. Returns whether some of its events are now in the outbox.
+    /// Stores new sessions, each with the job that has its turn begun.
     ///
     /// # Errors
-    /// `Conflict("session_key")` when another session holds the key.
-    pub async fn insert_session(&mut self, session: &Session, beside: Beside<'_>) -> Result<bool> {
-        let tenant = self.tenant.uuid();
-        let created = &session.created;
-        let turn = session.queued.as_ref();
-        let snapshot = created.agent_snapshot.as_ref().map(json);
-        let Beside { events, token, kept } = beside;
-        let query = sqlx::query_as(CREATION).bind(tenant).bind(session.id.uuid()).bind(session.created_at);
-        let (letters,) = Columns::of(events)
-            .bound(query)
-            .bind(created.agent_id.map(Id::uuid))
-            .bind(created.credential_id.map(Id::uuid))
-            .bind(&snapshot)
-            .bind(&created.title)
-            .bind(&created.key)
-            .bind(&created.client_id)
-            .bind(&created.slug)
-            .bind(created.parent_session_id.map(Id::uuid))
-            .bind(json(&created.metadata))
-            .bind(json(&created.limits))
-            .bind(word(&created.source))
-            .bind(created.environment.as_ref().map(json))
-            .bind((!created.sources.is_empty()).then(|| json(&created.sources)))
-            .bind((!session.context.is_empty()).then(|| json(&session.context)))
-            .bind(json(&session.actor))
-            .bind(word(&session.status))
-            .bind(session.head)
-            .bind(session.input_head)
-            .bind(session.input_cursor)
-            .bind(session.updated_at)
-            .bind(turn.map(|turn| turn.id.uuid()))
-            .bind(turn.map(|turn| word(&turn.state)))
-            .bind(turn.map(|turn| turn.attempt))
-            .bind(turn.map(|turn| turn.input_from_seq))
-            .bind(turn.map(|turn| turn.input_to_seq))
-            .bind(token.map(|token| token.hash.as_slice()))
-            .bind(token.map(|token| token.scopes.as_slice()))
-            .bind(token.map(|token| threshold(token.level)))
-            .bind(token.map(|token| token.expires_at))
-            .bind(kept.map(|kept| kept.scope()))
-            .bind(kept.map(|kept| kept.key()))
-            .bind(kept.map(|kept| kept.status))
-            .bind(kept.map(|kept| kept.sealed.as_slice()))
-            .bind(snapshot.as_deref().map(name_of))
-            .fetch_one(self.connection())
-            .await?;
-        Ok(letters)
+    /// `Conflict("session_key")` when another session holds the key of one of them;
+    /// `Busy` when a request that is equal to one of theirs is still being answered.
+    pub async fn insert_sessions(&mut self, new: &[Creation<'_>]) -> Result<Vec<Made>> {
+        let query = sqlx::query_as(CREATION).bind(self.tenant.uuid());
+        let events = || new.iter().flat_map(|new| new.events);
+        let place = |new: &Creation<'_>| (1..).take(new.events.len()).collect::<Vec<i64>>();
+        let query = Columns::of(events())
+            .bound(bound_requests(bound_turns(bound_rows(query, new), new), new))
+            .bind(
+                (1..).zip(new).flat_map(|(member, new)| vec![member; new.events.len()]).collect::<Vec<i64>>(),
+            )
+            .bind(new.iter().flat_map(place).collect::<Vec<_>>());
+        Ok(query.fetch_all(self.connection()).await?)
     }
+}
+
+/// A column of all of them, as `unnest` takes it.
+fn each<'a, T>(new: &'a [Creation<'a>], pick: impl Fn(&'a Session) -> T) -> Vec<T> {
+    new.iter().map(|new| pick(new.session)).collect()
+}
+
+fn bound_rows<'q, O>(query: QueryAs<'q, O>, new: &[Creation<'_>]) -> QueryAs<'q, O> {
+    let snapshots = each(new, |session| session.created.agent_snapshot.as_ref().map(json));
+    let names: Vec<_> = snapshots.iter().map(|snapshot| snapshot.as_deref().map(name_of)).collect();
+    query
+        .bind(each(new, |session| session.id.uuid()))
+        .bind(each(new, |session| session.created_at))
+        .bind(each(new, |session| session.created.agent_id.map(Id::uuid)))
+        .bind(each(new, |session| session.created.credential_id.map(Id::uuid)))
+        .bind(names)
+        .bind(snapshots)
+        .bind(each(new, |session| session.created.title.clone()))
+        .bind(each(new, |session| session.created.key.clone()))
+        .bind(each(new, |session| session.created.client_id.clone()))
+        .bind(each(new, |session| session.created.slug.clone()))
+        .bind(each(new, |session| session.created.parent_session_id.map(Id::uuid)))
+        .bind(each(new, |session| json(&session.created.metadata)))
+        .bind(each(new, |session| json(&session.created.limits)))
+        .bind(each(new, |session| word(&session.created.source)))
+        .bind(each(new, |session| session.created.environment.as_ref().map(json)))
+        .bind(each(new, |session| {
+            (!session.created.sources.is_empty()).then(|| json(&session.created.sources))
+        }))
+        .bind(each(new, |session| (!session.context.is_empty()).then(|| json(&session.context))))
+        .bind(each(new, |session| json(&session.actor)))
+        .bind(each(new, |session| word(&session.status)))
+        .bind(each(new, |session| session.head))
+        .bind(each(new, |session| session.input_head))
+        .bind(each(new, |session| session.input_cursor))
+        .bind(each(new, |session| session.updated_at))
+}
+
+fn bound_turns<'q, O>(query: QueryAs<'q, O>, new: &[Creation<'_>]) -> QueryAs<'q, O> {
+    fn each<T>(new: &[Creation<'_>], pick: impl Fn(&Turn) -> T) -> Vec<Option<T>> {
+        new.iter().map(|new| new.session.queued.as_ref().map(&pick)).collect()
+    }
+    query
+        .bind(each(new, |turn| turn.id.uuid()))
+        .bind(each(new, |turn| word(&turn.state)))
+        .bind(each(new, |turn| turn.attempt))
+        .bind(each(new, |turn| turn.input_from_seq))
+        .bind(each(new, |turn| turn.input_to_seq))
+}
+
+/// Their tokens, and the answers to the requests that make them.
+fn bound_requests<'q, O>(query: QueryAs<'q, O>, new: &[Creation<'_>]) -> QueryAs<'q, O> {
+    fn token<T>(new: &[Creation<'_>], pick: impl Fn(&NewToken) -> T) -> Vec<Option<T>> {
+        new.iter().map(|new| new.token.map(&pick)).collect()
+    }
+    fn kept<T>(new: &[Creation<'_>], pick: impl Fn(&Kept) -> T) -> Vec<Option<T>> {
+        new.iter().map(|new| new.kept.map(&pick)).collect()
+    }
+    query
+        .bind(token(new, |token| token.hash.clone()))
+        .bind(token(new, |token| token.scopes.join(" ")))
+        .bind(token(new, |token| threshold(token.level)))
+        .bind(token(new, |token| token.expires_at))
+        .bind(kept(new, |kept| kept.slot.scope.clone()))
+        .bind(kept(new, |kept| kept.slot.key.clone()))
+        .bind(kept(new, |kept| kept.slot.fingerprint.to_vec()))
+        .bind(kept(new, |kept| kept.status))
+        .bind(kept(new, |kept| kept.sealed.clone()))
 }
 
 /// The name of a snapshot among those of its organization: half a SHA-256.
@@ -89,19 +134,45 @@ fn name_of(content: &str) -> Uuid {
     Uuid::from_bytes(*half)
 }
 
-/// $1 tenant, $2 session, $3 its time, $4-$13 events, $14-$33 the row, $34-$38 its turn,
-/// $39-$42 a token, $43-$46 a kept answer, $47 the name of the snapshot in $16.
+/// $1 tenant, $2-$24 the rows, $25-$29 their turns, $30-$33 their tokens, $34-$38 the
+/// answers, $39-$48 events, $49 the session that each is of, from 1, and $50 its place there.
 const CREATION: &str = concat!(
     "
-with shared as (
-    select $47::uuid as snapshot_id
-    from deployment
-    where shares_snapshots and $47 is not null
+with m as (
+    select *
+    from unnest(
+        $2::uuid[], $3::timestamptz[], $4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::text[], $9::text[], $10::text[],
+        $11::text[], $12::uuid[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[],
+        $19::text[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[], $24::timestamptz[], $25::uuid[],
+        $26::text[], $27::integer[], $28::bigint[], $29::bigint[], $30::bytea[], $31::text[], $32::smallint[],
+        $33::timestamptz[], $34::text[], $35::text[], $36::bytea[], $37::smallint[], $38::bytea[]
+    ) with ordinality as m (
+        session_id, created_at, agent_id, credential_id, snapshot_id, snapshot, title, key, client_id,
+        slug, parent_session_id, metadata, limits, source, environment, sources, context,
+        actor, status, head, input_head, input_cursor, updated_at, turn_id,
+        state, attempt, input_from_seq, input_to_seq, hash, scopes, level,
+        expires_at, scope, slot, fingerprint, answer_status, answer, member
+    )
+), answered as (
+    insert into idempotency (tenant_id, scope, key, fingerprint, status, answer)
+    select $1, scope, slot, fingerprint, answer_status, answer
+    from m
+    where slot is not null
+    order by scope, slot
+    on conflict do nothing
+    returning scope, key
+), n as (
+    select *
+    from m
+    where slot is null or (scope, slot) in (select scope, key from answered)
 ), snapshot as (
     insert into agent_snapshot (tenant_id, snapshot_id, content)
-    select $1, s.snapshot_id, $16::json
-    from shared s
-    where not exists (select from agent_snapshot a where a.tenant_id = $1 and a.snapshot_id = $47)
+    select distinct on (n.snapshot_id) $1, n.snapshot_id, n.snapshot::json
+    from n
+    cross join deployment d
+    where d.shares_snapshots
+      and n.snapshot_id is not null
+      and not exists (select from agent_snapshot a where a.tenant_id = $1 and a.snapshot_id = n.snapshot_id)
     on conflict do nothing
 ), made as (
     insert into session (
@@ -109,33 +180,37 @@ with shared as (
         slug, parent_session_id, metadata, limits, source, environment, sources, context, actor, status, head,
         input_head, input_cursor, updated_at, queued_turn_id
     )
-    values ($1, $2, $3, $14, $15, (select snapshot_id from shared),
-            case when not exists (select from shared) then $16::json end, $17, $18, $19, $20, $21, $22::json, $23::json,
-            $24, $25::json, $26::json, $27::json, $28::json, $29, $30, $31, $32, $33, $34)
+    select $1, session_id, created_at, agent_id, credential_id, case when d.shares_snapshots then snapshot_id end,
+           case when not d.shares_snapshots then snapshot::json end, title, key, client_id, slug, parent_session_id,
+           metadata::json, limits::json, source, environment::json, sources::json, context::json, actor::json, status,
+           head, input_head, input_cursor, updated_at, turn_id
+    from n
+    cross join deployment d
 ), queued as (
     insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
-    select $1, $2, $34, $35, $36, $37, $38
-    where $34::uuid is not null
+    select $1, session_id, turn_id, state, attempt, input_from_seq, input_to_seq
+    from n
+    where turn_id is not null
 ), job_of_turn as (
     insert into job (tenant_id, session_id, kind, ready_at)
-    select $1, $2, 'turn', now()
-    where $34 is not null
+    select $1, session_id, 'turn', now()
+    from n
+    where turn_id is not null
 ), token as (
     insert into client_token (tenant_id, session_id, hash, scopes, level, expires_at)
-    select $1, $2, $39, $40, $41, $42
-    where $39::bytea is not null
-), answered as (
-    update idempotency
-    set status = $45, answer = $46
-    where tenant_id = $1 and scope = $43 and key = $44
+    select $1, session_id, hash, string_to_array(scopes, ' '), level, expires_at
+    from n
+    where hash is not null
 ), s as (
-    select $1::uuid as tenant_id, $2::uuid as session_id, $3::timestamptz as ts, 0::bigint as base
+    select $1::uuid as tenant_id, session_id, created_at as ts, 0::bigint as base, member
+    from n
 ), appended as (
     ",
     appended!(
-        "cross join unnest($4::uuid[], $5::text[], $6::smallint[], $7::text[], $8::uuid[], $9::uuid[], $10::text[],
-                      $11::text[], $12::text[], $13::integer[]) with ordinality
-        as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)"
+        "join unnest($39::uuid[], $40::text[], $41::smallint[], $42::text[], $43::uuid[], $44::uuid[], $45::text[],
+                $46::text[], $47::text[], $48::integer[], $49::bigint[], $50::bigint[])
+        as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, member, place)
+        using (member)"
     ),
     "
 ), outbox as (
@@ -143,5 +218,9 @@ with shared as (
     outbox!(),
     "
 )
-select exists (select from outbox)"
+select n.member is not null as is_new,
+       exists (select from outbox o where o.session_id = m.session_id) as letters
+from m
+left join n using (member)
+order by m.member"
 );

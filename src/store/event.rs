@@ -148,7 +148,7 @@ impl Columns {
 }
 
 /// A statement whose rows become `O`.
-type QueryAs<'q, O> = sqlx::query::QueryAs<'q, Postgres, O, PgArguments>;
+pub(super) type QueryAs<'q, O> = sqlx::query::QueryAs<'q, Postgres, O, PgArguments>;
 
 macro_rules! columns {
     ($rest:literal) => {

@@ -1,26 +1,23 @@
 //! What was answered to a request that may be sent twice.
 //!
 //! The row is inserted first and the answer written last, in one transaction with
-//! the effect. An equal request in flight blocks on the row until the first one
-//! commits (then it reads the answer) or the lock timeout ends the wait.
+//! the effect; or both at once, by the statement that has the effect. An equal request in
+//! flight blocks on the row until the first one commits (then it reads the answer) or the
+//! lock timeout ends the wait.
 
-use sqlx::{FromRow, Row as _};
+use sqlx::FromRow;
 
-use super::{
-    Error, Result, Store, Tx,
-    agent::{self, Agent, agents},
-    tenant::unwrap,
-};
+use super::{Error, Result, Store, Tx, tenant::unwrap};
 use crate::{
     base::{
-        Id, Origin, limit,
+        Origin, limit,
         seal::{DataKey, MasterKey},
     },
-    domain::{AgentId, TenantId},
+    domain::TenantId,
 };
 
 /// Which request this is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slot {
     /// `header`, `session` for a session's own key, `steer/<session>` for a message's.
     pub scope: String,
@@ -38,7 +35,7 @@ pub struct Claimed {
 
 /// The answer to a request, sealed for its slot.
 pub struct Kept {
-    slot: Slot,
+    pub(super) slot: Slot,
     pub(super) status: i16,
     pub(super) sealed: Vec<u8>,
 }
@@ -61,6 +58,11 @@ struct Row {
 }
 
 impl Claimed {
+    /// A slot that is claimed with its answer: by the statement that writes both.
+    pub fn with_answer(slot: Slot, key: DataKey) -> Self {
+        Self { slot, key }
+    }
+
     /// The answer as it is kept.
     pub fn answer(self, tenant: TenantId, status: u16, body: &[u8], origin: &Origin) -> Kept {
         let sealed = self.key.seal(body, &context(tenant, &self.slot), origin);
@@ -68,35 +70,11 @@ impl Claimed {
     }
 }
 
-impl Kept {
-    pub(super) fn scope(&self) -> &str {
-        &self.slot.scope
-    }
-
-    pub(super) fn key(&self) -> &str {
-        &self.slot.key
-    }
+#[derive(FromRow)]
+struct ClaimRow {
+    is_fresh: bool,
+    data_key: Vec<u8>,
 }
-
-/// $1 tenant, $2 scope, $3 key, $4 fingerprint, $5 the id or $6 the name of an agent.
-const CLAIM: &str = concat!(
-    "with claimed as (
-    insert into idempotency (tenant_id, scope, key, fingerprint)
-    values ($1, $2, $3, $4)
-    on conflict do nothing
-    returning key
-)
-select exists (select from claimed) as is_fresh, t.data_key, a.*
-from tenant t
-left join (",
-    agents!(
-        "and a.agent_id = coalesce($5, (
-        select n.agent_id from agent n where n.tenant_id = $1 and n.name = $6 and n.deleted_at is null
-    ))"
-    ),
-    ") a on true
-where t.tenant_id = $1"
-);
 
 impl Tx {
     /// Claims the slot, or tells what became of the request that has it.
@@ -104,34 +82,27 @@ impl Tx {
     /// # Errors
     /// `Busy` when an equal request has been in flight for `IDEMPOTENCY_WAIT`.
     pub async fn begin_once(&mut self, slot: Slot, master: &MasterKey) -> Result<Begun> {
-        let (begun, _) = self.begin_once_for(slot, None, master).await?;
-        Ok(begun)
-    }
-
-    /// Claims the slot as [`Tx::begin_once`] does, and on the same way reads the agent
-    /// that the request names by id or name, where there is one.
-    pub async fn begin_once_for(
-        &mut self,
-        slot: Slot,
-        agent: Option<&str>,
-        master: &MasterKey,
-    ) -> Result<(Begun, Option<Agent>)> {
-        let id: Option<AgentId> = agent.and_then(|agent| agent.parse().ok());
-        let name = agent.filter(|_| id.is_none());
-        let row = sqlx::query(CLAIM)
-            .bind(self.tenant.uuid())
-            .bind(&slot.scope)
-            .bind(&slot.key)
-            .bind(slot.fingerprint.as_slice())
-            .bind(id.map(Id::uuid))
-            .bind(name)
-            .fetch_one(self.connection())
-            .await?;
-        let key = unwrap(master, row.try_get("data_key")?, self.tenant)?;
-        if row.try_get("is_fresh")? {
-            return Ok((Begun::Fresh(Claimed { slot, key }), agent::found(&row)?));
+        let tenant = self.tenant;
+        let row: ClaimRow = sqlx::query_as(
+            "with claimed as (
+                insert into idempotency (tenant_id, scope, key, fingerprint)
+                values ($1, $2, $3, $4)
+                on conflict do nothing
+                returning key
+             )
+             select exists (select from claimed) as is_fresh, data_key from tenant where tenant_id = $1",
+        )
+        .bind(tenant.uuid())
+        .bind(&slot.scope)
+        .bind(&slot.key)
+        .bind(slot.fingerprint.as_slice())
+        .fetch_one(self.connection())
+        .await?;
+        let key = unwrap(master, &row.data_key, tenant)?;
+        match row.is_fresh {
+            true => Ok(Begun::Fresh(Claimed { slot, key })),
+            false => self.begun(slot, &key).await,
         }
-        Ok((self.begun(slot, &key).await?, None))
     }
 
     /// What became of the request that has the slot.
@@ -177,8 +148,8 @@ impl Tx {
              where tenant_id = $1 and scope = $2 and key = $3",
         )
         .bind(tenant)
-        .bind(kept.scope())
-        .bind(kept.key())
+        .bind(&kept.slot.scope)
+        .bind(&kept.slot.key)
         .bind(kept.status)
         .bind(&kept.sealed)
         .execute(self.connection())

@@ -89,14 +89,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// The database did not answer, told in words: for those who share a statement.
-    pub fn unavailable(retry_after: Duration, reason: &str) -> Self {
-        Self::Unavailable { retry_after, source: sqlx::Error::Protocol(reason.to_owned()) }
+    pub fn unanswered(reason: &str) -> Self {
+        Self::Unavailable { retry_after: RETRY_AFTER, source: sqlx::Error::Protocol(reason.to_owned()) }
     }
 }
 
+/// When to ask again a database that did not answer.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 impl From<sqlx::Error> for Error {
     fn from(source: sqlx::Error) -> Self {
-        const RETRY_AFTER: Duration = Duration::from_secs(1);
         match &source {
             sqlx::Error::RowNotFound => Self::NotFound,
             sqlx::Error::Io(_)

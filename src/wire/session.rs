@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// A session to create.
-#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
     /// Id or name. Without one the session is a log without a reader.

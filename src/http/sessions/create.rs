@@ -1,13 +1,17 @@
 //! Create a session: everything that can be refused is refused before it exists.
 
+use std::sync::Arc;
+
 use axum::{extract::State, http::StatusCode};
+use futures::FutureExt;
 use serde_json::{Value, json};
+use tracing::Instrument;
 
 use super::context::sound;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
-        AgentId, Level, SessionId, Status, TenantId,
+        Level, SessionId, Status, TenantId,
         context::Context,
         decide::{Input, NewSession},
         session::{Created, Limits},
@@ -23,7 +27,7 @@ use crate::{
         path, sources, tokens,
         write::{Answer, Once},
     },
-    journal::{Prepared, Unit},
+    journal::{Decide, Prepared, Request, Unit},
     store::{
         agent::{Agent, Revision},
         idempotency::{Begun, Slot},
@@ -50,36 +54,72 @@ pub async fn create(
     once: Once,
     Body { value: wanted, digest }: Body<CreateSession>,
 ) -> Result<Answer, ApiError> {
-    let key = wanted.key.clone();
-    let mut answer = once
-        .of_agent(wanted.agent.as_ref())
-        .run(&app, caller.tenant, digest, async |unit: &mut Unit| match key {
-            Some(key) => create_by_key(&app, &caller, unit, wanted, key, digest).await,
-            None => create_new(&app, &caller, unit, wanted).await,
-        })
-        .await?;
+    let tenant = caller.tenant;
+    let asked = Arc::new(Asked { app: app.clone(), caller, wanted });
+    let mut answer = match create_together(&asked, &once, digest).await? {
+        Some(answer) => answer,
+        None => create_apart(&asked, &once, digest).await?,
+    };
     if answer.replayed {
         answer.status = StatusCode::OK;
     }
     if answer.shown_once.is_none() {
         // The session was there before; the token of then is gone.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
-        let token = mint_again(&app, caller.tenant, path::id(session)?).await?;
+        let token = mint_again(&app, tenant, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
     }
     Ok(answer)
 }
 
+/// Who asks for a session, and for which.
+struct Asked {
+    app: App,
+    caller: Caller<WriteSessions>,
+    wanted: CreateSession,
+}
+
+/// Creates a session in one transaction with others that are asked for at the same time.
+/// None for one that has to be by itself, or was created before.
+async fn create_together(
+    asked: &Arc<Asked>,
+    once: &Once,
+    digest: [u8; 32],
+) -> Result<Option<Answer>, ApiError> {
+    let (wanted, tenant) = (&asked.wanted, asked.caller.tenant);
+    // A name that it takes and its place below another session are decided under locks,
+    // and what hears of its first events is there before them.
+    let is_apart = wanted.key.is_some()
+        || wanted.slug.is_some()
+        || wanted.parent_session_id.is_some()
+        || !destinations_of(wanted).is_empty();
+    if is_apart {
+        return Ok(None);
+    }
+    let (shared, span) = (asked.clone(), tracing::Span::current());
+    let decide: Box<Decide<_, _>> =
+        Box::new(|unit| async move { create_new(&shared, unit).await }.instrument(span).boxed());
+    asked.app.0.creations.create(tenant, Request { slot: once.slots(digest).next(), decide }).await
+}
+
+/// Creates a session in a transaction of its own, or finds the one that was created before.
+async fn create_apart(asked: &Asked, once: &Once, digest: [u8; 32]) -> Result<Answer, ApiError> {
+    let work = async |unit: &mut Unit| match &asked.wanted.key {
+        Some(key) => create_by_key(asked, unit, key, digest).await,
+        None => create_new(asked, unit).await,
+    };
+    once.run(&asked.app, asked.caller.tenant, digest, work).await
+}
+
 /// One session per key: the same body gives the same session, another one 409.
 async fn create_by_key(
-    app: &App,
-    caller: &Caller<WriteSessions>,
+    asked: &Asked,
     unit: &mut Unit,
-    wanted: CreateSession,
-    key: String,
+    key: &str,
     digest: [u8; 32],
 ) -> Result<Answer, ApiError> {
-    let slot = Slot { scope: "session".to_owned(), key: key.clone(), fingerprint: digest };
+    let app = &asked.app;
+    let slot = Slot { scope: "session".to_owned(), key: key.to_owned(), fingerprint: digest };
     let conflict = || ApiError {
         param: Some("key".to_owned()),
         ..ApiError::conflict(
@@ -90,17 +130,17 @@ async fn create_by_key(
     match unit.tx().begin_once(slot, app.0.store.master()).await? {
         Begun::Fresh(claimed) => {
             // The slot lives as long as the session; this is a net under it.
-            if unit.tx().session_by_key(&key).await?.is_some() {
+            if unit.tx().session_by_key(key).await?.is_some() {
                 return Err(conflict());
             }
-            let answer = create_new(app, caller, unit, wanted).await?;
+            let answer = create_new(asked, unit).await?;
             let id = answer.body["session"]["id"].to_string();
             let status = StatusCode::CREATED.as_u16();
             unit.tx().answer(claimed, status, id.as_bytes(), app.0.journal.origin()).await?;
             Ok(answer)
         }
         Begun::Replay { .. } => {
-            let session = unit.tx().session_by_key(&key).await?.ok_or_else(ApiError::not_found)?;
+            let session = unit.tx().session_by_key(key).await?.ok_or_else(ApiError::not_found)?;
             let session = view(unit.tx(), session).await?;
             Ok(Answer::new(StatusCode::OK, &json!({ "session": session })))
         }
@@ -108,12 +148,9 @@ async fn create_by_key(
     }
 }
 
-async fn create_new(
-    app: &App,
-    caller: &Caller<WriteSessions>,
-    unit: &mut Unit,
-    wanted: CreateSession,
-) -> Result<Answer, ApiError> {
+async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> {
+    let Asked { app, caller, wanted } = asked;
+    let wanted = wanted.clone();
     let letters = destinations_of(&wanted);
     if letters.len() > DESTINATIONS_MAX {
         let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
@@ -140,7 +177,8 @@ async fn create_new(
     };
     match &wanted.agent {
         Some(agent) => {
-            let agent = find_agent(unit, agent).await?;
+            let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
+            let agent = unit.agent(agent).await?.ok_or_else(unknown)?;
             let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
             created.limits = wanted.limits.over(agent.limits);
             of_agent.clone_from(&agent.sources);
@@ -211,22 +249,6 @@ fn destinations_of(wanted: &CreateSession) -> Vec<CreateDestination> {
         enabled: None,
     });
     short.into_iter().chain(wanted.destinations.iter().cloned()).collect()
-}
-
-/// An agent by its id or its name.
-async fn find_agent(unit: &mut Unit, wanted: &str) -> Result<Agent, ApiError> {
-    if let Some(agent) = unit.take_agent() {
-        return Ok(agent);
-    }
-    let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
-    let found = match wanted.parse::<AgentId>() {
-        Ok(id) => unit.tx().agent(id).await,
-        Err(_) => unit.tx().agent_by_name(wanted).await?.ok_or(crate::store::Error::NotFound),
-    };
-    found.map_err(|error| match error {
-        crate::store::Error::NotFound => unknown(),
-        error => error.into(),
-    })
 }
 
 async fn find_revision(

@@ -22,6 +22,7 @@ mod paging;
 mod schema;
 mod sessions;
 pub mod stream;
+mod together;
 mod tokens;
 mod webhooks;
 mod whole;
