@@ -136,7 +136,9 @@ const _: () =
 /// many one may hold. Looks at more rows than it takes, because the oldest may all be of
 /// one destination. A row is named by all that its indexes have in front, so that
 /// whichever of them is read has it at once; limits keep the planner from joins that read
-/// all letters or all sessions instead of those that are due.
+/// all letters or all sessions instead of those that are due, and `coalesce` from the index
+/// `delivery_ready`, which is empty whenever the server counts it and nothing is late: each
+/// letter would be looked for among all that are due.
 const CLAIM: &str = "
 with due as (
     select tenant_id, delivery_id, created_at, destination_id, ready_at
@@ -146,25 +148,30 @@ with due as (
       and tenant_id <> all ($4::uuid[])
     order by ready_at
     limit 1024
-), ranked as (
+), of_destination as (
     select due.*,
-           row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as at_destination,
-           row_number() over (partition by due.tenant_id order by due.ready_at) + coalesce(t.held, 0) as at_tenant
+           row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as place
     from due
     left join unnest($5::uuid[], $6::integer[]) as d (destination_id, held) using (destination_id)
+), of_tenant as (
+    -- Of those that their destinations may have, or one that is behind would keep the others from theirs.
+    select f.tenant_id, f.delivery_id, f.created_at, f.destination_id, f.ready_at,
+           row_number() over (partition by f.tenant_id order by f.ready_at) + coalesce(t.held, 0) as place
+    from of_destination f
     left join unnest($7::uuid[], $8::integer[]) as t (tenant_id, held) using (tenant_id)
+    where f.place <= $9
 ), taken as (
     -- Only these are locked; one that another courier took meanwhile is due no more.
     select v.*
     from (
-        select * from ranked where at_destination <= $9 and at_tenant <= $10 order by ready_at
+        select * from of_tenant where place <= $10 order by ready_at
     ) r
     cross join lateral (
         select v.tenant_id, v.delivery_id, v.created_at, v.destination_id
         from delivery v
         where v.tenant_id = r.tenant_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
           and v.destination_id = r.destination_id
-          and v.ready_at <= now()
+          and coalesce(v.ready_at <= now(), false)
         limit 1
         for update skip locked
     ) v

@@ -6,7 +6,7 @@ use serde_json::json;
 use sojourn::{
     base::{Id, Origin, seal::MasterKey},
     domain::SessionKind,
-    store::{Store, job::Claimant, pool::PoolSizes},
+    store::{Store, job::Claimant, outbox::Room, pool::PoolSizes},
 };
 use uuid::Uuid;
 
@@ -15,6 +15,11 @@ use crate::support::service::Ground;
 /// Rows of sessions that were read so far.
 const READ: &str = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables
                     where schemaname = 'public' and relname = 'session'";
+
+fn open(ground: &Ground) -> Store {
+    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
+    Store::open(&ground.urls(), PoolSizes { app: 1, system: 1 }, master).expect("a store")
+}
 
 #[tokio::test]
 async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
@@ -55,8 +60,7 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     ground.sql("analyze job").await;
     ground.sql("delete from job where session_id not in (select session_id from job limit 20)").await;
 
-    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
-    let store = Store::open(&ground.urls(), PoolSizes { app: 1, system: 1 }, master).expect("a store");
+    let store = open(&ground);
     let uuid = || Id::<SessionKind>::uuid(Origin::system().id());
     let lease = Duration::from_secs(60);
     let claimant = Claimant { worker: uuid(), node: uuid(), lease, node_silence: lease };
@@ -69,4 +73,45 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     assert_eq!(taken, 20);
     let read = ground.count(READ).await - before;
     assert!((20..400).contains(&read), "{read} rows of sessions were read for {taken} jobs");
+}
+
+/// Rows of letters that were read so far.
+const LETTERS_READ: &str = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+                            from pg_stat_user_tables where relname ~ '^delivery_(default|[0-9]+)$'";
+
+#[tokio::test]
+async fn a_claim_of_letters_finds_each_by_its_key() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let destinations: Vec<_> =
+        (0..5).map(|at| json!({ "url": format!("https://example.com/{at}") })).collect();
+    api.owner().post("/sessions", json!({ "destinations": destinations })).await.ok();
+    api.stop().await;
+    // The statistics of a service that has sent all that it had to, and then much at once,
+    // of one destination after the other.
+    let sent = "insert into delivery (tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type,
+                                      status)
+                select tenant_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'turn.completed',
+                       'delivered'
+                from destination, generate_series(1, 200)";
+    let due = "update delivery v
+               set status = 'pending', ready_at = now() - d.place * interval '1 minute'
+               from (select destination_id, row_number() over () as place from destination) d
+               where d.destination_id = v.destination_id";
+    for statement in ["delete from delivery", sent, "vacuum analyze delivery", due] {
+        ground.sql(statement).await;
+    }
+
+    let store = open(&ground);
+    let room = Room { free: 16, ..Room::default() };
+    let before = ground.count(LETTERS_READ).await;
+    let mut taken = 0;
+    for _ in 0..20 {
+        taken += store.claim_deliveries(&room).await.expect("an answer").len();
+    }
+    store.close().await;
+    assert_eq!(taken, 320);
+    let read = ground.count(LETTERS_READ).await - before;
+    // Each claim looks at all that are due, to be fair, and at those that it takes once more.
+    assert!((320..20 * 1_100).contains(&read), "{read} letters were read for {taken}");
 }
