@@ -37,7 +37,7 @@ openapi: ## write openapi.yaml anew from the code
 	cargo run --quiet --locked -- openapi > openapi.yaml.new
 	mv openapi.yaml.new openapi.yaml
 
-bench: ## measure the speed and write docs/performance.md; BENCH='p1 p4' measures some goals and writes nothing
+bench: ## measure the speed and write docs/performance.md; BENCH='p1 p4' measures some goals and writes nothing (BENCH='p1 p4 --write': their rows)
 	cargo test --release --locked --test bench -- $(or $(BENCH),--write)
 
 clean-state: ## remove the data of a local service (asks first)

@@ -25,7 +25,7 @@ pub struct Plan {
     /// Sessions of the large case of P11
     #[arg(long, default_value_t = 10_000_000)]
     pub growth_sessions: u64,
-    /// Write docs/performance.md and the plots beside it
+    /// Write docs/performance.md and the plots beside it; of some goals, their rows of the page
     #[arg(long)]
     pub write: bool,
     #[command(subcommand)]

@@ -5,7 +5,7 @@ use std::{fmt::Write, fs, path::Path};
 use sqlx::Connection;
 
 use crate::{
-    Bench,
+    Bench, GOALS,
     anchor::{Anchor, Way},
     ground::Ground,
     measure::{Measured, Target},
@@ -16,6 +16,9 @@ use crate::{
 
 /// Where the written part of the page begins, which stays as it is.
 const CAUSES: &str = "\n## What costs\n";
+/// What stands below the table, and behind it the goals that were measured without the others.
+const MISSED: &str = "A goal that is missed is reported as missed.";
+const SINCE: &str = " Measured anew since, without the others: ";
 
 /// Everything that a run has to say.
 pub struct Report {
@@ -26,6 +29,8 @@ pub struct Report {
     skipped: Vec<(Goal, String)>,
     repeats: usize,
     is_quick: bool,
+    /// Whether it is of some goals only.
+    is_part: bool,
 }
 
 impl Report {
@@ -50,7 +55,8 @@ impl Report {
         anchor.close().await;
         let (measured, skipped) = (Vec::new(), Vec::new());
         let (repeats, is_quick) = (bench.plan.accepted(), bench.plan.quick);
-        Ok(Self { machine, raw, measured, skipped, repeats, is_quick })
+        let is_part = !bench.plan.named.is_empty();
+        Ok(Self { machine, raw, measured, skipped, repeats, is_quick, is_part })
     }
 
     pub fn add(&mut self, measured: Vec<Measured>) {
@@ -77,29 +83,63 @@ impl Report {
         table
     }
 
-    /// Keeps the run as the last one, with a plot for each goal.
+    /// Keeps the run as the last one, with a plot for each goal. One of some goals takes
+    /// their place in the page that is there.
     pub fn write(&self) -> anyhow::Result<()> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
         let plots = docs.join("performance");
         fs::create_dir_all(&plots)?;
-        let mut goals: Vec<Goal> = self.measured.iter().map(|measured| measured.metric.goal).collect();
-        goals.dedup();
-        goals.sort_by_key(|goal| *goal as usize);
-        goals.dedup();
         let mut pictures = String::new();
-        for goal in goals {
+        for goal in self.goals() {
             let of: Vec<_> = self.measured.iter().filter(|measured| measured.metric.goal == goal).collect();
             let name = format!("{}.svg", goal.to_string().to_lowercase());
             fs::write(plots.join(&name), plot::svg(goal, &of))?;
             writeln!(pictures, "![{goal}: {}](performance/{name})\n", goal.what())?;
         }
         let page = docs.join("performance.md");
-        // What a person found out about the figures is not this program's to write.
         let before = fs::read_to_string(&page).unwrap_or_default();
-        let causes = before.find(CAUSES).map_or("", |at| &before[at..]);
-        fs::write(page, self.text(&pictures) + causes)?;
+        // What a person found out about the figures is not this program's to write.
+        let causes = before.find(CAUSES).unwrap_or(before.len());
+        let (figures, causes) = before.split_at(causes);
+        let figures = if self.is_part { self.renewed(figures)? } else { self.text(&pictures) };
+        fs::write(page, figures + causes)?;
         println!("written: docs/performance.md and docs/performance/");
         Ok(())
+    }
+
+    fn goals(&self) -> impl Iterator<Item = Goal> {
+        GOALS.into_iter().filter(|goal| self.measured.iter().any(|measured| measured.metric.goal == *goal))
+    }
+
+    /// The figures of a run of all goals, with those of this one in their place.
+    fn renewed(&self, before: &str) -> anyhow::Result<String> {
+        let of = |goal: Goal| format!("| {goal} | ");
+        let mut page = String::new();
+        for line in before.lines() {
+            match self.goals().find(|goal| line.starts_with(&of(*goal))) {
+                None if line.starts_with(MISSED) => writeln!(page, "{MISSED}{SINCE}{}.", self.since(line))?,
+                None => writeln!(page, "{line}")?,
+                // Its first row makes room for all of the new ones.
+                Some(goal) if !page.contains(&of(goal)) => {
+                    let rows = self.measured.iter().filter(|measured| measured.metric.goal == goal);
+                    rows.for_each(|measured| row(&mut page, measured).expect("a string takes all"));
+                }
+                Some(_) => {}
+            }
+        }
+        for goal in self.goals() {
+            anyhow::ensure!(page.contains(&of(goal)), "no row of {goal} to renew: measure all goals first");
+        }
+        Ok(page)
+    }
+
+    /// The goals that were measured without the others, by this run or before it.
+    fn since(&self, line: &str) -> String {
+        let before = line.split_once(SINCE).map_or("", |(_, goals)| goals.trim_end_matches('.'));
+        let before: Vec<_> = before.split(", ").collect();
+        let now: Vec<_> = self.goals().collect();
+        let all = GOALS.into_iter().filter(|goal| now.contains(goal) || before.contains(&&*goal.to_string()));
+        all.map(|goal| goal.to_string()).collect::<Vec<_>>().join(", ")
     }
 
     fn text(&self, pictures: &str) -> String {
@@ -122,7 +162,7 @@ impl Report {
              Before each goal the server does its housekeeping (`vacuum analyze`, `checkpoint`), so that none is measured with \
              what\nanother one left.\n\n\
              ## What the database gives\n\nBare statements, 393 bytes of JSON in each event, 8 writers:\n\n{raw}\n\
-             ## Goals\n\n{}\nA goal that is missed is reported as missed.\n\n## Plots\n\nEach dot is a repeat, the \
+             ## Goals\n\n{}\n{MISSED}\n\n## Plots\n\nEach dot is a repeat, the \
              bar its median; grey is the raw anchor, the dashed line the goal. Hollow dots are noisy\nrepeats that do \
              not count.\n\n{}\n",
             self.machine,

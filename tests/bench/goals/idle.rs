@@ -136,7 +136,8 @@ async fn connections(connection: &mut PgConnection) -> anyhow::Result<f64> {
 }
 
 /// Copies of a session that is at rest, with its turn and its first events, numbered from
-/// `from` to `to`; their ids are in the order of their making, as real ones are.
+/// `from` to `to`; their ids are in the order of their making, as real ones are, and behind
+/// all that are there: an index that grows in its middle is half as full.
 pub async fn copies(
     connection: &mut PgConnection,
     template: uuid::Uuid,
@@ -158,7 +159,7 @@ pub async fn copies(
             .await?;
             let copy = format!(
                 "insert into {table} (session_id, {columns})
-                 select ('0190' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, {columns}
+                 select ('01ff' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, {columns}
                  from generate_series({begin}, {end} - 1) n, {table}
                  where session_id = '{template}'{}",
                 // Two events each: what is looked for is an index that grew, not a long log.
@@ -176,7 +177,7 @@ pub async fn copies(
 pub async fn forget(connection: &mut PgConnection) -> anyhow::Result<()> {
     sqlx::query("set session_replication_role = replica").execute(&mut *connection).await?;
     for table in ["session", "turn", "event"] {
-        let text = format!("delete from {table} where session_id::text like '0190%-7000-8000-000000000000'");
+        let text = format!("delete from {table} where session_id::text like '01ff%-7000-8000-000000000000'");
         sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut *connection).await?;
         sqlx::raw_sql(sqlx::AssertSqlSafe(format!("vacuum {table}"))).execute(&mut *connection).await?;
     }
