@@ -136,8 +136,8 @@ async fn connections(connection: &mut PgConnection) -> anyhow::Result<f64> {
 }
 
 /// Copies of a session that is at rest, with its turn and its first events, numbered from
-/// `from` to `to`; their ids are in the order of their making, as real ones are, and behind
-/// all that are there: an index that grows in its middle is half as full.
+/// `from` to `to`; their ids are in the order of their making and behind all that are there,
+/// as real ones are.
 pub async fn copies(
     connection: &mut PgConnection,
     template: uuid::Uuid,
