@@ -3,8 +3,8 @@
 -- Whoever writes a turn, a job or a token of a session has locked or made the session's row
 -- in the same transaction, and whoever deletes the session locks it first: no such row is
 -- ever written for a session that is gone. The look at the session's row that a foreign key
--- takes was a quarter of a creation's work, and in a database whose tables the server has not
--- yet counted it grew with the sessions of the organization.
+-- takes was 9 % of a creation's processor time, and 30 % where the server had not counted its
+-- tables yet: there it read every session of the organization.
 alter table turn drop constraint turn_session;
 alter table job drop constraint job_session;
 alter table client_token drop constraint client_token_session;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Which request this is.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Slot {
     /// `header`, `session` for a session's own key, `steer/<session>` for a message's.
     pub scope: String,

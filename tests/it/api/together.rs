@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 
 use super::{World, data, id, noop};
 use crate::support::service::{Answer, send};
@@ -16,6 +17,25 @@ async fn create(world: &World, key: impl ToString, body: Value) -> Answer {
     send(request.header("Idempotency-Key", key.to_string()).json(&body)).await
 }
 
+/// Holds up whoever keeps an answer.
+async fn hold_up(world: &World) -> PgConnection {
+    let mut holder = world.ground.database.superuser().await;
+    sqlx::raw_sql("begin; lock table idempotency in exclusive mode")
+        .execute(&mut holder)
+        .await
+        .expect("a lock");
+    holder
+}
+
+/// Lets them go once several transactions wait: the rest of what is asked for has had time
+/// to come.
+async fn let_go(world: &World, mut holder: PgConnection) {
+    let waiting = "select count(*) from pg_stat_activity
+                   where datname = current_database() and wait_event_type = 'Lock'";
+    while world.ground.count(waiting).await < 6 {}
+    sqlx::raw_sql("rollback").execute(&mut holder).await.expect("an end");
+}
+
 #[tokio::test]
 async fn sessions_made_at_once_share_transactions_and_each_is_whole() {
     let world = World::still().await;
@@ -23,10 +43,9 @@ async fn sessions_made_at_once_share_transactions_and_each_is_whole() {
     let wanted = |at: usize| json!({ "agent": "a", "title": format!("t{at}"), "input": format!("do {at}") });
     let keyed = |at: usize| format!("key {at}");
     let made = join_all((0..AT_ONCE).map(|at| create(&world, keyed(at), wanted(at))));
-    let (made, others) = tokio::join!(
-        made,
-        join_all((0..8).map(|_| world.stranger.post("/sessions", json!({ "title": "another's" }))))
-    );
+    let others = join_all((0..8).map(|_| world.stranger.post("/sessions", json!({ "title": "another's" }))));
+    let holder = hold_up(&world).await;
+    let (made, others, ()) = tokio::join!(made, others, let_go(&world, holder));
     assert!(others.iter().all(|answer| answer.status == 201), "{others:#?}");
     let mut ids = BTreeSet::new();
     for (at, answer) in made.iter().enumerate() {
