@@ -1,7 +1,7 @@
 //! Builds `sojourn-init` and puts it where `include_bytes!` finds it.
 //!
 //! Run by cargo; calls cargo again for the workspace member `init`. Static for
-//! glibc, because the box's root file system may hold any libc or none, and in a
+//! glibc, because the sandbox's root file system may hold any libc or none, and in a
 //! target directory of its own, because cargo holds the lock of the outer one.
 
 use std::{env, fs, path::Path, process::Command};

@@ -1,5 +1,5 @@
 -- The deployment itself: which roles speak to this database, which master key
--- seals its secrets, and how a row is kept from the wrong tenant.
+-- seals its secrets, and how a row is kept from the wrong organization.
 
 -- One row. The roles are written at every start by the owner, because their names
 -- are the operator's choice; a policy cannot take a name from a setting.
@@ -12,10 +12,10 @@ create table deployment (
     system_role name not null
 );
 
--- The tenant that this transaction speaks for; null when none was named.
-create function sojourn_tenant() returns uuid
+-- The organization that this transaction speaks for; null when none was named.
+create function sojourn_org() returns uuid
 language sql stable parallel safe
-return nullif(current_setting('sojourn.tenant', true), '')::uuid;
+return nullif(current_setting('sojourn.org', true), '')::uuid;
 
 -- Whether this is the service's own work (queue, record, outbox, key lookup).
 -- Where one role serves both purposes, the connection has to say so itself.
@@ -27,7 +27,7 @@ return coalesce((
     from deployment d
 ), false);
 
--- Forces row level security on a tenant's table. The sub-selects make Postgres
+-- Forces row level security on an organization's table. The sub-selects make Postgres
 -- evaluate each function once a statement instead of once a row.
 create procedure sojourn_protect(protected regclass)
 language plpgsql as $$
@@ -35,9 +35,9 @@ begin
     execute format('alter table %s enable row level security', protected);
     execute format('alter table %s force row level security', protected);
     execute format(
-        'create policy tenant on %s
-         using (tenant_id = (select sojourn_tenant()) or (select sojourn_is_system()))
-         with check (tenant_id = (select sojourn_tenant()) or (select sojourn_is_system()))',
+        'create policy org on %s
+         using (org_id = (select sojourn_org()) or (select sojourn_is_system()))
+         with check (org_id = (select sojourn_org()) or (select sojourn_is_system()))',
         protected
     );
 end

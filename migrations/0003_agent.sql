@@ -1,11 +1,11 @@
 -- Agents, their immutable revisions, and the provider keys that they run on.
 
 create table credential (
-    tenant_id uuid not null references tenant,
+    org_id uuid not null references org,
     credential_id uuid not null,
     provider text not null,
     name text,
-    -- AES-256-GCM under the tenant's data key, bound to this row.
+    -- AES-256-GCM under the organization's data key, bound to this row.
     sealed_key bytea not null,
     last4 text not null,
     base_url text,
@@ -13,31 +13,31 @@ create table credential (
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     deleted_at timestamptz,
-    primary key (tenant_id, credential_id)
+    primary key (org_id, credential_id)
 );
-create unique index credential_default on credential (tenant_id, provider) where is_default and deleted_at is null;
+create unique index credential_default on credential (org_id, provider) where is_default and deleted_at is null;
 call sojourn_protect('credential');
 
 create table agent (
-    tenant_id uuid not null references tenant,
+    org_id uuid not null references org,
     agent_id uuid not null,
     name text not null,
     active_revision_id uuid not null,
-    -- The caller's choice; null falls back to the tenant's default.
+    -- The caller's choice; null falls back to the organization's default.
     credential_id uuid,
     limits json not null,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     deleted_at timestamptz,
-    primary key (tenant_id, agent_id),
-    constraint agent_credential foreign key (tenant_id, credential_id) references credential
+    primary key (org_id, agent_id),
+    constraint agent_credential foreign key (org_id, credential_id) references credential
 );
 -- A deleted agent's name may be used again.
-create unique index agent_name on agent (tenant_id, name) where deleted_at is null;
+create unique index agent_name on agent (org_id, name) where deleted_at is null;
 call sojourn_protect('agent');
 
 create table revision (
-    tenant_id uuid not null,
+    org_id uuid not null,
     revision_id uuid not null,
     agent_id uuid not null,
     number integer not null constraint revision_number check (number > 0),
@@ -49,8 +49,8 @@ create table revision (
     tools text[],
     digest text not null,
     created_at timestamptz not null default now(),
-    primary key (tenant_id, revision_id),
-    constraint revision_agent foreign key (tenant_id, agent_id) references agent,
-    constraint revision_once unique (tenant_id, agent_id, number)
+    primary key (org_id, revision_id),
+    constraint revision_agent foreign key (org_id, agent_id) references agent,
+    constraint revision_once unique (org_id, agent_id, number)
 );
 call sojourn_protect('revision');

@@ -1,7 +1,7 @@
 -- The log, and the row that is its fold.
 
 create table session (
-    tenant_id uuid not null references tenant,
+    org_id uuid not null references org,
     session_id uuid not null,
     agent_id uuid,
     credential_id uuid,
@@ -33,18 +33,18 @@ create table session (
     epoch bigint not null default 0,
     created_at timestamptz not null,
     updated_at timestamptz not null,
-    primary key (tenant_id, session_id),
+    primary key (org_id, session_id),
     constraint session_cursor check (input_cursor <= input_head and input_head <= head),
     constraint session_running check ((status = 'running') = (running_turn_id is not null)),
     constraint session_at_rest check (status not in ('idle', 'archived') or queued_turn_id is null)
 ) with (fillfactor = 80); -- room for updates in place: this row changes with every append
-create unique index session_key on session (tenant_id, key) where key is not null;
+create unique index session_key on session (org_id, key) where key is not null;
 -- Lists by agent; the primary key is already in the order of creation.
-create index session_agent on session (tenant_id, agent_id, session_id);
+create index session_agent on session (org_id, agent_id, session_id);
 call sojourn_protect('session');
 
 create table turn (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     turn_id uuid not null,
     state text not null constraint turn_state check (state in ('queued', 'running', 'ok', 'error')),
@@ -64,17 +64,17 @@ create table turn (
     cache_read_tokens bigint not null default 0,
     steps bigint not null default 0,
     tool_calls bigint not null default 0,
-    primary key (tenant_id, session_id, turn_id),
-    constraint turn_session foreign key (tenant_id, session_id) references session,
+    primary key (org_id, session_id, turn_id),
+    constraint turn_session foreign key (org_id, session_id) references session,
     constraint turn_ended check ((state in ('ok', 'error')) = (completed_at is not null and yield_reason is not null))
 ) with (fillfactor = 80);
 call sojourn_protect('turn');
 
 -- Append-only. `json`, not `jsonb`: a provider's blocks go back byte for byte, and
--- nothing is ever searched inside a body. Partitioned by tenant so that no index
+-- nothing is ever searched inside a body. Partitioned by organization so that no index
 -- grows with the whole service; an event is deleted only with its session.
 create table event (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     seq bigint not null constraint event_seq check (seq > 0),
     event_id uuid not null,
@@ -90,8 +90,8 @@ create table event (
     -- Where the whole body is, when the one in this row was cut.
     content_ref text,
     body_bytes integer not null,
-    primary key (tenant_id, session_id, seq)
-) partition by hash (tenant_id);
+    primary key (org_id, session_id, seq)
+) partition by hash (org_id);
 
 do $$
 begin
@@ -106,17 +106,17 @@ call sojourn_protect('event');
 
 -- A browser's key to one session: opaque, stored hashed.
 create table client_token (
-    tenant_id uuid not null,
+    org_id uuid not null,
     hash bytea not null,
     session_id uuid not null,
     scopes text[] not null,
     level smallint not null,
     expires_at timestamptz not null,
     created_at timestamptz not null default now(),
-    primary key (tenant_id, hash),
-    constraint client_token_session foreign key (tenant_id, session_id) references session
+    primary key (org_id, hash),
+    constraint client_token_session foreign key (org_id, session_id) references session
 );
--- Found before its tenant is known, as an API key is.
+-- Found before its organization is known, as an API key is.
 create unique index client_token_hash on client_token (hash);
-create index client_token_of_session on client_token (tenant_id, session_id);
+create index client_token_of_session on client_token (org_id, session_id);
 call sojourn_protect('client_token');

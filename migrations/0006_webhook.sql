@@ -1,11 +1,11 @@
 -- Where the events of a session are sent, and what became of each.
 
 create table destination (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     destination_id uuid not null,
     url text not null,
-    -- AES-256-GCM under the tenant's data key, bound to this row.
+    -- AES-256-GCM under the organization's data key, bound to this row.
     sealed_secret bytea not null,
     level smallint not null,
     -- Exact types or `prefix.*`; null is every type.
@@ -17,14 +17,14 @@ create table destination (
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     deleted_at timestamptz,
-    primary key (tenant_id, session_id, destination_id),
-    constraint destination_session foreign key (tenant_id, session_id) references session
+    primary key (org_id, session_id, destination_id),
+    constraint destination_session foreign key (org_id, session_id) references session
 );
 call sojourn_protect('destination');
 
 -- The outbox: written by the statement that writes the event.
 create table delivery (
-    tenant_id uuid not null,
+    org_id uuid not null,
     delivery_id uuid not null,
     session_id uuid not null,
     destination_id uuid not null,
@@ -40,10 +40,10 @@ create table delivery (
     error text,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    primary key (tenant_id, delivery_id),
-    constraint delivery_destination foreign key (tenant_id, session_id, destination_id) references destination,
+    primary key (org_id, delivery_id),
+    constraint delivery_destination foreign key (org_id, session_id, destination_id) references destination,
     constraint delivery_waits check ((status in ('pending', 'delivering', 'failed')) = (ready_at is not null))
 ) with (fillfactor = 80);
 create index delivery_ready on delivery (ready_at) where ready_at is not null;
-create index delivery_of_session on delivery (tenant_id, session_id, event_seq, delivery_id);
+create index delivery_of_session on delivery (org_id, session_id, event_seq, delivery_id);
 call sojourn_protect('delivery');

@@ -6,7 +6,7 @@ alter table destination drop constraint destination_pkey;
 alter table destination
     -- Null for a webhook of the organization.
     alter column session_id drop not null,
-    add primary key (tenant_id, destination_id),
+    add primary key (org_id, destination_id),
     -- The secret that was replaced last; letters carry its signature too until then.
     add column sealed_secret_before bytea,
     add column secret_before_until timestamptz,
@@ -17,7 +17,7 @@ alter table destination
         constraint destination_disabled_reason check (disabled_reason in ('gone', 'failing')),
     add constraint destination_secret_before
         check ((sealed_secret_before is null) = (secret_before_until is null));
-create index destination_of_session on destination (tenant_id, session_id);
+create index destination_of_session on destination (org_id, session_id);
 
 -- Deliveries of a month lie together and go together: the log is kept for 30 days,
 -- and deleting its rows one by one would cost as much as writing them did.
@@ -27,7 +27,7 @@ drop index delivery_ready;
 drop index delivery_of_session;
 
 create table delivery (
-    tenant_id uuid not null,
+    org_id uuid not null,
     delivery_id uuid not null,
     -- What it is about; null for a test and for a notice about the organization. No
     -- foreign key: that a session was deleted is told after it is gone.
@@ -48,20 +48,20 @@ create table delivery (
     error text,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    primary key (tenant_id, delivery_id, created_at),
-    constraint delivery_destination foreign key (tenant_id, destination_id) references destination,
+    primary key (org_id, delivery_id, created_at),
+    constraint delivery_destination foreign key (org_id, destination_id) references destination,
     constraint delivery_content check ((event_seq is null) = (notice is not null)),
     constraint delivery_waits check ((status in ('pending', 'delivering', 'failed')) = (ready_at is not null))
 ) partition by range (created_at);
 -- What no month was made for in time; an append must never fail for that.
 create table delivery_default partition of delivery default;
 create index delivery_ready on delivery (ready_at) where ready_at is not null;
-create index delivery_of_session on delivery (tenant_id, session_id, event_seq, delivery_id);
-create index delivery_of_destination on delivery (tenant_id, destination_id, created_at, delivery_id);
+create index delivery_of_session on delivery (org_id, session_id, event_seq, delivery_id);
+create index delivery_of_destination on delivery (org_id, destination_id, created_at, delivery_id);
 
 -- One row for each try.
 create table delivery_attempt (
-    tenant_id uuid not null,
+    org_id uuid not null,
     delivery_id uuid not null,
     at timestamptz not null default now(),
     session_id uuid,
@@ -69,14 +69,14 @@ create table delivery_attempt (
     response_code smallint,
     error text,
     duration_ms integer not null,
-    primary key (tenant_id, delivery_id, at)
+    primary key (org_id, delivery_id, at)
 ) partition by range (at);
 create table delivery_attempt_default partition of delivery_attempt default;
-create index delivery_attempt_of_session on delivery_attempt (tenant_id, session_id);
+create index delivery_attempt_of_session on delivery_attempt (org_id, session_id);
 
 -- What the organization's callers and the operator did; appended to and never changed.
 create table audit (
-    tenant_id uuid not null,
+    org_id uuid not null,
     audit_id uuid not null,
     at timestamptz not null default now(),
     actor json not null,
@@ -85,7 +85,7 @@ create table audit (
     -- The id of the thing that it was done to.
     target text,
     details json not null,
-    primary key (tenant_id, audit_id, at)
+    primary key (org_id, audit_id, at)
 ) partition by range (at);
 create table audit_default partition of audit default;
 
@@ -135,13 +135,13 @@ select sojourn_roll_months();
 alter table delivery_before no force row level security;
 alter table event no force row level security;
 insert into delivery (
-    tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, attempts, ready_at,
+    org_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, attempts, ready_at,
     last_attempt_at, response_code, error, created_at, updated_at
 )
-select d.tenant_id, d.delivery_id, d.session_id, d.destination_id, d.event_id, d.event_seq, e.type, d.status,
+select d.org_id, d.delivery_id, d.session_id, d.destination_id, d.event_id, d.event_seq, e.type, d.status,
        d.attempts, d.ready_at, d.last_attempt_at, d.response_code, d.error, d.created_at, d.updated_at
 from delivery_before d
-left join event e on e.tenant_id = d.tenant_id and e.session_id = d.session_id and e.seq = d.event_seq;
+left join event e on e.org_id = d.org_id and e.session_id = d.session_id and e.seq = d.event_seq;
 alter table event force row level security;
 drop table delivery_before;
 

@@ -15,7 +15,7 @@ alter table turn
     add column fee_micros bigint not null default 0,
     add column unpriced_steps bigint not null default 0;
 -- The steps of before have no price in their events, so the fold counts them all.
--- The owner reads and writes rows of tenants only while it is not held to the policies.
+-- The owner reads and writes rows of organizations only while it is not held to the policies.
 alter table session no force row level security;
 alter table turn no force row level security;
 update session set unpriced_steps = steps where steps > 0;
@@ -26,7 +26,7 @@ alter table turn force row level security;
 -- What a session used of each model. Written by the statement that writes the events;
 -- it has one writer, the session's turn, so it is never waited for.
 create table session_model (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     -- `provider/model`.
     model text not null,
@@ -41,15 +41,15 @@ create table session_model (
     sandbox_memory_micros bigint not null,
     fee_micros bigint not null,
     unpriced_steps bigint not null,
-    primary key (tenant_id, session_id, model),
+    primary key (org_id, session_id, model),
     -- It goes with its session, whoever deletes that.
-    constraint session_model_session foreign key (tenant_id, session_id) references session on delete cascade
+    constraint session_model_session foreign key (org_id, session_id) references session on delete cascade
 ) with (fillfactor = 70);
 call sojourn_protect('session_model');
 
 -- The same by day, agent and model, for bills and caps; it stays when sessions go.
 create table usage_day (
-    tenant_id uuid not null references tenant on delete cascade,
+    org_id uuid not null references org on delete cascade,
     -- In UTC.
     day date not null,
     agent_id uuid not null,
@@ -68,13 +68,13 @@ create table usage_day (
     sandbox_memory_micros bigint not null,
     fee_micros bigint not null,
     unpriced_steps bigint not null,
-    primary key (tenant_id, day, agent_id, model, shard)
+    primary key (org_id, day, agent_id, model, shard)
 ) with (fillfactor = 70);
 call sojourn_protect('usage_day');
 
 -- What the operator agreed with an organization; no row is the default for all of it.
 create table account (
-    tenant_id uuid primary key references tenant on delete cascade,
+    org_id uuid primary key references org on delete cascade,
     -- A price list in front of the bundled one.
     prices json,
     updated_at timestamptz not null default now()

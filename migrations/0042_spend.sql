@@ -16,12 +16,12 @@ alter table agent
 -- which it was made holds, by the clock of the database: a worker that dies takes its
 -- promise with it. The call's own append removes it together with adding the cost.
 create table reservation (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     agent_id uuid not null,
     epoch bigint not null,
     micros bigint not null constraint reservation_micros check (micros >= 0),
-    primary key (tenant_id, session_id),
-    constraint reservation_session foreign key (tenant_id, session_id) references session on delete cascade
+    primary key (org_id, session_id),
+    constraint reservation_session foreign key (org_id, session_id) references session on delete cascade
 ) with (fillfactor = 70);
 call sojourn_protect('reservation');

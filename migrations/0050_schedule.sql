@@ -2,7 +2,7 @@
 -- to a session that is there.
 
 create table schedule (
-    tenant_id uuid not null references tenant,
+    org_id uuid not null references org,
     schedule_id uuid not null,
     agent_id uuid not null,
     -- Five fields, read in the time zone (IANA).
@@ -26,21 +26,21 @@ create table schedule (
     paused_reason text constraint schedule_paused_reason check (paused_reason in ('failing')),
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    primary key (tenant_id, schedule_id),
-    constraint schedule_agent foreign key (tenant_id, agent_id) references agent,
+    primary key (org_id, schedule_id),
+    constraint schedule_agent foreign key (org_id, agent_id) references agent,
     constraint schedule_makes_or_wakes check ((session_id is null) = (recipe is not null)),
     constraint schedule_fires check (next_fire_at is null or enabled),
     constraint schedule_paused check (paused_reason is null or not enabled)
 ) with (fillfactor = 80);
 comment on table schedule is 'outlives its session';
 create index schedule_due on schedule (next_fire_at) where next_fire_at is not null;
-create index schedule_of_agent on schedule (tenant_id, agent_id, schedule_id);
+create index schedule_of_agent on schedule (org_id, agent_id, schedule_id);
 call sojourn_protect('schedule');
 
 -- One row for each slot, written in the transaction of its session or message: whoever
 -- fires a slot makes it, so a slot is fired once, however many processes look.
 create table schedule_run (
-    tenant_id uuid not null,
+    org_id uuid not null,
     run_id uuid not null,
     schedule_id uuid not null,
     -- The time that the run is for; of one that a caller asked for, when they did.
@@ -53,16 +53,16 @@ create table schedule_run (
     error_code text,
     error_message text,
     created_at timestamptz not null default now(),
-    primary key (tenant_id, run_id),
+    primary key (org_id, run_id),
     constraint schedule_run_schedule
-        foreign key (tenant_id, schedule_id) references schedule on delete cascade,
+        foreign key (org_id, schedule_id) references schedule on delete cascade,
     constraint schedule_run_started
         check (state not in ('started', 'completed') or (session_id is not null and turn_id is not null))
 ) with (fillfactor = 80);
 comment on table schedule_run is 'outlives its session';
-create unique index schedule_run_slot on schedule_run (tenant_id, schedule_id, slot) where not manual;
-create index schedule_run_of_schedule on schedule_run (tenant_id, schedule_id, run_id);
+create unique index schedule_run_slot on schedule_run (org_id, schedule_id, slot) where not manual;
+create index schedule_run_of_schedule on schedule_run (org_id, schedule_id, run_id);
 -- Runs whose turn goes on, looked through every second.
-create index schedule_run_open on schedule_run (tenant_id, schedule_id) where state = 'started';
+create index schedule_run_open on schedule_run (org_id, schedule_id) where state = 'started';
 create index schedule_run_age on schedule_run (created_at);
 call sojourn_protect('schedule_run');

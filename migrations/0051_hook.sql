@@ -2,7 +2,7 @@
 -- proves itself by a signature made with the hook's own secret.
 
 create table hook (
-    tenant_id uuid not null references tenant,
+    org_id uuid not null references org,
     hook_id uuid not null,
     agent_id uuid not null,
     kind text not null constraint hook_kind check (kind in ('generic', 'github')),
@@ -11,19 +11,19 @@ create table hook (
     filter json,
     -- What its sessions are made of: title, metadata, limits, environment.
     recipe json not null,
-    -- AES-256-GCM under the tenant's data key, bound to this row.
+    -- AES-256-GCM under the organization's data key, bound to this row.
     sealed_secret bytea not null,
     -- The secret that was replaced last; signatures made with it count until then.
     sealed_secret_before bytea,
     secret_before_until timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    primary key (tenant_id, hook_id),
-    constraint hook_agent foreign key (tenant_id, agent_id) references agent,
+    primary key (org_id, hook_id),
+    constraint hook_agent foreign key (org_id, agent_id) references agent,
     constraint hook_filter check ((kind = 'github') = (filter is not null)),
     constraint hook_secret_before check ((sealed_secret_before is null) = (secret_before_until is null))
 );
--- Found before its tenant is known, as an API key is.
+-- Found before its organization is known, as an API key is.
 create unique index hook_by_id on hook (hook_id);
-create index hook_of_agent on hook (tenant_id, agent_id, hook_id);
+create index hook_of_agent on hook (org_id, agent_id, hook_id);
 call sojourn_protect('hook');

@@ -1,7 +1,7 @@
 -- Timers that an agent sets for itself: at that time a message wakes its session. One
 -- for each call, so a call that is made again after a crash sets no second one.
 create table revisit (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     call_id text not null,
     fire_at timestamptz not null,
@@ -10,8 +10,8 @@ create table revisit (
     -- Null while it is pending. The row stays, or a late repeat of its call would set it anew.
     fired_at timestamptz,
     created_at timestamptz not null default now(),
-    primary key (tenant_id, session_id, call_id),
-    constraint revisit_session foreign key (tenant_id, session_id) references session on delete cascade
+    primary key (org_id, session_id, call_id),
+    constraint revisit_session foreign key (org_id, session_id) references session on delete cascade
 );
 create index revisit_due on revisit (fire_at) where fired_at is null;
 call sojourn_protect('revisit');

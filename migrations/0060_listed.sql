@@ -8,14 +8,14 @@ alter table session
     -- The transaction in which status, turns, title, metadata or limits last changed. Not
     -- every append changes one of these, so most updates of the row still happen in place.
     add column listed_in xid8 not null default pg_current_xact_id();
-create index session_listed on session (tenant_id, listed_in, session_id);
+create index session_listed on session (org_id, listed_in, session_id);
 
 -- Sessions that were deleted, for readers who still show them.
 create table removal (
-    tenant_id uuid not null,
+    org_id uuid not null,
     removed_in xid8 not null default pg_current_xact_id(),
     session_id uuid not null,
-    primary key (tenant_id, removed_in, session_id)
+    primary key (org_id, removed_in, session_id)
 );
 comment on table removal is 'outlives its session';
 call sojourn_protect('removal');

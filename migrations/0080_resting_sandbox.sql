@@ -1,4 +1,4 @@
--- A box that nobody needs is frozen, then saved and removed: a session may sleep for a
+-- A sandbox that nobody needs is frozen, then saved and removed: a session may sleep for a
 -- month at the price of a row and a file.
 
 -- `frozen` stands still and wakes where it was. `ending` is being removed: whoever finds
@@ -21,24 +21,24 @@ alter table sandbox
     add column heartbeat_said_at timestamptz,
     add constraint sandbox_ending check (state <> 'ending' or ending is not null),
     add constraint sandbox_checkpoint check (checkpoint_id is null or state <> 'live');
--- The last boxes of a session: whose disk a new one may go on with.
-create index sandbox_of_session on sandbox (tenant_id, session_id, sandbox_id);
+-- The last sandboxes of a session: whose disk a new one may go on with.
+create index sandbox_of_session on sandbox (org_id, session_id, sandbox_id);
 
 -- The files of a session as they were, in the blob store under their digest.
 create table checkpoint (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     checkpoint_id uuid not null,
     sandbox_id uuid not null,
     digest text not null,
     bytes bigint not null,
     created_at timestamptz not null default now(),
-    primary key (tenant_id, session_id, checkpoint_id),
-    constraint checkpoint_session foreign key (tenant_id, session_id) references session
+    primary key (org_id, session_id, checkpoint_id),
+    constraint checkpoint_session foreign key (org_id, session_id) references session
 );
 call sojourn_protect('checkpoint');
 
--- `rest` looks after a box that no turn uses: freezes, saves, removes it, each at its
--- time. It belongs to the box's node for good: another could only find the box missing.
+-- `rest` looks after a sandbox that no turn uses: freezes, saves, removes it, each at its
+-- time. It belongs to the sandbox's node for good: another could only find the sandbox missing.
 alter table job drop constraint job_kind;
 alter table job add constraint job_kind check (kind in ('turn', 'cleanup', 'rest'));

@@ -1,24 +1,24 @@
--- What callers ask of a session's box themselves: commands, files. Served by whoever
+-- What callers ask of a session's sandbox themselves: commands, files. Served by whoever
 -- holds the session's lease; the row is the request and, later, the answer.
 create table operation (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     operation_id uuid not null,
     request json not null,
     -- Who asked, for the log.
     actor json not null,
-    -- The box in which it began, before it does: should that be lost, nobody knows
+    -- The sandbox in which it began, before it does: should that be lost, nobody knows
     -- what became of it.
     sandbox_id uuid,
     answer json,
     created_at timestamptz not null default now(),
     started_at timestamptz,
     completed_at timestamptz,
-    primary key (tenant_id, session_id, operation_id),
-    constraint operation_session foreign key (tenant_id, session_id) references session,
+    primary key (org_id, session_id, operation_id),
+    constraint operation_session foreign key (org_id, session_id) references session,
     constraint operation_answered check ((answer is null) = (completed_at is null))
 );
-create index operation_open on operation (tenant_id, session_id) where completed_at is null;
+create index operation_open on operation (org_id, session_id) where completed_at is null;
 create index operation_completed on operation (completed_at) where completed_at is not null;
 call sojourn_protect('operation');
 

@@ -1,4 +1,4 @@
--- Repositories that are cloned into a session's box.
+-- Repositories that are cloned into a session's sandbox.
 
 -- What is cloned for the sessions of an agent, as its owner wrote it.
 alter table agent add column sources json not null default '[]';

@@ -1,5 +1,5 @@
 -- Root file systems that environments name, and how far each is on each node. What is there
--- is on the node's disk; a row asks for it and tells of it. They belong to no tenant: what is
+-- is on the node's disk; a row asks for it and tells of it. They belong to no organization: what is
 -- made of the same is the same for all.
 
 create table rootfs (

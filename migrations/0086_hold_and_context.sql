@@ -6,11 +6,11 @@ alter table session
     add column context json,
     -- A name for people, of one session at a time; a closed one holds none.
     add column slug text;
-create unique index session_slug on session (tenant_id, slug) where slug is not null and status <> 'archived';
+create unique index session_slug on session (org_id, slug) where slug is not null and status <> 'archived';
 -- Who lost a session finds it by its own name: the newest.
-create index session_client on session (tenant_id, client_id, session_id) where client_id is not null;
+create index session_client on session (org_id, client_id, session_id) where client_id is not null;
 
--- Since when the time of a box stands still, because its session is paused.
+-- Since when the time of a sandbox stands still, because its session is paused.
 alter table sandbox add column paused_at timestamptz;
 
 alter table checkpoint

@@ -2,7 +2,7 @@
 -- by whoever holds the session, read by any process. When the command is over its answer
 -- has the whole, and these rows go.
 create table exec_output (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     operation_id uuid not null,
     stream text not null,
@@ -12,8 +12,8 @@ create table exec_output (
     -- Bytes that the command had written up to its end: what is no text is replaced by
     -- something longer.
     written bigint not null,
-    primary key (tenant_id, session_id, operation_id, stream, position),
-    constraint exec_output_operation foreign key (tenant_id, session_id, operation_id)
+    primary key (org_id, session_id, operation_id, stream, position),
+    constraint exec_output_operation foreign key (org_id, session_id, operation_id)
         references operation on delete cascade,
     constraint exec_output_stream check (stream in ('stdout', 'stderr'))
 );

@@ -1,6 +1,6 @@
 -- When a deleted organization was purged for the last time: what was under way when it
 -- was deleted may still have written after the first.
-alter table tenant add column purged_at timestamptz;
+alter table org add column purged_at timestamptz;
 
 -- What sessions that a key makes have as their `source`: said when the key is made,
 -- because a client can claim any name for itself.

@@ -2,7 +2,7 @@
 -- commands a session may run several at a time. It counts as long as the lease under
 -- which it was promised holds, and goes after the cost is written.
 create table exec_reservation (
-    tenant_id uuid not null,
+    org_id uuid not null,
     session_id uuid not null,
     -- Of a tool call, or the id of a caller's command.
     call_id text not null,
@@ -10,14 +10,14 @@ create table exec_reservation (
     agent_id uuid,
     epoch bigint not null,
     micros bigint not null constraint exec_reservation_micros check (micros >= 0),
-    primary key (tenant_id, session_id, call_id),
-    constraint exec_reservation_session foreign key (tenant_id, session_id) references session on delete cascade
+    primary key (org_id, session_id, call_id),
+    constraint exec_reservation_session foreign key (org_id, session_id) references session on delete cascade
 );
 call sojourn_protect('exec_reservation');
 
 -- What was said of a cap, so that of all sessions that come close to it one says so.
 create table spend_said (
-    tenant_id uuid not null references tenant on delete cascade,
+    org_id uuid not null references org on delete cascade,
     -- Nil for a cap of the organization.
     agent_id uuid not null,
     what text not null constraint spend_said_what check (what in ('warning', 'exceeded')),
@@ -25,6 +25,6 @@ create table spend_said (
     cap text not null,
     allowed bigint not null,
     said_at timestamptz not null default now(),
-    primary key (tenant_id, agent_id, what, cap)
+    primary key (org_id, agent_id, what, cap)
 );
 call sojourn_protect('spend_said');

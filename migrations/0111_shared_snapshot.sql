@@ -3,11 +3,11 @@
 -- The agents that sessions are pinned to, each once for an organization: of many sessions
 -- of one agent only the first writes it. Kept as revisions are, until the organization goes.
 create table agent_snapshot (
-    tenant_id uuid not null references tenant,
+    org_id uuid not null references org,
     -- The first half of the SHA-256 of the content.
     snapshot_id uuid not null,
     content json not null,
-    primary key (tenant_id, snapshot_id)
+    primary key (org_id, snapshot_id)
 );
 call sojourn_protect('agent_snapshot');
 

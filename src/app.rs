@@ -24,16 +24,16 @@ use uuid::Uuid;
 
 pub use sandboxes::checks as sandbox_checks;
 
-use self::reach::{local_sources, network, tenant_client};
+use self::reach::{local_sources, network, org_client};
 use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
-        limit::{BOXES_END_SLACK, NODE_SILENCE},
+        limit::{NODE_SILENCE, SANDBOXES_END_SLACK},
         seal::MasterKey,
     },
     blob::Blobs,
     config::{self, Role, Settings},
-    domain::TenantId,
+    domain::OrgId,
     http,
     journal::Journal,
     model::{self, Providers},
@@ -124,10 +124,10 @@ impl Record {
     }
 
     /// Makes an organization with one key for everything; the key is shown once.
-    pub async fn create_org(&self, name: &str) -> anyhow::Result<(TenantId, SecretString)> {
-        let tenant: TenantId = self.origin.id();
-        let secret = self.operator().create(tenant, name).await?;
-        Ok((tenant, secret.into()))
+    pub async fn create_org(&self, name: &str) -> anyhow::Result<(OrgId, SecretString)> {
+        let org: OrgId = self.origin.id();
+        let secret = self.operator().create(org, name).await?;
+        Ok((org, secret.into()))
     }
 
     /// Seals everything under the present master key; returns how many organizations
@@ -142,16 +142,16 @@ impl Record {
     /// settings and the data directory name.
     async fn bootstrap(&self, settings: &Settings) -> anyhow::Result<Option<SecretString>> {
         let file = settings.database.data_dir.join("api-key");
-        let tenant = match self.store.first_tenant().await? {
-            Some(tenant) => tenant,
+        let org = match self.store.first_org().await? {
+            Some(org) => org,
             None => {
-                let (tenant, secret) = self.create_org("default").await?;
+                let (org, secret) = self.create_org("default").await?;
                 write_secret(&file, secret.expose_secret())?;
-                tenant
+                org
             }
         };
         if let Some(secret) = &settings.bootstrap_api_key {
-            self.operator().grant(tenant, "bootstrap key", secret).await?;
+            self.operator().grant(org, "bootstrap key", secret).await?;
             return Ok(Some(secret.clone().into()));
         }
         match fs::read_to_string(&file) {
@@ -281,7 +281,7 @@ impl Parts {
         Courier {
             store: self.store.clone(),
             hints: self.hints.clone(),
-            client: tenant_client(settings.allow_private_webhooks),
+            client: org_client(settings.allow_private_webhooks),
             origin: self.origin.clone(),
         }
     }
@@ -296,8 +296,8 @@ impl Parts {
             journal: self.journal.clone(),
             blobs: self.blobs.clone(),
             streams,
-            webhooks: tenant_client(settings.allow_private_webhooks),
-            models: tenant_client(settings.allow_private_models),
+            webhooks: org_client(settings.allow_private_webhooks),
+            models: org_client(settings.allow_private_models),
             scripted: settings.scripted,
             requests_per_second: settings.requests_per_second,
             operator_key: settings.operator_key.clone(),
@@ -313,7 +313,7 @@ impl Parts {
             lease: settings.lease(),
             node_silence: NODE_SILENCE,
         };
-        let guarded = tenant_client(settings.allow_private_models);
+        let guarded = org_client(settings.allow_private_models);
         let guard: model::Guard = Arc::new(move |url| {
             guarded.request(reqwest::Method::POST, url).map_err(|refused| refused.to_string())
         });
@@ -344,11 +344,11 @@ impl Parts {
             catalogue: Catalogue::builtin(),
             blobs: self.blobs.clone(),
             rest: Rest {
-                freeze_after: Duration::from_millis(settings.box_freeze_ms),
-                hibernate_after: Duration::from_millis(settings.box_hibernate_ms),
+                freeze_after: Duration::from_millis(settings.sandbox_freeze_ms),
+                hibernate_after: Duration::from_millis(settings.sandbox_hibernate_ms),
             },
             node: self.node,
-            boxes_end: Duration::from_secs(settings.box_orphan_seconds) + BOXES_END_SLACK,
+            sandboxes_end: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOXES_END_SLACK,
             slots: settings.workers,
         })
     }

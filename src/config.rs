@@ -100,7 +100,7 @@ pub struct Settings {
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_models: bool,
 
-    /// Let environments allow hosts at private addresses: only where every tenant is trusted
+    /// Let environments allow hosts at private addresses: only where every organization is trusted
     #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_EGRESS", value_name = "ON|OFF",
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_egress: bool,
@@ -110,7 +110,7 @@ pub struct Settings {
     pub egress_ca_file: Option<PathBuf>,
 
     /// Directories below which repositories may be cloned into sandboxes (file:///...), apart by commas: every
-    /// tenant may read them. The same for every process
+    /// organization may read them. The same for every process
     #[arg(long, env = "SOJOURN_LOCAL_SOURCES", value_name = "DIRECTORIES", value_delimiter = ',')]
     pub local_sources: Vec<PathBuf>,
 
@@ -153,8 +153,8 @@ pub struct Settings {
 
     /// A sandbox ends itself when its node has not called it for this long, in seconds; its files stay. What is lost
     /// with a node goes on elsewhere after this and 30 seconds, at least a minute
-    #[arg(long, default_value_t = 120, env = "SOJOURN_BOX_ORPHAN_SECONDS", value_name = "SECONDS")]
-    pub box_orphan_seconds: u64,
+    #[arg(long, default_value_t = 120, env = "SOJOURN_SANDBOX_ORPHAN_SECONDS", value_name = "SECONDS")]
+    pub sandbox_orphan_seconds: u64,
 
     /// Where blobs are, checkpoints among them: s3://BUCKET/PREFIX, with the AWS_ variables of the AWS tools
     /// [default: below the data directory]
@@ -162,12 +162,17 @@ pub struct Settings {
     pub blob_store: Option<String>,
 
     /// A sandbox that nobody needed for this long is frozen: its processes stand still, in milliseconds
-    #[arg(long, default_value_t = 60_000, env = "SOJOURN_BOX_FREEZE_MS", value_name = "MILLISECONDS")]
-    pub box_freeze_ms: u64,
+    #[arg(long, default_value_t = 60_000, env = "SOJOURN_SANDBOX_FREEZE_MS", value_name = "MILLISECONDS")]
+    pub sandbox_freeze_ms: u64,
 
     /// A sandbox that nobody needed for this long is removed, its files kept as a checkpoint, in milliseconds
-    #[arg(long, default_value_t = 900_000, env = "SOJOURN_BOX_HIBERNATE_MS", value_name = "MILLISECONDS")]
-    pub box_hibernate_ms: u64,
+    #[arg(
+        long,
+        default_value_t = 900_000,
+        env = "SOJOURN_SANDBOX_HIBERNATE_MS",
+        value_name = "MILLISECONDS"
+    )]
+    pub sandbox_hibernate_ms: u64,
 
     /// Key of the API for operators (/v3/admin), 32 characters or more; nobody may use it when absent
     #[arg(long, env = "SOJOURN_OPERATOR_KEY", hide_env_values = true, value_name = "KEY")]
@@ -200,7 +205,7 @@ pub struct Database {
     #[arg(long, env = "SOJOURN_OWNER_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub owner_database_url: Option<String>,
 
-    /// The role of the service's own work, which sees every tenant [default: that of DATABASE_URL]
+    /// The role of the service's own work, which sees every organization [default: that of DATABASE_URL]
     #[arg(long, env = "SOJOURN_SYSTEM_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub system_database_url: Option<String>,
 
@@ -240,8 +245,8 @@ pub struct Traces {
 
 /// Shortest lease that a worker can keep alive.
 const LEASE_MS_MIN: u64 = 200;
-/// Shortest rest after which a box is frozen: sooner would freeze it between two turns.
-const BOX_FREEZE_MS_MIN: u64 = 100;
+/// Shortest rest after which a sandbox is frozen: sooner would freeze it between two turns.
+const SANDBOX_FREEZE_MS_MIN: u64 = 100;
 /// Turns that one process may run at the same time.
 const WORKERS_MAX: usize = 1_024;
 
@@ -259,9 +264,11 @@ impl Settings {
         if !self.blob_store.iter().all(is_bucket) {
             problems.push("SOJOURN_BLOB_STORE must look like s3://bucket/prefix".to_owned());
         }
-        if self.box_freeze_ms < BOX_FREEZE_MS_MIN || self.box_hibernate_ms < self.box_freeze_ms {
+        if self.sandbox_freeze_ms < SANDBOX_FREEZE_MS_MIN
+            || self.sandbox_hibernate_ms < self.sandbox_freeze_ms
+        {
             problems.push(format!(
-                "SOJOURN_BOX_FREEZE_MS must be at least {BOX_FREEZE_MS_MIN} and at most SOJOURN_BOX_HIBERNATE_MS"
+                "SOJOURN_SANDBOX_FREEZE_MS must be at least {SANDBOX_FREEZE_MS_MIN} and at most SOJOURN_SANDBOX_HIBERNATE_MS"
             ));
         }
         let mirrors = [

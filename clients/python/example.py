@@ -77,20 +77,20 @@ def ask(hook: str) -> tuple[str, str]:
 
 def use(client: Sojourn) -> None:
     """A sandbox without an agent: files in, a command, files out."""
-    box = client.create()["session"]["id"]
-    written = client.write_file(box, "notes/a.txt", TEXT.encode())
+    sandbox = client.create()["session"]["id"]
+    written = client.write_file(sandbox, "notes/a.txt", TEXT.encode())
     assert (written["path"], written["bytes"]) == ("/workspace/notes/a.txt", len(TEXT.encode()))
-    ran = client.exec(box, "wc -c < notes/a.txt; echo late >&2; exit 3", timeout_seconds=30)
+    ran = client.exec(sandbox, "wc -c < notes/a.txt; echo late >&2; exit 3", timeout_seconds=30)
     assert (ran["exit_code"], ran["stdout"].strip(), ran["stderr"]) == (3, str(written["bytes"]), "late\n")
-    said = list(client.follow_exec(box, "echo first; sleep 1; echo late >&2; exit 3"))
+    said = list(client.follow_exec(sandbox, "echo first; sleep 1; echo late >&2; exit 3"))
     assert [frame["text"] for frame in said[:-1]] == ["first\n", "late\n"]
     assert (said[-1]["type"], said[-1]["exit_code"], said[1]["stream"]) == ("exec.ended", 3, "stderr")
-    assert [entry["name"] for entry in client.list_files(box, "notes")["entries"]] == ["a.txt"]
-    assert client.read_file(box, "notes/a.txt") == TEXT.encode()
-    assert client.exec(box, ["truncate", "-s", "0", "notes/a.txt"])["exit_code"] == 0
-    assert client.read_file(box, "notes/a.txt") == b""
+    assert [entry["name"] for entry in client.list_files(sandbox, "notes")["entries"]] == ["a.txt"]
+    assert client.read_file(sandbox, "notes/a.txt") == TEXT.encode()
+    assert client.exec(sandbox, ["truncate", "-s", "0", "notes/a.txt"])["exit_code"] == 0
+    assert client.read_file(sandbox, "notes/a.txt") == b""
     try:
-        client.read_file(box, "none")
+        client.read_file(sandbox, "none")
     except SojournError as error:
         assert (error.status, error.type) == (404, "not_found")
     else:
@@ -114,11 +114,11 @@ async def follow_together(session: str) -> None:
         results = await asyncio.gather(listed(), *(client.settled(one) for one in wanted))
         assert all(one["last_turn"]["yield_reason"] == "completed" for one in results if one)
         assert session in {one["id"] async for one in client.pages("/sessions", limit=2)}
-        box = (await client.create())["session"]["id"]
-        await client.write_file(box, "data", bytes(range(256)))
-        ran, data = await asyncio.gather(client.exec(box, "sleep 1; echo done"), client.read_file(box, "data"))
+        sandbox = (await client.create())["session"]["id"]
+        await client.write_file(sandbox, "data", bytes(range(256)))
+        ran, data = await asyncio.gather(client.exec(sandbox, "sleep 1; echo done"), client.read_file(sandbox, "data"))
         assert (ran["stdout"], data) == ("done\n", bytes(range(256)))
-        said = [frame async for frame in client.follow_exec(box, "echo done")]
+        said = [frame async for frame in client.follow_exec(sandbox, "echo done")]
         assert (said[0]["text"], said[-1]["exit_code"]) == ("done\n", 0)
 
 

@@ -66,22 +66,22 @@ await assert.rejects(client.take(client.api.GET("/v3/sessions/{session_id}", { p
 });
 
 // A sandbox without an agent: files in, a command, files out.
-const box = (await client.create({})).session.id;
+const sandbox = (await client.create({})).session.id;
 const text = "green \u2028\r\n";
-const written = await client.writeFile(box, "notes/a.txt", text);
+const written = await client.writeFile(sandbox, "notes/a.txt", text);
 assert.deepEqual([written.path, written.bytes], ["/workspace/notes/a.txt", 11]);
-const ran = await client.exec(box, "wc -c < notes/a.txt; echo late >&2; exit 3", { timeout_seconds: 30 });
+const ran = await client.exec(sandbox, "wc -c < notes/a.txt; echo late >&2; exit 3", { timeout_seconds: 30 });
 assert.deepEqual([ran.exit_code, ran.stdout.trim(), ran.stderr], [3, "11", "late\n"]);
 const said = [];
-for await (const frame of client.followExec(box, "echo first; sleep 1; echo late >&2; exit 3")) said.push(frame);
+for await (const frame of client.followExec(sandbox, "echo first; sleep 1; echo late >&2; exit 3")) said.push(frame);
 assert.deepEqual(said.slice(0, -1).map(({ stream, text }) => [stream, text]), [["stdout", "first\n"], ["stderr", "late\n"]]);
 assert.deepEqual([said.at(-1).type, said.at(-1).exit_code], ["exec.ended", 3]);
-assert.deepEqual((await client.listFiles(box, "notes")).entries.map(({ name }) => name), ["a.txt"]);
-assert.equal(await (await client.readFile(box, "notes/a.txt")).text(), text);
-assert.equal((await client.exec(box, ["truncate", "-s", "0", "notes/a.txt"])).exit_code, 0);
-assert.equal((await client.readFile(box, "notes/a.txt")).size, 0);
-await assert.rejects(client.readFile(box, "none"), (error) => error instanceof SojournError && error.type === "not_found");
-assert.equal((await client.archive(box)).status, "archived");
+assert.deepEqual((await client.listFiles(sandbox, "notes")).entries.map(({ name }) => name), ["a.txt"]);
+assert.equal(await (await client.readFile(sandbox, "notes/a.txt")).text(), text);
+assert.equal((await client.exec(sandbox, ["truncate", "-s", "0", "notes/a.txt"])).exit_code, 0);
+assert.equal((await client.readFile(sandbox, "notes/a.txt")).size, 0);
+await assert.rejects(client.readFile(sandbox, "none"), (error) => error instanceof SojournError && error.type === "not_found");
+assert.equal((await client.archive(sandbox)).status, "archived");
 server.closeAllConnections();
 server.close();
 console.log("the TypeScript client: streams, answers, webhooks, files, commands and refusals are as they should be");

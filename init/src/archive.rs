@@ -1,8 +1,8 @@
-//! The session's files as one tar archive, and back; and any directory of the box.
+//! The session's files as one tar archive, and back; and any directory of the sandbox.
 //!
 //! Called by the file helper, as the command's user, with its caller's connection.
 //! The archive is a stream of frames, so that a failure in its middle can still be
-//! said. Names begin with `workspace` or `home`, whatever the paths of this box are; those
+//! said. Names begin with `workspace` or `home`, whatever the paths of this sandbox are; those
 //! of a caller's own archive with what the directory holds.
 //!
 //! What GNU tar does not carry is in PAX headers: the time of a change to the
@@ -30,7 +30,7 @@ use sojourn_init::protocol::{HOME, WORKSPACE};
 
 use crate::usage::Room;
 
-/// What is kept: the name in the archive, the directory in the box.
+/// What is kept: the name in the archive, the directory in the sandbox.
 const ROOTS: [(&str, &str); 2] = [("workspace", WORKSPACE), ("home", HOME)];
 /// Longest name of an entry, in bytes: a path is opened at once when it is read back.
 const NAME_BYTES_MAX: usize = 4_000;

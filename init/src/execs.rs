@@ -1,8 +1,8 @@
-//! The commands of the box: which there are, which run, how they ended.
+//! The commands of the sandbox: which there are, which run, how they ended.
 //!
 //! Called by the server, which polls the runners' reports; starts runners. An id
-//! runs at most once in the life of a box: the table remembers every id, and it
-//! lives exactly as long as the box.
+//! runs at most once in the life of a sandbox: the table remembers every id, and it
+//! lives exactly as long as the sandbox.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -26,7 +26,7 @@ use crate::{
 
 /// Commands that run or left processes behind, at the same time.
 const EXECS_MAX: usize = 64;
-/// Ids that one box remembers: each may run once, so none can be forgotten.
+/// Ids that one sandbox remembers: each may run once, so none can be forgotten.
 const EXECS_SEEN_MAX: usize = 100_000;
 /// Output of finished commands that is kept, all together, in bytes; beyond it
 /// the oldest goes first.
@@ -36,7 +36,7 @@ const FINISHED_MAX: usize = 512;
 /// A runner reports one short line, then another.
 const REPORT_BYTES_MAX: usize = 4 << 10;
 
-/// Every command that this box has seen.
+/// Every command that this sandbox has seen.
 #[derive(Default)]
 pub struct Execs {
     all: BTreeMap<String, Exec>,

@@ -2,7 +2,7 @@
 //!
 //! Started by the server as `sojourn-init file ..` with the caller's connection as
 //! standard input, which it answers itself. Whatever a path leads to, through
-//! links or mounts, it leads to inside the box and with the rights of uid 1000.
+//! links or mounts, it leads to inside the sandbox and with the rights of uid 1000.
 
 use std::{
     fs::{self, File, OpenOptions},

@@ -1,7 +1,7 @@
 //! PID 1 of a container in which packages are installed into a root file system.
 //!
 //! Started by the container runtime as `install`. Runs one command as the container's root,
-//! with the same way out as a box has, and says how it ended: its output goes line by line to
+//! with the same way out as a sandbox has, and says how it ended: its output goes line by line to
 //! standard error behind a mark, so nothing that an installer prints can be taken for that.
 
 use std::{

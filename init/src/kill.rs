@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, fs};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Scans that a stop may take until it finds nothing new. A fork bomb is bounded by
-/// the box's process limit, so its stopped processes soon leave it no room to fork.
+/// the sandbox's process limit, so its stopped processes soon leave it no room to fork.
 const STOP_SCANS_MAX: usize = 1_000;
 
 /// A signal, and CONT so that a stopped process can obey.
@@ -78,7 +78,7 @@ fn descendants(root: u32) -> BTreeSet<u32> {
     found
 }
 
-/// Pid and parent of every process of the box that is not a zombie.
+/// Pid and parent of every process of the sandbox that is not a zombie.
 fn processes() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();

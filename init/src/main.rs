@@ -1,4 +1,4 @@
-//! `sojourn-init`: PID 1 of every box, and the small programs that it starts.
+//! `sojourn-init`: PID 1 of every sandbox, and the small programs that it starts.
 //!
 //! Started by the container runtime as `serve`, which has one thread and so may copy itself into a
 //! runner for each command; starts itself again as `file` (one file operation as the command's user), as

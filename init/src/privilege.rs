@@ -1,9 +1,9 @@
-//! Which rights the processes of a box have.
+//! Which rights the processes of a sandbox have.
 //!
 //! Called at the start of init, of each runner and of each file helper. Init keeps
 //! SETUID, SETGID and KILL: without the first two it could not drop to another
 //! user, without the third not end what that user runs. The bounding set is
-//! emptied before anything else runs, so nothing in the box ever gains a right.
+//! emptied before anything else runs, so nothing in the sandbox ever gains a right.
 
 use std::io;
 
@@ -48,7 +48,7 @@ pub fn pass_nothing_on() -> io::Result<()> {
     Ok(())
 }
 
-/// For the relay: stays the box's root, whom no command can signal, without a right.
+/// For the relay: stays the sandbox's root, whom no command can signal, without a right.
 pub fn keep_nothing() -> io::Result<()> {
     let nothing = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;

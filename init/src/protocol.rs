@@ -1,7 +1,7 @@
 //! The calls that a worker makes and the answers that it gets.
 //!
 //! One call and one answer per connection. A call that changes something carries
-//! the epoch of the lease; the box keeps the highest that it has seen and
+//! the epoch of the lease; the sandbox keeps the highest that it has seen and
 //! refuses lower ones, so a worker that was frozen and thawed changes nothing.
 
 use serde::{Deserialize, Serialize};
@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 pub const WORKSPACE: &str = "/workspace";
 /// Where the command's user is at home; beside the workspace all that a checkpoint holds.
 pub const HOME: &str = "/home/agent";
-/// The directory that worker and box share; 0700 of the box's uid 0.
+/// The directory that worker and sandbox share; 0700 of the sandbox's uid 0.
 pub const CONTROL_DIR: &str = "/.sojourn/control";
 /// The socket in that directory.
 pub const SOCKET_NAME: &str = "init.sock";
-/// Where the output of commands is kept; 0700 of the box's uid 0.
+/// Where the output of commands is kept; 0700 of the sandbox's uid 0.
 pub const OUTPUT_DIR: &str = "/.sojourn/output";
-/// This program, as the box sees it.
+/// This program, as the sandbox sees it.
 pub const PROGRAM: &str = "/.sojourn/sojourn-init";
-/// The counter of the box's out-of-memory kills, a file of its cgroup.
+/// The counter of the sandbox's out-of-memory kills, a file of its cgroup.
 pub const OOM_COUNTER: &str = "/.sojourn/oom";
-/// What the host shows of the box's way out; the box cannot write there.
+/// What the host shows of the sandbox's way out; the sandbox cannot write there.
 pub const EGRESS_DIR: &str = "/.sojourn/egress";
 /// The socket of the egress proxy in that directory.
 pub const PROXY_SOCKET: &str = "proxy.sock";
-/// What the box's programs trust: public roots and the box's own authority.
+/// What the sandbox's programs trust: public roots and the sandbox's own authority.
 pub const CERTIFICATES: &str = "/.sojourn/egress/certificates.pem";
-/// Where the box's programs find their proxy, on the box's loopback.
+/// Where the sandbox's programs find their proxy, on the sandbox's loopback.
 pub const PROXY_PORT: u16 = 3_128;
 /// In front of each line that an installer prints, and of the line that says its exit code.
 pub const INSTALL_OUTPUT: &str = "| ";
@@ -61,7 +61,7 @@ pub enum Call {
     /// Replaces a file by the payload, written as the command's user.
     WriteFile { epoch: i64, path: String },
     /// The session's files as a tar archive in parts, made as the command's user while
-    /// everything else in the box stands still.
+    /// everything else in the sandbox stands still.
     Pack { epoch: i64 },
     /// Unpacks the archive that follows in parts, as the command's user.
     Unpack { epoch: i64 },
@@ -119,7 +119,7 @@ pub enum Signal {
     Kill,
 }
 
-/// What the box answers.
+/// What the sandbox answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
@@ -176,7 +176,7 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// The epoch is lower than one that the box has seen.
+    /// The epoch is lower than one that the sandbox has seen.
     Stale,
     /// No such command or file.
     NotFound,

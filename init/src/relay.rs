@@ -1,9 +1,9 @@
-//! The box's end of its only way out: a port of its loopback, joined to a socket.
+//! The sandbox's end of its only way out: a port of its loopback, joined to a socket.
 //!
 //! Started by the server as `sojourn-init relay` when something first connects to
 //! the port, with the listener as standard input. It understands nothing of what
 //! it carries: the proxy outside judges. One thread, poll and bounded buffers, as
-//! a box whose processes are used up must still be served.
+//! a sandbox whose processes are used up must still be served.
 
 use std::{
     io::{self, Read, Write},
@@ -29,7 +29,7 @@ const NOBODY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\
     Connection: close\r\n\r\nthis sandbox has no network while its session rests";
 
-/// Serves for as long as the box lives.
+/// Serves for as long as the sandbox lives.
 pub fn serve() -> io::Result<()> {
     privilege::keep_nothing()?;
     let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -85,7 +85,7 @@ fn accept(listener: &TcpListener) -> Option<Pair> {
     Some(Pair { inside, outside, out: Pipe::default(), back: Pipe::default() })
 }
 
-/// A connection of the box and the one outside that it is joined to.
+/// A connection of the sandbox and the one outside that it is joined to.
 struct Pair {
     inside: TcpStream,
     outside: UnixStream,

@@ -377,7 +377,7 @@ pub fn letter(signal: Signal) -> u8 {
 const OOM_COUNTERS: [&str; 3] =
     [OOM_COUNTER, "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
 
-/// Out-of-memory kills of the box so far: `oom_kill N` in the cgroup's counters
+/// Out-of-memory kills of the sandbox so far: `oom_kill N` in the cgroup's counters
 /// (`memory.oom_control` of v1, `memory.events` of v2).
 fn oom_kills() -> u64 {
     let count = |path: &&str| {

@@ -1,7 +1,7 @@
 //! The loop of PID 1: connections, runners, orphans, and its own end.
 //!
 //! Started by `main`; calls `execs` and starts file helpers. One thread and poll,
-//! because a box whose processes are used up must still be able to answer and to
+//! because a sandbox whose processes are used up must still be able to answer and to
 //! kill. Nothing that a command started ends because a connection does.
 
 use std::{
@@ -43,12 +43,12 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two looks at what the files take, where the disk has no size of its own.
 const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Serves until the box is ended from outside, or is an orphan: nobody called for
+/// Serves until the sandbox is ended from outside, or is an orphan: nobody called for
 /// `orphan_after`. With `disk_bytes` it ends commands whose files take more than that.
 pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
     privilege::keep_what_init_needs()?;
     let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);
-    // Nobody is in its group but the root of a box, or a service that is not root itself
+    // Nobody is in its group but the root of a sandbox, or a service that is not root itself
     // and may connect from the first moment on.
     let before = umask(Mode::from_raw_mode(0o117));
     let listener = UnixListener::bind(&path)?;
@@ -82,7 +82,7 @@ pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Res
     }
 }
 
-/// Without a loopback there is no proxy either; the box works without.
+/// Without a loopback there is no proxy either; the sandbox works without.
 fn listen_for_proxy() -> Option<TcpListener> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))
         .and_then(|proxy| proxy.set_nonblocking(true).map(|()| proxy));
@@ -242,7 +242,7 @@ impl Server {
             let Ok((stream, _)) = self.listener.accept() else {
                 return;
             };
-            // A box that was frozen for long is called before it can hear.
+            // A sandbox that was frozen for long is called before it can hear.
             self.last_call = Instant::now();
             if let Ok(connection) = Connection::new(stream) {
                 self.connections.insert(self.next_token, connection);

@@ -1,4 +1,4 @@
-//! What tenants may reach through this process, as the operator set it.
+//! What organizations may reach through this process, as the operator set it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     worker::Network,
 };
 
-pub(super) fn tenant_client(allow_private: bool) -> net::Client {
+pub(super) fn org_client(allow_private: bool) -> net::Client {
     net::Client::new(net::Policy { allow_private }, Arc::new(net::SystemResolver::default()))
 }
 

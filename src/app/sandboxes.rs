@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// The provider, and what its boxes can be made on. Blocks while it looks whether it can
+/// The provider, and what its sandboxes can be made on. Blocks while it looks whether it can
 /// work.
 ///
 /// # Errors
@@ -75,7 +75,7 @@ fn config(settings: &Settings) -> Result<Config, String> {
         }),
     };
     let defaults = Config::new(&settings.database.data_dir);
-    // An engine must not take another's boxes for its own.
+    // An engine must not take another's sandboxes for its own.
     let run_dir =
         if docker.is_some() { defaults.run_dir.with_extension("docker") } else { defaults.run_dir.clone() };
     Ok(Config {
@@ -88,7 +88,7 @@ fn config(settings: &Settings) -> Result<Config, String> {
             pip_index: settings.pip_index.as_ref().map(address),
             npm_registry: settings.npm_registry.as_ref().map(address),
         },
-        orphan_after: Some(Duration::from_secs(settings.box_orphan_seconds)),
+        orphan_after: Some(Duration::from_secs(settings.sandbox_orphan_seconds)),
         ..defaults
     })
 }

@@ -1,7 +1,7 @@
-//! Opaque page cursors, bound to a tenant and a query.
+//! Opaque page cursors, bound to an organization and a query.
 //!
-//! A cursor is the position and a tag over tenant, query and position. One that
-//! was made for another tenant or another query does not verify, so it cannot be
+//! A cursor is the position and a tag over organization, query and position. One that
+//! was made for another organization or another query does not verify, so it cannot be
 //! used to look around.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -17,7 +17,7 @@ const TAG_BYTES: usize = 16;
 #[error("not a cursor that this query returned")]
 pub struct CursorError;
 
-/// Spells a position for one `scope` (tenant, list and filters).
+/// Spells a position for one `scope` (organization, list and filters).
 pub fn encode<P: Serialize>(key: &MasterKey, scope: &str, position: &P) -> String {
     let body = serde_json::to_vec(position).expect("a position is plain data");
     let tag = tag(key, scope, &body);

@@ -122,7 +122,7 @@ pub const STREAM_BUFFER_FRAMES: usize = 64;
 /// behind reads by itself.
 pub const STREAM_FEED_EVENTS: usize = 256;
 pub const STREAM_FEED_BYTES: usize = 256 << 10;
-/// Changes of a list that come within this time are read together: a tenant's list is
+/// Changes of a list that come within this time are read together: an organization's list is
 /// read at most so often, however many follow it.
 pub const STREAM_LIST_PAUSE: Duration = Duration::from_millis(100);
 /// Pieces of a growing answer that may wait for a reader; a slower one misses some.
@@ -144,16 +144,16 @@ pub const HINT_INTERVAL: Duration = Duration::from_millis(2);
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
 /// Jobs that one claim takes at most (measured: ten rows cost three times one).
 pub const CLAIM_JOBS_MAX: i64 = 10;
-/// Tenants that one claim visits; the next one goes on after the last of them.
-pub const CLAIM_TENANTS_MAX: i32 = 64;
-/// Jobs of one tenant that may be held at the same time, unless it has its own number.
-pub const TENANT_JOBS_MAX: i32 = 100;
+/// Organizations that one claim visits; the next one goes on after the last of them.
+pub const CLAIM_ORGS_MAX: i32 = 64;
+/// Jobs of one organization that may be held at the same time, unless it has its own number.
+pub const ORG_JOBS_MAX: i32 = 100;
 /// How often held leases are renewed and cancels are looked for without a hint.
 pub const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a worker that was asked to stop waits for a checkpoint.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a drain lets a tool finish: a short command, a box that is starting.
-/// A longer command goes on in its box without us.
+/// How long a drain lets a tool finish: a short command, a sandbox that is starting.
+/// A longer command goes on in its sandbox without us.
 pub const DRAIN_TOOL_GRACE: Duration = Duration::from_secs(1);
 /// How long a drain lets a model call finish, which is paid for; within `DRAIN_TIMEOUT`.
 pub const DRAIN_MODEL_GRACE: Duration = Duration::from_secs(8);
@@ -224,7 +224,7 @@ pub const MODEL_REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a provider's words that are kept as a reason.
 pub const MODEL_REASON_BYTES_MAX: usize = 600;
 /// Tokens of one kind that one answer is believed to have used: a count is the
-/// word of whoever listens at a tenant's address, and sums must not overflow.
+/// word of whoever listens at an organization's address, and sums must not overflow.
 pub const MODEL_TOKENS_MAX: u64 = 1 << 40;
 /// Micro-USD that one price, or the cost of one call, is believed to be: sums of
 /// these must not overflow either.
@@ -271,29 +271,29 @@ pub const ASK_OPTIONS_MAX: usize = 10;
 
 // ---- sandbox ----
 
-/// How long a box may take to start before it is given up.
+/// How long a sandbox may take to start before it is given up.
 pub const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Tries to start a box before the turn ends `sandbox_unavailable`.
+/// Tries to start a sandbox before the turn ends `sandbox_unavailable`.
 pub const SANDBOX_START_ATTEMPTS_MAX: u32 = 3;
 /// Output of one command that is kept, per stream, in bytes.
 pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// Commands that one box runs at the same time.
+/// Commands that one sandbox runs at the same time.
 pub const EXECS_MAX: usize = 64;
 /// Largest frame in either direction between worker and `sojourn-init`.
 pub const INIT_FRAME_BYTES_MAX: usize = 4 << 20;
-/// Text of a fault from a box that is passed on, in bytes.
+/// Text of a fault from a sandbox that is passed on, in bytes.
 pub const INIT_MESSAGE_BYTES_MAX: usize = 512;
-/// One call that waits for a command; longer waits are several, so that a dead box is noticed.
+/// One call that waits for a command; longer waits are several, so that a dead sandbox is noticed.
 pub const INIT_WAIT_SLICE: Duration = Duration::from_secs(30);
 /// Tries to have a loop device that others want at the same moment.
 pub const LOOP_DEVICE_ATTEMPTS_MAX: u32 = 64;
-/// First and longest pause between looks whether a new box answers.
+/// First and longest pause between looks whether a new sandbox answers.
 pub const SANDBOX_START_POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 /// How long one command of the container runtime may take.
 pub const RUNTIME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 /// What is read of the runtime's own log when it failed, in bytes.
 pub const RUNTIME_LOG_BYTES_MAX: u64 = 16 << 10;
-/// How long the last processes of a box may take to vanish after KILL.
+/// How long the last processes of a sandbox may take to vanish after KILL.
 pub const SANDBOX_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one command on the file system of a disk may take: a check of a torn one reads all its tables.
 pub const VOLUME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
@@ -301,12 +301,12 @@ pub const VOLUME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 pub const DISK_TEMPLATES_MAX: usize = 16;
 /// How long removing a session's disk may take; it is tried again by the reaper.
 pub const DISK_REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
-/// `/tmp` of a box at most, in bytes: it counts as memory, of which it may take half.
+/// `/tmp` of a sandbox at most, in bytes: it counts as memory, of which it may take half.
 pub const SANDBOX_TMP_BYTES: u64 = 512 << 20;
-/// Processes of a box beyond what its commands may have: init, two threads of
-/// each runner, file helpers. They let a full box still answer and be killed.
+/// Processes of a sandbox beyond what its commands may have: init, two threads of
+/// each runner, file helpers. They let a full sandbox still answer and be killed.
 pub const SANDBOX_PIDS_RESERVED: u32 = 192;
-/// Files that one process of a box may have open.
+/// Files that one process of a sandbox may have open.
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// How long `sojourn-init` may take to answer a call that does not run anything.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -316,38 +316,38 @@ pub const HOOK_TIMEOUT: Duration = Duration::from_secs(600);
 pub const HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// How long one part of an archive of files may take, in either direction.
 pub const ARCHIVE_PART_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a box may take to unpack all of its files.
+/// How long a sandbox may take to unpack all of its files.
 pub const ARCHIVE_UNPACK_TIMEOUT: Duration = Duration::from_secs(600);
-/// Bytes of one part on their way into a box; a frame holds more.
+/// Bytes of one part on their way into a sandbox; a frame holds more.
 pub const ARCHIVE_PART_BYTES: usize = 256 << 10;
-/// Parts that wait between a box and the disk.
+/// Parts that wait between a sandbox and the disk.
 pub const ARCHIVE_PARTS_WAITING: usize = 8;
 /// Largest archive of a session's files, before it is compressed.
 pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
 /// Checkpoints of a session that its callers made and that are kept.
 pub const CHECKPOINTS_BY_HAND_KEPT: usize = 8;
-/// How long the box of a paused session is kept for its processes.
-pub const PAUSED_BOX_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// How long the sandbox of a paused session is kept for its processes.
+pub const PAUSED_SANDBOX_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Checkpoints of a session that are kept: the newest, and the one before it for
 /// whoever is reading that.
 pub const CHECKPOINTS_KEPT: usize = 2;
-/// How often a box is looked at that ought to rest and cannot: a command runs, its
-/// files cannot be saved. Shorter where the settings let boxes rest sooner.
+/// How often a sandbox is looked at that ought to rest and cannot: a command runs, its
+/// files cannot be saved. Shorter where the settings let sandboxes rest sooner.
 pub const REST_RETRY: Duration = Duration::from_secs(60);
 /// A heartbeat is in the log at most this often.
 pub const HEARTBEAT_SAID_EVERY: Duration = Duration::from_secs(300);
-/// When a rotation is tried again that could not save the files; until then the old box
+/// When a rotation is tried again that could not save the files; until then the old sandbox
 /// is used on.
 pub const ROTATION_RETRY: Duration = Duration::from_secs(10);
-/// How long freezing or thawing a box may take.
+/// How long freezing or thawing a sandbox may take.
 pub const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between TERM and KILL when a command is ended; within the two seconds by which
 /// a turn may outlast its deadline.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);
 
-// ---- connections to addresses that tenants name ----
+// ---- connections to addresses that organizations name ----
 
-/// Longest URL of a tenant, in bytes.
+/// Longest URL of an organization, in bytes.
 pub const NET_URL_BYTES_MAX: usize = 2_048;
 /// How long a name may take to resolve, its wait for a free thread included.
 pub const NET_RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -377,7 +377,7 @@ pub const WEBHOOKS_IN_FLIGHT_MAX: usize = 256;
 /// Of these, how many may be under way to one destination.
 pub const WEBHOOKS_PER_DESTINATION_MAX: i32 = 4;
 /// Of these, how many may be of one organization.
-pub const WEBHOOKS_PER_TENANT_MAX: i32 = 64;
+pub const WEBHOOKS_PER_ORG_MAX: i32 = 64;
 /// Of these, how many may be under way to receivers that were slow or failed lately:
 /// the other half is always there for receivers that answer.
 pub const WEBHOOKS_SLOW_MAX: usize = 128;
@@ -410,7 +410,7 @@ pub const WEBHOOK_RESPONSE_BYTES_MAX: usize = 4 << 10;
 /// What jitter adds to a delay at most, as a part of it. It never shortens one:
 /// the delays add up to the three days that are promised.
 pub const WEBHOOK_JITTER: f64 = 0.1;
-/// Longest secret that a tenant may bring, in bytes.
+/// Longest secret that an organization may bring, in bytes.
 pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
 /// Bytes of a failure's text that a delivery keeps.
 pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
@@ -449,15 +449,15 @@ pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often a node says that it is alive.
 pub const NODE_BEAT: Duration = Duration::from_secs(10);
-/// A node that has been silent for this long has lost its boxes.
+/// A node that has been silent for this long has lost its sandboxes.
 pub const NODE_SILENCE: Duration = Duration::from_secs(60);
-/// How long beyond its own time a box may go on after its node's last sign of life: the
+/// How long beyond its own time a sandbox may go on after its node's last sign of life: the
 /// next beat, the lease of the last turn that speaks to it, and its own slow look.
-pub const BOXES_END_SLACK: Duration = Duration::from_secs(30);
-/// Boxes of a node that are told at the same time that it lives.
-pub const BOX_TOUCHES: usize = 16;
-/// How long a box may take to hear it: one that is busy hears the next one.
-pub const BOX_TOUCH_TIMEOUT: Duration = Duration::from_secs(2);
+pub const SANDBOXES_END_SLACK: Duration = Duration::from_secs(30);
+/// Sandboxes of a node that are told at the same time that it lives.
+pub const SANDBOX_TOUCHES: usize = 16;
+/// How long a sandbox may take to hear it: one that is busy hears the next one.
+pub const SANDBOX_TOUCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Beats between two looks for what nobody owns.
 pub const REAP_EVERY_BEATS: u32 = 6;
 /// Archived sessions that one round of housekeeping deletes.
@@ -474,7 +474,7 @@ pub const ORGANIZATION_TURNS_MAX: i32 = 100_000;
 pub const ORGANIZATION_WEIGHT_MAX: i32 = 100;
 /// Rows that one round of housekeeping removes.
 pub const HOUSEKEEPING_BATCH: i64 = 1_000;
-/// Tries to get an answer out of a box before it is given up.
+/// Tries to get an answer out of a sandbox before it is given up.
 pub const SANDBOX_CALL_ATTEMPTS_MAX: u32 = 3;
-/// First and longest back-off between two tries to start or ask a box.
+/// First and longest back-off between two tries to start or ask a sandbox.
 pub const SANDBOX_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));

@@ -1,7 +1,7 @@
 //! Sealing of secrets at rest, and the keys that are derived for it.
 //!
-//! One master key per deployment wraps one data key per tenant; the data key
-//! seals that tenant's secrets (AES-256-GCM) with the identity of the row as
+//! One master key per deployment wraps one data key per organization; the data key
+//! seals that organization's secrets (AES-256-GCM) with the identity of the row as
 //! associated data, so that ciphertexts cannot be swapped between rows.
 
 use aes_gcm::{
@@ -44,7 +44,7 @@ impl DataKey {
         Self(Zeroizing::new(origin.bytes()))
     }
 
-    /// Seals `plain` for one place, named by `context` (table, tenant, row).
+    /// Seals `plain` for one place, named by `context` (table, organization, row).
     pub fn seal(&self, plain: &[u8], context: &str, origin: &Origin) -> Vec<u8> {
         let nonce: [u8; NONCE_BYTES] = origin.bytes();
         let payload = Payload { msg: plain, aad: context.as_bytes() };
@@ -131,14 +131,14 @@ impl MasterKey {
         *self.derive("check")
     }
 
-    /// Wraps a tenant's data key; `tenant` becomes associated data.
-    pub fn wrap(&self, key: &DataKey, tenant: &str, origin: &Origin) -> Vec<u8> {
-        DataKey(self.derive("wrap")).seal(&*key.0, tenant, origin)
+    /// Wraps an organization's data key; `organization` becomes associated data.
+    pub fn wrap(&self, key: &DataKey, org: &str, origin: &Origin) -> Vec<u8> {
+        DataKey(self.derive("wrap")).seal(&*key.0, org, origin)
     }
 
     /// Opens what [`MasterKey::wrap`] made.
-    pub fn unwrap(&self, wrapped: &[u8], tenant: &str) -> Result<DataKey, OpenError> {
-        let open = |key: &Self| DataKey(key.derive("wrap")).open(wrapped, tenant);
+    pub fn unwrap(&self, wrapped: &[u8], org: &str) -> Result<DataKey, OpenError> {
+        let open = |key: &Self| DataKey(key.derive("wrap")).open(wrapped, org);
         let plain = match (open(self), self.before()) {
             (Err(_), Some(before)) => open(&before)?,
             (opened, _) => opened?,
@@ -148,8 +148,8 @@ impl MasterKey {
     }
 
     /// Whether the present key alone opens it.
-    pub fn is_wrapped_by_present(&self, wrapped: &[u8], tenant: &str) -> bool {
-        DataKey(self.derive("wrap")).open(wrapped, tenant).is_ok()
+    pub fn is_wrapped_by_present(&self, wrapped: &[u8], org: &str) -> bool {
+        DataKey(self.derive("wrap")).open(wrapped, org).is_ok()
     }
 
     /// The peppered hash under which a bearer secret is stored.
@@ -160,7 +160,7 @@ impl MasterKey {
         }
     }
 
-    /// A tag that binds a cursor to its tenant and query.
+    /// A tag that binds a cursor to its organization and query.
     pub fn cursor_tag(&self, bound: &[u8]) -> [u8; 32] {
         mac(&*self.derive("cursor"), bound)
     }
@@ -196,7 +196,7 @@ mod tests {
         let origin = Origin::system();
         let master = MasterKey::generate(&origin);
         let wrapped = master.wrap(&DataKey::generate(&origin), "org_1", &origin);
-        let key = master.unwrap(&wrapped, "org_1").expect("the same tenant");
+        let key = master.unwrap(&wrapped, "org_1").expect("the same organization");
         let sealed = key.seal(b"sk-1", "credential/1", &origin);
         assert_eq!(key.open(&sealed, "credential/1").expect("the same row").as_slice(), b"sk-1");
         assert_eq!(key.open(&sealed, "credential/2"), Err(OpenError));

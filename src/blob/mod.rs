@@ -1,7 +1,7 @@
 //! Large bytes outside the database: spilled bodies, checkpoints.
 //!
 //! Called by `journal` (spill), `http` and `worker` (read), and for checkpoints by
-//! `sandbox`. Keys begin with the tenant and the session, so that a session's blobs
+//! `sandbox`. Keys begin with the organization and the session, so that a session's blobs
 //! go with it.
 
 use std::{

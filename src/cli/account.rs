@@ -8,7 +8,7 @@ use clap::Subcommand;
 use crate::{
     app::Record,
     config::Database,
-    domain::{TenantId, price::PriceList},
+    domain::{OrgId, price::PriceList},
     store::{self, pool::PoolSizes},
 };
 
@@ -17,7 +17,7 @@ pub(super) enum Account {
     /// Add to what an organization may spend; one without a bound has one from then on
     TopUp {
         /// Id of the organization, org_...
-        org: TenantId,
+        org: OrgId,
         /// Micro-USD: 5000000 is five dollars; negative takes away
         #[arg(allow_negative_numbers = true)]
         micros: i64,
@@ -27,14 +27,14 @@ pub(super) enum Account {
     /// Take the bound away: an organization may spend what its caps allow
     Unlimited {
         /// Id of the organization, org_...
-        org: TenantId,
+        org: OrgId,
         #[command(flatten)]
         database: Database,
     },
     /// Put a price list in front of the bundled one (docs/budgets.md has its form)
     SetPrices {
         /// Id of the organization, org_...
-        org: TenantId,
+        org: OrgId,
         /// JSON file of the list; without one the bundled list holds alone
         file: Option<PathBuf>,
         #[command(flatten)]
@@ -71,7 +71,7 @@ pub(super) async fn run(account: Account) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn known<T>(org: TenantId, done: store::Result<T>) -> anyhow::Result<T> {
+fn known<T>(org: OrgId, done: store::Result<T>) -> anyhow::Result<T> {
     done.with_context(|| format!("{org} was not changed; is there such an organization?"))
 }
 

@@ -7,8 +7,8 @@ use crate::{
     app::Record,
     base::ExposeSecret,
     config::Database,
-    domain::TenantId,
-    store::{pool::PoolSizes, tenant::Share},
+    domain::OrgId,
+    store::{org::Share, pool::PoolSizes},
 };
 
 /// What an operator may do.
@@ -47,7 +47,7 @@ pub(super) enum Admin {
         named: Named,
         /// The same id again, because nothing brings the data back
         #[arg(long, value_name = "ID")]
-        confirm: TenantId,
+        confirm: OrgId,
     },
     /// Seal everything under SOJOURN_MASTER_KEY instead of SOJOURN_MASTER_KEY_BEFORE
     RotateMasterKey {
@@ -61,7 +61,7 @@ pub(super) enum Admin {
 pub(super) struct Named {
     /// Its id
     #[arg(value_name = "ID")]
-    organization: TenantId,
+    organization: OrgId,
     #[command(flatten)]
     database: Database,
 }
@@ -92,8 +92,8 @@ pub(super) async fn run(command: Admin) -> anyhow::Result<()> {
 async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
     match command {
         Admin::CreateOrg { name, .. } => {
-            let (tenant, key) = record.create_org(name).await?;
-            eprintln!("organization {tenant} ({name}); its key is shown once:");
+            let (org, key) = record.create_org(name).await?;
+            eprintln!("organization {org} ({name}); its key is shown once:");
             println!("{}", key.expose_secret());
         }
         Admin::ListOrgs { .. } => {
@@ -123,7 +123,7 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
                 bail!("--confirm names another organization; nothing was deleted");
             }
             record.operator().delete(named.organization).await?;
-            eprintln!("{} is deleted; its blobs and boxes go with the next round of a worker", confirm);
+            eprintln!("{} is deleted; its blobs and sandboxes go with the next round of a worker", confirm);
         }
         Admin::RotateMasterKey { .. } => {
             let rewrapped = record.rotate_master_key().await?;

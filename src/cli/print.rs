@@ -123,7 +123,7 @@ pub fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
     table(&heading, &rows);
 }
 
-/// Text that moves no cursor: what a tenant or an agent wrote never steers a terminal.
+/// Text that moves no cursor: what an organization or an agent wrote never steers a terminal.
 pub fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

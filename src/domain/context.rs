@@ -1,4 +1,4 @@
-//! What the commands of a session start with, whatever becomes of its box.
+//! What the commands of a session start with, whatever becomes of its sandbox.
 //!
 //! Changed by `decide::context`, folded by `apply`; used by a caller's commands and by the
 //! tools of the agent.

@@ -1,7 +1,7 @@
-//! What a session's box is made of, as it was when the session was made.
+//! What a session's sandbox is made of, as it was when the session was made.
 //!
 //! Checked where it is stored or sent along, pinned in `session.created`, read by
-//! the worker that makes the box. Pure: the rules and their words.
+//! the worker that makes the sandbox. Pure: the rules and their words.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
     source::{self, Repository},
 };
 
-/// A box: its size, its variables, what it may reach. Absent fields have defaults.
+/// A sandbox: its size, its variables, what it may reach. Absent fields have defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Environment {
@@ -40,7 +40,7 @@ pub struct Environment {
     /// Files of the session, as in `512Mi` or `20Gi`: `64Mi` to `256Gi`, `10Gi` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
-    /// How long one box lives before another with the same files takes its place: 30 to
+    /// How long one sandbox lives before another with the same files takes its place: 30 to
     /// 2592000 seconds, for ever when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
@@ -60,7 +60,7 @@ pub struct Environment {
     pub hooks: Hooks,
 }
 
-/// How a box is replaced before its time is over.
+/// How a sandbox is replaced before its time is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rotation {
@@ -71,15 +71,15 @@ pub struct Rotation {
     pub pre_rotate_buffer_seconds: Option<u64>,
 }
 
-/// Scripts that make a box ready.
+/// Scripts that make a sandbox ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Hooks {
-    /// Run by bash in `/workspace`, once in each box, before its first command; when it fails,
+    /// Run by bash in `/workspace`, once in each sandbox, before its first command; when it fails,
     /// so does the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_start: Option<String>,
-    /// The same, once after the session's sources were cloned; not again in a box that has
+    /// The same, once after the session's sources were cloned; not again in a sandbox that has
     /// its files from another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_clone: Option<String>,
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for EnvironmentChoice {
 /// A secret of an environment without its value: where it may go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SecretBinding {
-    /// The variable in which the box finds the placeholder.
+    /// The variable in which the sandbox finds the placeholder.
     pub name: String,
     /// Hosts that get the value instead; each one the network policy allows.
     pub hosts: Vec<String>,
@@ -134,11 +134,11 @@ pub struct EnvironmentSnapshot {
 pub struct PinnedSecret {
     pub name: String,
     pub hosts: Vec<String>,
-    /// What the box has instead of the value; of this session alone.
+    /// What the sandbox has instead of the value; of this session alone.
     pub placeholder: String,
 }
 
-/// How long a box lives.
+/// How long a sandbox lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Until it should be replaced, when nothing is under way in it.
@@ -147,7 +147,7 @@ pub struct Life {
     pub ends_in: Duration,
 }
 
-/// What a box may use, in the units of whoever makes it.
+/// What a sandbox may use, in the units of whoever makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     pub cpu_millis: u32,
@@ -156,12 +156,12 @@ pub struct Size {
     pub disk_bytes: u64,
 }
 
-/// Smallest and largest box.
+/// Smallest and largest sandbox.
 const CPUS: (f64, f64) = (0.1, 16.0);
 const MEMORY: (u64, u64) = (64 << 20, 64 << 30);
 const PIDS: (u32, u32) = (16, 4_096);
 const DISK: (u64, u64) = (64 << 20, 256 << 30);
-/// Shortest and longest life of a box: half a minute holds one command, 30 days are
+/// Shortest and longest life of a sandbox: half a minute holds one command, 30 days are
 /// more than any is known to need.
 const TIMEOUT_SECONDS: (u64, u64) = (30, 2_592_000);
 const PRE_ROTATE_BUFFER_SECONDS: u64 = 60;
@@ -250,7 +250,7 @@ impl Environment {
         }
     }
 
-    /// How long a box of it lives; `None` for ever.
+    /// How long a sandbox of it lives; `None` for ever.
     pub fn life(&self) -> Option<Life> {
         let timeout = self.timeout_seconds?;
         let buffer = self.rotation.pre_rotate_buffer_seconds.unwrap_or(PRE_ROTATE_BUFFER_SECONDS);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_box_can_be_is_named() {
+    fn what_no_sandbox_can_be_is_named() {
         for (json, field) in [
             (serde_json::json!({ "cpus": 0 }), "cpus"),
             (serde_json::json!({ "cpus": 17 }), "cpus"),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_is_replaced_before_its_time_is_over() {
+    fn a_sandbox_is_replaced_before_its_time_is_over() {
         let life = |timeout: Option<u64>, buffer: Option<u64>| {
             let rotation = Rotation { pre_rotate_buffer_seconds: buffer };
             let environment = Environment { timeout_seconds: timeout, rotation, ..Environment::default() };

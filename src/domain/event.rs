@@ -129,17 +129,17 @@ pub enum Body {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         limits: Option<Limits>,
     },
-    /// A caller asked for the box to be there; what a stop held is let go.
+    /// A caller asked for the sandbox to be there; what a stop held is let go.
     #[serde(rename = "session.started")]
     SessionStarted {},
     /// Nothing begins until it is resumed: messages wait, a turn stands still where it
-    /// is, and so does the time of the box.
+    /// is, and so does the time of the sandbox.
     #[serde(rename = "session.paused")]
     SessionPaused {},
     /// It goes on where it stood.
     #[serde(rename = "session.resumed")]
     SessionResumed {},
-    /// A caller is done: what ran has been asked to end, the box is put away. The next
+    /// A caller is done: what ran has been asked to end, the sandbox is put away. The next
     /// message or start goes on.
     #[serde(rename = "session.completed")]
     SessionCompleted {
@@ -272,7 +272,7 @@ pub enum Body {
         at: Timestamp,
         note: String,
     },
-    /// The box, or a tool for it, was let through to a host. The first of equal ones is
+    /// The sandbox, or a tool for it, was let through to a host. The first of equal ones is
     /// written before anything leaves; `count` of a later one says how many followed.
     #[serde(rename = "egress.allowed")]
     EgressAllowed {
@@ -286,7 +286,7 @@ pub enum Body {
         secrets: Vec<String>,
         count: u64,
     },
-    /// The box, or a tool for it, was kept from a host.
+    /// The sandbox, or a tool for it, was kept from a host.
     #[serde(rename = "egress.denied")]
     EgressDenied { host: String, port: u16, method: String, reason: String, count: u64 },
     /// Nobody needed the sandbox: its processes stand still where they are.
@@ -338,10 +338,10 @@ pub enum Body {
         #[serde(skip_serializing_if = "std::ops::Not::not", default)]
         is_archive: bool,
     },
-    /// A source is about to be cloned into the box.
+    /// A source is about to be cloned into the sandbox.
     #[serde(rename = "source.cloning")]
     SourceCloning { name: String, sandbox_id: SandboxId, clone_id: String },
-    /// Its files are in the box, at this commit.
+    /// Its files are in the sandbox, at this commit.
     #[serde(rename = "source.cloned")]
     SourceCloned { name: String, sandbox_id: SandboxId, sha: Option<String>, bytes: u64, duration_ms: u64 },
     /// It could not be cloned.
@@ -350,7 +350,7 @@ pub enum Body {
     /// The environment's `post_clone` ran after the session's sources were cloned.
     #[serde(rename = "source.prepared")]
     SourcePrepared { sandbox_id: SandboxId, duration_ms: u64 },
-    /// What the session's boxes are made on is not there yet: it is made, and the session waits.
+    /// What the session's sandboxes are made on is not there yet: it is made, and the session waits.
     #[serde(rename = "environment.build_started")]
     EnvironmentBuildStarted {
         image: String,

@@ -17,7 +17,7 @@ macro_rules! kinds {
 
 kinds! {
     /// An organization: the unit of isolation.
-    TenantKind TenantId "org"
+    OrgKind OrgId "org"
     /// An API key.
     KeyKind KeyId "key"
     /// An agent.

@@ -1,4 +1,4 @@
-//! What a box may reach, and the names of hosts in their one spelling.
+//! What a sandbox may reach, and the names of hosts in their one spelling.
 //!
 //! Checked where an environment is stored, judged by `egress` at every connection:
 //! both read a host through [`canonical`], so no spelling passes one and means
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use url::Host;
 use utoipa::ToSchema;
 
-/// What a box may reach. Everything that no rule names is refused.
+/// What a sandbox may reach. Everything that no rule names is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkPolicy {

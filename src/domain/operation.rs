@@ -1,4 +1,4 @@
-//! What a caller asks of a session's box without its agent: commands and files.
+//! What a caller asks of a session's sandbox without its agent: commands and files.
 //!
 //! Stored by `store::operation`, served by `worker::operate`, waited for by `http`. A
 //! command is in the log when it starts and when it is over, a written file when it is.
@@ -36,9 +36,9 @@ pub enum Request {
     ReadTree { path: String },
     /// Unpack a blob below a directory.
     WriteTree { path: String, blob: String },
-    /// Have the box there.
+    /// Have the sandbox there.
     Start,
-    /// Save the files and put the box away.
+    /// Save the files and put the sandbox away.
     Stop,
     /// Save the files, and keep them so.
     Checkpoint,
@@ -75,7 +75,7 @@ pub enum OutputStream {
 }
 
 impl Request {
-    /// Whether nothing else may be under way in the box meanwhile.
+    /// Whether nothing else may be under way in the sandbox meanwhile.
     pub fn is_alone(&self) -> bool {
         matches!(self, Self::Stop | Self::Restore { .. })
     }
@@ -146,17 +146,17 @@ pub struct Entry {
 pub enum Failure {
     /// No such file.
     NotFound,
-    /// The box refuses: a bad path, a directory, no permission.
+    /// The sandbox refuses: a bad path, a directory, no permission.
     Refused,
     /// There is more of it than one request gets.
     TooLarge,
-    /// Commands run in the box.
+    /// Commands run in the sandbox.
     InUse,
     /// A limit of the session or a spending cap is used up.
     BudgetExceeded,
     /// The organization has nothing left to spend.
     PaymentRequired,
-    /// No box can be had.
+    /// No sandbox can be had.
     SandboxUnavailable,
     /// The environment's hook failed.
     LifecycleHookFailed,
@@ -166,7 +166,7 @@ pub enum Failure {
     SourceFailed,
     /// The environment whose secrets the session pinned is gone.
     EnvironmentDeleted,
-    /// The box was lost while it was under way: it may have been done.
+    /// The sandbox was lost while it was under way: it may have been done.
     OutcomeUnknown,
     /// The session was closed first.
     Canceled,

@@ -87,9 +87,9 @@ pub struct Tariff {
     pub fee: Fee,
 }
 
-/// What a box may use, as it is priced.
+/// What a sandbox may use, as it is priced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BoxSize {
+pub struct SandboxSize {
     pub cpu_millis: u32,
     pub memory_bytes: u64,
 }
@@ -154,8 +154,8 @@ impl Tariff {
         u64::try_from(u128::from(micros) * MILLION / u128::from((rate > 0).then_some(rate)?)).ok()
     }
 
-    /// What a command cost: all that its box may use, for as long as it ran.
-    pub fn exec(&self, size: BoxSize, duration_ms: u64) -> Cost {
+    /// What a command cost: all that its sandbox may use, for as long as it ran.
+    pub fn exec(&self, size: SandboxSize, duration_ms: u64) -> Cost {
         const HOUR_MS: u128 = 3_600_000;
         let ms = u128::from(duration_ms);
         let cpu = ms * u128::from(size.cpu_millis) * u128::from(self.sandbox.cpu_hour);

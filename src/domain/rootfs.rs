@@ -1,7 +1,7 @@
-//! What a box's root file system is made of: an image and packages.
+//! What a sandbox's root file system is made of: an image and packages.
 //!
 //! Checked where an environment is stored or sent along, resolved by the worker that
-//! makes the box. A tenant names an image and never a path, and a package name can be
+//! makes the sandbox. An organization names an image and never a path, and a package name can be
 //! nothing but a name: no option, no URL, no file. Pure.
 
 use serde::{Deserialize, Serialize};

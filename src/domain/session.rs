@@ -118,10 +118,10 @@ pub struct Created {
     pub agent_id: Option<AgentId>,
     pub credential_id: Option<CredentialId>,
     pub agent_snapshot: Option<AgentSnapshot>,
-    /// What its box is; none for one of the default size that reaches nothing.
+    /// What its sandbox is; none for one of the default size that reaches nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentSnapshot>,
-    /// Repositories that are cloned into its box.
+    /// Repositories that are cloned into its sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<PinnedSource>,
     pub title: Option<String>,
@@ -141,7 +141,7 @@ pub struct Created {
 /// The state of a session: the fold of its log.
 ///
 /// Outside the fold, and so outside this type: lease, epoch, heartbeat and the
-/// state of the box.
+/// state of the sandbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
     pub id: SessionId,
@@ -184,7 +184,7 @@ pub struct Session {
 pub enum Hold {
     /// Nothing begins until it is resumed.
     Paused,
-    /// Its box is put away; a message or a start goes on.
+    /// Its sandbox is put away; a message or a start goes on.
     Stopped,
 }
 

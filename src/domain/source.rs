@@ -1,7 +1,7 @@
-//! Repositories that are cloned into a session's box before its first command.
+//! Repositories that are cloned into a session's sandbox before its first command.
 //!
 //! Named by an environment, an agent, whatever starts the session, and the session
-//! itself; pinned in `session.created`; read by the worker that makes the box. Pure: the
+//! itself; pinned in `session.created`; read by the worker that makes the sandbox. Pure: the
 //! rules and their words. What they name reaches git as it stands, so nothing here may be
 //! read as an option, leave the workspace, or mean another repository.
 

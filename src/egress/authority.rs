@@ -1,9 +1,9 @@
-//! The authority that one box trusts, and the certificates that it signs.
+//! The authority that one sandbox trusts, and the certificates that it signs.
 //!
-//! Made by the worker with the box's door; called by `proxy` where TLS ends here.
-//! Its key lies beside the box, in a directory of the service: a worker that takes
-//! the box over must sign with the same one, as programs that run have read its
-//! certificate. The box sees the certificate only.
+//! Made by the worker with the sandbox's door; called by `proxy` where TLS ends here.
+//! Its key lies beside the sandbox, in a directory of the service: a worker that takes
+//! the sandbox over must sign with the same one, as programs that run have read its
+//! certificate. The sandbox sees the certificate only.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ pub struct Authority {
 
 /// The file of the key and the certificate.
 const FILE: &str = "authority.pem";
-/// A box's clock may be a little behind.
+/// A sandbox's clock may be a little behind.
 const BACKDATED: Duration = Duration::from_secs(3_600);
 
 impl Authority {
@@ -71,7 +71,7 @@ impl Authority {
         })
     }
 
-    /// What the box's programs trust: the public roots, those of the operator, this.
+    /// What the sandbox's programs trust: the public roots, those of the operator, this.
     pub fn bundle(&self, extra_roots: &[CertificateDer<'_>]) -> Vec<u8> {
         let roots = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().chain(extra_roots);
         let mut bundle: String = roots.map(|root| pem(root)).collect();

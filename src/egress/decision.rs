@@ -5,7 +5,7 @@ use std::fmt;
 /// One decision. Equal ones are one event with a count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Decision {
-    /// The host's canonical name; what the box sent where that is none, cut short.
+    /// The host's canonical name; what the sandbox sent where that is none, cut short.
     pub host: String,
     pub port: u16,
     /// The request's method; `CONNECT` for a tunnel.
@@ -27,7 +27,7 @@ pub enum Verdict {
 /// How a connection is let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Manner {
-    /// TLS between the box and the host, unread.
+    /// TLS between the sandbox and the host, unread.
     Tunnel,
     /// TLS that ends at the proxy and begins again: a rule or a secret needs it.
     Inspected,
@@ -85,7 +85,7 @@ impl Reason {
     }
 }
 
-/// For whoever reads the refusal inside the box: what is allowed instead.
+/// For whoever reads the refusal inside the sandbox: what is allowed instead.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,4 @@
-//! One request of a box and its answer: judged, changed where it must be, sent on.
+//! One request of a sandbox and its answer: judged, changed where it must be, sent on.
 //!
 //! Called by `proxy` for every request that is not a tunnel, and by `fetch`; calls
 //! the policy, the secrets, the ledger and `net`. What was judged is what is sent:
@@ -92,7 +92,7 @@ impl Target {
 }
 
 impl Proxy {
-    /// Judges a request, sends it, and gives the answer as the box may see it.
+    /// Judges a request, sends it, and gives the answer as the sandbox may see it.
     pub(super) async fn exchange(
         &self,
         target: &Target,

@@ -1,7 +1,7 @@
-//! A page for a tool of the service, under the same rules as for the box.
+//! A page for a tool of the service, under the same rules as for the sandbox.
 //!
 //! Called by the worker's side of `web_fetch`; calls `exchange`. A redirect is a new
-//! request and is judged as one; a placeholder in a URL is replaced as the box's are.
+//! request and is judged as one; a placeholder in a URL is replaced as the sandbox's are.
 
 use std::time::Duration;
 

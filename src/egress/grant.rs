@@ -2,7 +2,7 @@
 //!
 //! Made by the worker around the clone of a source; asked by `proxy` and `exchange`. What
 //! a grant allows no rule has to, and whoever does not show its proof gets nothing by it.
-//! The credential is put in here, so the box never has it, and what the host answered is
+//! The credential is put in here, so the sandbox never has it, and what the host answered is
 //! kept, because git's own words are for people.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -114,7 +114,7 @@ impl Grant {
         }
     }
 
-    /// Puts the credential in place of whatever the box sent as one. Returns its name, and
+    /// Puts the credential in place of whatever the sandbox sent as one. Returns its name, and
     /// what the answer must not say.
     pub(super) fn inject(&self, headers: &mut HeaderMap) -> (Option<String>, Option<Scrub>) {
         for name in [PROOF_HEADER, AUTHORIZATION.as_str(), COOKIE.as_str()] {

@@ -1,9 +1,9 @@
-//! Every decision an event, and no loop in a box a flood of them.
+//! Every decision an event, and no loop in a sandbox a flood of them.
 //!
 //! Called by the proxy. The first of equal decisions is written before its
 //! connection goes on; those after it are counted, and the counts ride along with
 //! whatever is written next. How many different ones there can be is bounded, as a
-//! box chooses the names that it asks for.
+//! sandbox chooses the names that it asks for.
 
 use std::{
     collections::BTreeMap,

@@ -1,9 +1,9 @@
-//! The proxy between a box and the world, and the only way that leads out of one.
+//! The proxy between a sandbox and the world, and the only way that leads out of one.
 //!
-//! Made by the worker for as long as it holds a box's session; calls `net` for every
-//! address. A box has no network but a socket that ends here. What no rule of its
+//! Made by the worker for as long as it holds a sandbox's session; calls `net` for every
+//! address. A sandbox has no network but a socket that ends here. What no rule of its
 //! environment names is refused, and nothing leaves before the log knows of it.
-//! Secrets exist here only: the box holds placeholders, which are replaced on the way
+//! Secrets exist here only: the sandbox holds placeholders, which are replaced on the way
 //! to the hosts that a secret is bound to, and put back into what those hosts answer.
 
 mod authority;

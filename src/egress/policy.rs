@@ -9,7 +9,7 @@ use super::{
 };
 use crate::domain::network::{BadHost, HostPattern, NetworkPolicy};
 
-/// What may leave a box.
+/// What may leave a sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,

@@ -1,7 +1,7 @@
-//! What listens at a box's door: an HTTP proxy of one session.
+//! What listens at a sandbox's door: an HTTP proxy of one session.
 //!
 //! Made and run by the worker that holds the session; calls `exchange` and `tunnel`.
-//! It ends with the worker's hold: a box whose session rests has no way out. Every
+//! It ends with the worker's hold: a sandbox whose session rests has no way out. Every
 //! task is tracked and ends with the proxy.
 
 use std::{
@@ -87,8 +87,8 @@ impl Proxy {
         Arc::new(Self { policy, secrets, grant, dialer, ledger, tasks, stop })
     }
 
-    /// Serves a box's door until the proxy is stopped; returns when no connection is
-    /// left. `authority` is the one that the box trusts.
+    /// Serves a sandbox's door until the proxy is stopped; returns when no connection is
+    /// left. `authority` is the one that the sandbox trusts.
     pub async fn serve(self: Arc<Self>, listener: UnixListener, authority: Authority) {
         let authority = Arc::new(authority);
         let slots = Arc::new(Semaphore::new(EGRESS_CONNECTIONS_MAX));
@@ -255,7 +255,7 @@ impl Proxy {
         }
     }
 
-    /// Ends the box's TLS here and serves its requests one by one.
+    /// Ends the sandbox's TLS here and serves its requests one by one.
     async fn inspect(
         self: Arc<Self>,
         inside: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -333,7 +333,7 @@ fn place(authority: &UriAuthority, default_port: Option<u16>) -> Result<(String,
     }
 }
 
-/// The refusal, for whoever reads it in the box.
+/// The refusal, for whoever reads it in the sandbox.
 fn said(refusal: &Refusal) -> Response<Body> {
     let (status, word) = match refusal {
         Refusal::Denied(reason) => (StatusCode::FORBIDDEN, reason.word()),

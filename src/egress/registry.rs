@@ -1,9 +1,9 @@
 //! Where packages come from: the hosts that package managers may reach.
 //!
-//! Made by the composition root from the operator's settings; read by the worker for boxes
+//! Made by the composition root from the operator's settings; read by the worker for sandboxes
 //! whose environment allows package managers, and for the containers in which packages are
 //! installed. A mirror that the operator named may be at any address: that is the operator's
-//! own decision, and no rule of a tenant can make it.
+//! own decision, and no rule of an organization can make it.
 
 use url::Url;
 
@@ -71,7 +71,7 @@ mod tests {
     };
 
     #[test]
-    fn the_operators_mirrors_are_trusted_and_nothing_that_a_tenant_names() {
+    fn the_operators_mirrors_are_trusted_and_nothing_that_a_org_names() {
         let mirror: Url = "http://mirror.internal:8081/debian".parse().unwrap();
         let registries = Registries::new(&[&mirror, &"https://pypi.org/simple".parse().unwrap()]);
         let rule = |host: &str, port| EgressRule {
@@ -80,15 +80,15 @@ mod tests {
             methods: Vec::new(),
             path_prefix: None,
         };
-        let tenant = NetworkPolicy {
+        let org = NetworkPolicy {
             allow: vec![rule("mirror.internal", 8081), rule("other.internal", 443)],
             allow_package_managers: false,
         };
-        let own = Policy::new(&tenant, &registries).unwrap();
+        let own = Policy::new(&org, &registries).unwrap();
         assert_eq!(own.connect("mirror.internal", 8081, false), Ok(Manner::Tunnel));
         assert!(!own.is_trusted("mirror.internal", 8081), "naming a mirror does not make it one");
         assert_eq!(own.connect("pypi.org", 443, false), Err(Reason::Host));
-        let both = NetworkPolicy { allow_package_managers: true, ..tenant };
+        let both = NetworkPolicy { allow_package_managers: true, ..org };
         let both = Policy::new(&both, &registries).unwrap();
         assert!(both.is_trusted("mirror.internal", 8081) && both.is_trusted("files.pythonhosted.org", 443));
         assert!(!both.is_trusted("mirror.internal", 443) && !both.is_trusted("other.internal", 443));

@@ -1,8 +1,8 @@
 //! Secrets and their placeholders: what a request gets, what an answer loses.
 //!
-//! Called by `exchange` for hosts that a secret is bound to. A box never holds a
+//! Called by `exchange` for hosts that a secret is bound to. A sandbox never holds a
 //! value, so whatever credential it sends to such a host and that is no placeholder
-//! is somebody else's: it is dropped, or a box could carry data to an account of
+//! is somebody else's: it is dropped, or a sandbox could carry data to an account of
 //! its own at an allowed host.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -14,12 +14,12 @@ use crate::{
     domain::network::HostPattern,
 };
 
-/// A value that a box must not have, and what it has instead.
+/// A value that a sandbox must not have, and what it has instead.
 #[derive(Clone, Debug)]
 pub struct Secret {
     /// As the environment calls it.
     pub name: String,
-    /// What stands for it in the box; unique to the session, plain ASCII.
+    /// What stands for it in the sandbox; unique to the session, plain ASCII.
     pub placeholder: String,
     pub value: SecretString,
     /// Where it may go.

@@ -40,8 +40,8 @@ pub fn open_calls(log: &[Event], turn: TurnId) -> Vec<ToolCall> {
     open
 }
 
-/// Whether a command of this call may ever have been started, when no box is there that
-/// could be asked: a box says that it is there, or at least that it was lost.
+/// Whether a command of this call may ever have been started, when no sandbox is there that
+/// could be asked: a sandbox says that it is there, or at least that it was lost.
 pub fn may_have_run(log: &[Event], call_id: &str) -> bool {
     let (mut is_there, mut announced) = (false, false);
     for event in log {

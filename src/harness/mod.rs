@@ -82,7 +82,7 @@ pub trait Tools: Send + Sync {
     /// What the model may call, in catalogue order.
     fn specs(&self) -> &[ToolSpec];
     /// Words for the model when a call cannot run as it is: an unknown tool,
-    /// arguments that do not fit. Known without a box.
+    /// arguments that do not fit. Known without a sandbox.
     fn refused(&self, call: &ToolCall) -> Option<String>;
     /// The longest that a command may run which the call starts; `None` where it starts
     /// none that costs anything.
@@ -93,7 +93,7 @@ pub trait Tools: Send + Sync {
     /// Settles a call whose worker died: by its replay class, never twice when unsafe.
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault>;
     /// Ends whatever the call started. Returns when nothing of it is left, with the command
-    /// that it was, where its box says how that ended.
+    /// that it was, where its sandbox says how that ended.
     async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)>;
     /// For how long the command of a call has been at work under this lease; none of what
     /// starts none, or has not begun.
@@ -143,7 +143,7 @@ pub enum ToolFault {
     /// No sandbox could be had after bounded tries: the turn ends.
     #[error("no sandbox could be had: {0}")]
     Unavailable(String),
-    /// The box is not what the session needs: the turn ends, trying again would not help.
+    /// The sandbox is not what the session needs: the turn ends, trying again would not help.
     #[error("the sandbox could not be made ready: {1}")]
     Unready(Unready, String),
     /// The record is out of reach: what became of the call is asked later.
@@ -151,7 +151,7 @@ pub enum ToolFault {
     Away(String),
 }
 
-/// What a session's box lacks.
+/// What a session's sandbox lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unready {
     /// A hook of the environment failed.

@@ -86,7 +86,7 @@ impl Run<'_> {
             match settled {
                 Ok(done) => drafts.extend(self.result_events(call, done)),
                 Err(ToolFault::Stale) => {
-                    // The box of a closed session is removed: that can be felt before it is heard of.
+                    // The sandbox of a closed session is removed: that can be felt before it is heard of.
                     self.pay_late_execs(batch).await?;
                     return Err(Halt::Stale);
                 }
@@ -220,7 +220,7 @@ impl Run<'_> {
         self.draft(body, Actor::agent())
     }
 
-    /// Pays for the commands that run when the session is closed: they end with their box.
+    /// Pays for the commands that run when the session is closed: they end with their sandbox.
     async fn pay_late_execs(&self, batch: &[ToolCall]) -> Result<(), Halt> {
         let exec = |call: &ToolCall| {
             let ran = self.ports.tools.running(call)?;

@@ -19,7 +19,7 @@ use crate::{
         budget::Budget,
         conversation::ModelOptions,
         event::{Aborted, Body, Draft, Outcome, TurnCompleted},
-        price::{BoxSize, Tariff},
+        price::{SandboxSize, Tariff},
         turn::{TurnError, YieldReason},
     },
 };
@@ -39,7 +39,7 @@ pub struct Turn {
     /// What all of it costs.
     pub tariff: Tariff,
     /// What the sandbox may use, as it is priced.
-    pub size: BoxSize,
+    pub size: SandboxSize,
 }
 
 /// What the turn reaches the world through.

@@ -21,18 +21,21 @@ use super::{
 };
 use crate::{
     base::{Id, key, seal::sha256},
-    domain::{KeyId, TenantId, session::Source},
+    domain::{KeyId, OrgId, session::Source},
     journal::Unit,
     store::{
         self,
         audit::Act,
         key::NewKey,
         operator::actor,
-        tenant::{Organization, Share},
+        org::{Organization, Share},
     },
     wire::{
         Page,
-        admin::{Balance, CreateOrganization, PatchTenant, SetBalance, SetPrices, TenantView, TopUp},
+        admin::{
+            AdminOrganization, Balance, CreateOrganization, PatchAdminOrganization, SetBalance, SetPrices,
+            TopUp,
+        },
     },
 };
 
@@ -42,14 +45,14 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub struct DeleteQuery {
     /// The same id again, because nothing brings the data back.
-    #[param(value_type = TenantId)]
+    #[param(value_type = OrgId)]
     pub confirm: String,
 }
 
 /// Make an organization with one key for everything, which is shown once.
 #[utoipa::path(post, path = "/admin/organizations", tag = "admin", operation_id = "createOrganization",
     security(("operator" = [])), request_body = CreateOrganization,
-    responses((status = 201, body = TenantView), Errors))]
+    responses((status = 201, body = AdminOrganization), Errors))]
 pub async fn create(
     State(app): State<App>,
     _operator: Operator,
@@ -58,13 +61,13 @@ pub async fn create(
 ) -> Result<Answer, ApiError> {
     let origin = app.0.journal.origin();
     // The same key names the same organization, whose own transaction knows the answer.
-    let tenant: TenantId = once.key().map_or_else(|| origin.id(), of_key);
-    app.0.store.operator(origin).found(tenant, &wanted.name).await?;
-    once.run(&app, tenant, digest, async |unit: &mut Unit| {
+    let org: OrgId = once.key().map_or_else(|| origin.id(), of_key);
+    app.0.store.operator(origin).found(org, &wanted.name).await?;
+    once.run(&app, org, digest, async |unit: &mut Unit| {
         let (id, secret): (KeyId, _) = (origin.id(), key::generate(origin));
         let (scopes, source) = (["*".to_owned()], Source::Api);
         let new = NewKey {
-            tenant,
+            org,
             key: id,
             secret: &secret,
             name: "first key",
@@ -76,14 +79,14 @@ pub async fn create(
         let details = json!({ "key_id": id, "name": new.name, "scopes": scopes });
         remember(&app, unit, "key.created", details).await?;
         let made = unit.tx().organization().await?;
-        Ok(Answer::new(StatusCode::CREATED, &TenantView { key: Some(secret), ..view(made) }))
+        Ok(Answer::new(StatusCode::CREATED, &AdminOrganization { key: Some(secret), ..view(made) }))
     })
     .await
 }
 
 /// List organizations, oldest first, deleted ones too.
 #[utoipa::path(get, path = "/admin/organizations", tag = "admin", operation_id = "listOrganizations",
-    security(("operator" = [])), params(PageQuery), responses((status = 200, body = Page<TenantView>), Errors))]
+    security(("operator" = [])), params(PageQuery), responses((status = 200, body = Page<AdminOrganization>), Errors))]
 pub async fn list(
     State(app): State<App>,
     _operator: Operator,
@@ -98,8 +101,8 @@ pub async fn list(
 
 /// Get an organization.
 #[utoipa::path(get, path = "/admin/organizations/{organization_id}", tag = "admin", operation_id = "readOrganization",
-    security(("operator" = [])), params(("organization_id" = TenantId, Path)),
-    responses((status = 200, body = TenantView), Errors))]
+    security(("operator" = [])), params(("organization_id" = OrgId, Path)),
+    responses((status = 200, body = AdminOrganization), Errors))]
 pub async fn get(
     State(app): State<App>,
     _operator: Operator,
@@ -110,13 +113,13 @@ pub async fn get(
 
 /// Change how much of an organization may run at once.
 #[utoipa::path(patch, path = "/admin/organizations/{organization_id}", tag = "admin",
-    operation_id = "limitOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
-    request_body = PatchTenant, responses((status = 200, body = TenantView), Errors))]
+    operation_id = "limitOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
+    request_body = PatchAdminOrganization, responses((status = 200, body = AdminOrganization), Errors))]
 pub async fn patch(
     State(app): State<App>,
     _operator: Operator,
     Path(organization): Path<String>,
-    Body { value: change, .. }: Body<PatchTenant>,
+    Body { value: change, .. }: Body<PatchAdminOrganization>,
 ) -> Result<Response, ApiError> {
     let share = Share { concurrency: change.concurrency, weight: change.weight };
     let operator = app.0.store.operator(app.0.journal.origin());
@@ -125,8 +128,8 @@ pub async fn patch(
 
 /// Suspend an organization: no call of it is answered, no turn of it starts.
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/suspend", tag = "admin",
-    operation_id = "suspendOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
-    responses((status = 200, body = TenantView), Errors))]
+    operation_id = "suspendOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
+    responses((status = 200, body = AdminOrganization), Errors))]
 pub async fn suspend(
     State(app): State<App>,
     _operator: Operator,
@@ -138,8 +141,8 @@ pub async fn suspend(
 
 /// Let a suspended organization go on.
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/resume", tag = "admin",
-    operation_id = "resumeOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
-    responses((status = 200, body = TenantView), Errors))]
+    operation_id = "resumeOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
+    responses((status = 200, body = AdminOrganization), Errors))]
 pub async fn resume(
     State(app): State<App>,
     _operator: Operator,
@@ -151,7 +154,7 @@ pub async fn resume(
 
 /// Add to what an organization may spend; one without a bound has one from then on.
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/balance", tag = "admin",
-    operation_id = "topUpOrganization", security(("operator" = [])), params(("organization_id" = TenantId, Path)),
+    operation_id = "topUpOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     request_body = TopUp, responses((status = 200, body = Balance), Errors))]
 pub async fn top_up(
     State(app): State<App>,
@@ -160,8 +163,8 @@ pub async fn top_up(
     once: Once,
     Body { value: wanted, digest }: Body<TopUp>,
 ) -> Result<Answer, ApiError> {
-    let tenant = live(&app, path::id(&organization)?).await?;
-    once.run(&app, tenant, digest, async |unit: &mut Unit| {
+    let org = live(&app, path::id(&organization)?).await?;
+    once.run(&app, org, digest, async |unit: &mut Unit| {
         let left = unit.tx().top_up(wanted.micros).await?;
         let details = json!({ "added_micros": wanted.micros, "balance_micros": left });
         remember(&app, unit, "balance.changed", details).await?;
@@ -173,7 +176,7 @@ pub async fn top_up(
 /// Set what an organization may spend; null takes the bound away.
 #[utoipa::path(put, path = "/admin/organizations/{organization_id}/balance", tag = "admin",
     operation_id = "setOrganizationBalance", security(("operator" = [])),
-    params(("organization_id" = TenantId, Path)),
+    params(("organization_id" = OrgId, Path)),
     request_body = SetBalance, responses((status = 200, body = Balance), Errors))]
 pub async fn set_balance(
     State(app): State<App>,
@@ -181,15 +184,15 @@ pub async fn set_balance(
     Path(organization): Path<String>,
     Body { value: wanted, .. }: Body<SetBalance>,
 ) -> Result<Response, ApiError> {
-    let tenant = live(&app, path::id(&organization)?).await?;
-    app.0.store.operator(app.0.journal.origin()).set_balance(tenant, wanted.balance_micros).await?;
+    let org = live(&app, path::id(&organization)?).await?;
+    app.0.store.operator(app.0.journal.origin()).set_balance(org, wanted.balance_micros).await?;
     Ok(answer(&Balance { balance_micros: wanted.balance_micros }))
 }
 
 /// Put a price list in front of the bundled one, or take it away.
 #[utoipa::path(put, path = "/admin/organizations/{organization_id}/prices", tag = "admin",
     operation_id = "setOrganizationPrices", security(("operator" = [])),
-    params(("organization_id" = TenantId, Path)), request_body = SetPrices, responses((status = 204), Errors))]
+    params(("organization_id" = OrgId, Path)), request_body = SetPrices, responses((status = 204), Errors))]
 pub async fn set_prices(
     State(app): State<App>,
     _operator: Operator,
@@ -205,35 +208,35 @@ pub async fn set_prices(
             return Err(ApiError::invalid("prices", message));
         }
     }
-    let tenant = live(&app, path::id(&organization)?).await?;
-    app.0.store.operator(app.0.journal.origin()).set_prices(tenant, wanted.prices.as_ref()).await?;
+    let org = live(&app, path::id(&organization)?).await?;
+    app.0.store.operator(app.0.journal.origin()).set_prices(org, wanted.prices.as_ref()).await?;
     Ok(no_content())
 }
 
 /// Destroy everything that an organization has; only its audit log stays.
 #[utoipa::path(delete, path = "/admin/organizations/{organization_id}", tag = "admin",
     operation_id = "deleteOrganization", security(("operator" = [])),
-    params(("organization_id" = TenantId, Path), DeleteQuery), responses((status = 204), Errors))]
+    params(("organization_id" = OrgId, Path), DeleteQuery), responses((status = 204), Errors))]
 pub async fn delete(
     State(app): State<App>,
     _operator: Operator,
     Path(organization): Path<String>,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Response, ApiError> {
-    let tenant: TenantId = path::id(&organization)?;
+    let org: OrgId = path::id(&organization)?;
     if query.confirm != organization {
         return Err(ApiError::invalid(
             "confirm",
             "`confirm` names another organization; nothing was deleted",
         ));
     }
-    app.0.store.operator(app.0.journal.origin()).delete(tenant).await?;
+    app.0.store.operator(app.0.journal.origin()).delete(org).await?;
     Ok(no_content())
 }
 
-async fn move_to(app: &App, tenant: TenantId, once: &Once, is_suspended: bool) -> Result<Answer, ApiError> {
-    live(app, tenant).await?;
-    once.run(app, tenant, sha256(b""), async |unit: &mut Unit| {
+async fn move_to(app: &App, org: OrgId, once: &Once, is_suspended: bool) -> Result<Answer, ApiError> {
+    live(app, org).await?;
+    once.run(app, org, sha256(b""), async |unit: &mut Unit| {
         unit.tx().suspend(is_suspended).await?;
         let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
         remember(app, unit, action, json!({})).await?;
@@ -243,13 +246,13 @@ async fn move_to(app: &App, tenant: TenantId, once: &Once, is_suspended: bool) -
 }
 
 /// The organization, if there is one and it is not deleted.
-async fn live(app: &App, tenant: TenantId) -> Result<TenantId, ApiError> {
-    let organization = app.0.store.organization(tenant).await?;
-    if organization.deleted_at.is_some() { Err(ApiError::not_found()) } else { Ok(tenant) }
+async fn live(app: &App, org: OrgId) -> Result<OrgId, ApiError> {
+    let organization = app.0.store.organization(org).await?;
+    if organization.deleted_at.is_some() { Err(ApiError::not_found()) } else { Ok(org) }
 }
 
 /// The organization that is made under an `Idempotency-Key`.
-fn of_key(key: &str) -> TenantId {
+fn of_key(key: &str) -> OrgId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&sha256(format!("organization/{key}").as_bytes())[..16]);
     Id::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
@@ -261,12 +264,12 @@ async fn remember(
     action: &'static str,
     details: serde_json::Value,
 ) -> Result<(), store::Error> {
-    let (id, target) = (app.0.journal.origin().id(), Some(unit.tx().tenant().to_string()));
+    let (id, target) = (app.0.journal.origin().id(), Some(unit.tx().org().to_string()));
     unit.tx().remember(&Act { id, actor: &actor(), action, target, details }).await
 }
 
-fn view(organization: Organization) -> TenantView {
-    TenantView {
+fn view(organization: Organization) -> AdminOrganization {
+    AdminOrganization {
         state: organization.state(),
         id: organization.id,
         name: organization.name,

@@ -56,7 +56,7 @@ pub async fn create(
 ) -> Result<Answer, ApiError> {
     check_config(&app, &wanted.model, wanted.tools.as_deref())?;
     credentials::check_choice(wanted.key.is_some(), wanted.credential.is_some())?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         if let Some(existing) = unit.tx().claim_agent_name(&wanted.name).await? {
             return same_or_conflict(&app, unit, existing, &wanted).await;
         }
@@ -110,9 +110,9 @@ pub async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.tenant, "agents", &());
+    let list = List::new(&app, caller.org, "agents", &());
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let agents = tx.agents(below, rows as i64 + 1).await?;
     Ok(answer(&list.page(agents, rows, |agent| agent.id, view)))
 }
@@ -125,7 +125,7 @@ pub async fn get(
     caller: Caller<ReadAgents>,
     Path(agent): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(tx.agent(path::id(&agent)?).await?)))
 }
 
@@ -141,7 +141,7 @@ pub async fn patch(
 ) -> Result<Response, ApiError> {
     credentials::check_choice(change.key.is_some(), change.credential.flatten().is_some())?;
     let id = path::id(&agent)?;
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     let mut agent = unit.tx().lock_agent(id).await?;
     let revision = changed(&app, &agent.revision, &change)?;
     if let Some(key) = &change.key {
@@ -184,7 +184,7 @@ pub async fn delete(
     caller: Caller<WriteAgents>,
     Path(agent): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let id: AgentId = path::id(&agent)?;
     tx.delete_agent(id).await?;
     tx.remember(&caller.act(app.0.journal.origin(), "agent.deleted", id, json!({}))).await?;
@@ -204,9 +204,9 @@ pub async fn revisions(
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
     let id: AgentId = path::id(&agent)?;
-    let list = List::new(&app, caller.tenant, "revisions", &id);
+    let list = List::new(&app, caller.org, "revisions", &id);
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let active = tx.agent(id).await?.revision.id;
     let revisions = tx.revisions(id, below, rows as i64 + 1).await?;
     Ok(answer(&list.page(
@@ -231,7 +231,7 @@ pub async fn activate(
 ) -> Result<Response, ApiError> {
     let id: AgentId = path::id(&agent)?;
     let done = once
-        .run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+        .run(&app, caller.org, digest, async |unit: &mut Unit| {
             let mut agent = unit.tx().lock_agent(id).await?;
             agent.revision = match revision.parse::<i32>() {
                 Ok(number) => unit.tx().revision_by_number(id, number).await?,

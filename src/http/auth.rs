@@ -18,7 +18,7 @@ pub use super::rate::Who;
 use super::{App, error::ApiError, path, rate::Told};
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
-    domain::{Actor, ActorKind, KeyId, Level, SessionId, TenantId, decide::Stamp, session::Source},
+    domain::{Actor, ActorKind, KeyId, Level, OrgId, SessionId, decide::Stamp, session::Source},
     store::{Result as StoreResult, audit::Act, key::LiveKey, token::LiveToken},
     wire::ErrorType,
 };
@@ -99,7 +99,7 @@ scopes! {
 
 /// A caller with an API key that has the scope.
 pub struct Caller<S: Scope> {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub actor: Actor,
     pub source: Source,
     /// All scopes of the key.
@@ -111,7 +111,7 @@ pub struct Caller<S: Scope> {
 
 /// A caller of one session: with an API key, or with that session's client token.
 pub struct SessionCaller<S: Scope> {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub actor: Actor,
     /// The caller sees nothing beyond this level.
@@ -155,12 +155,12 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
         let key = app.open_key(&secret).await?;
-        app.take_one(Who::Key(key.key), key.tenant, parts)?;
+        app.take_one(Who::Key(key.key), key.org, parts)?;
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
         }
         Ok(Self {
-            tenant: key.tenant,
+            org: key.org,
             actor: key_actor(&key),
             source: key.source,
             scopes: key.scopes,
@@ -187,24 +187,24 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         };
         if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
             let key = app.open_key(&secret).await?;
-            app.take_one(Who::Key(key.key), key.tenant, parts)?;
+            app.take_one(Who::Key(key.key), key.org, parts)?;
             if !allows(&key.scopes, S::NAME) {
                 return Err(missing_scope(S::NAME));
             }
             let session = path::id(wanted)?;
-            let (tenant, actor) = (key.tenant, key_actor(&key));
+            let (org, actor) = (key.org, key_actor(&key));
             let proof = Proof(secret.into());
-            return Ok(Self { tenant, session, actor, level: Level::Internal, proof, scope: PhantomData });
+            return Ok(Self { org, session, actor, level: Level::Internal, proof, scope: PhantomData });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
-        app.take_one(Who::Tokens(token.session), token.tenant, parts)?;
+        app.take_one(Who::Tokens(token.session), token.org, parts)?;
         let session: SessionId = path::id(wanted)?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
         if !token.scopes.iter().any(|held| held == scope) {
             return Err(missing_scope(scope));
         }
         Ok(Self {
-            tenant: token.tenant,
+            org: token.org,
             session,
             actor: token_actor(&token),
             level: token.level,
@@ -300,11 +300,11 @@ impl App {
 
     /// Takes a request from the caller's allowance and from that of its organization,
     /// and says what is left of the one that ends first.
-    pub(super) fn take_one(&self, who: Who, tenant: TenantId, parts: &Parts) -> Result<(), ApiError> {
+    pub(super) fn take_one(&self, who: Who, org: OrgId, parts: &Parts) -> Result<(), ApiError> {
         let is_hook = matches!(who, Who::Hook(_));
         let rates = if is_hook { &self.0.hook_rates } else { &self.0.rates };
         let own = rates.take(who);
-        let shared = own.is_ok().then(|| self.0.organization_rates.take(Who::Organization(tenant)));
+        let shared = own.is_ok().then(|| self.0.organization_rates.take(Who::Organization(org)));
         let (Ok(mut left) | Err((mut left, _))) = own;
         if let Some(Ok(of_all) | Err((of_all, _))) = shared
             && of_all.remaining < left.remaining

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     base::{Origin, key},
-    domain::{CredentialId, TenantId, environment::is_secret_value, source},
+    domain::{CredentialId, OrgId, environment::is_secret_value, source},
     journal::Unit,
     model::ModelName,
     store::{
@@ -50,7 +50,7 @@ pub async fn create(
             "a provider other than anthropic and openai needs the `base_url` of its OpenAI-compatible API";
         return Err(ApiError::invalid("base_url", message));
     }
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let credential = Credential {
             id: app.0.journal.origin().id(),
             provider: wanted.provider,
@@ -91,9 +91,9 @@ pub async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.tenant, "credentials", &());
+    let list = List::new(&app, caller.org, "credentials", &());
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let credentials = tx.credentials(below, rows as i64 + 1).await?;
     Ok(answer(&list.page(credentials, rows, |credential| credential.id, view)))
 }
@@ -106,7 +106,7 @@ pub async fn get(
     caller: Caller<ReadCredentials>,
     Path(credential): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(tx.credential(path::id(&credential)?).await?)))
 }
 
@@ -121,7 +121,7 @@ pub async fn rotate(
     Body { value: wanted, .. }: Body<RotateCredential>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&credential)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let sealed = seal(&app, &mut tx, id, &wanted.key).await?;
     tx.rotate_credential(id, &sealed, &key::hint(&wanted.key)).await?;
     let credential = tx.credential(id).await?;
@@ -139,7 +139,7 @@ pub async fn delete(
     caller: Caller<WriteCredentials>,
     Path(credential): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let id = path::id(&credential)?;
     tx.delete_credential(id).await?;
     tx.remember(&caller.act(app.0.journal.origin(), "credential.deleted", id, json!({}))).await?;
@@ -155,7 +155,7 @@ pub async fn set_default(
     caller: Caller<WriteCredentials>,
     Body { value: wanted, .. }: Body<DefaultCredential>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let mut credential = tx.credential(wanted.credential).await?;
     if wanted.provider.is_some_and(|provider| provider != credential.provider) {
         let message = format!("this credential is for `{}`", credential.provider);
@@ -234,9 +234,9 @@ pub(super) async fn is_same_key(
 ) -> Result<bool, ApiError> {
     use crate::base::ExposeSecret;
 
-    let (Some(secret), tenant) = (secret, unit.tx().tenant()) else { return Ok(true) };
+    let (Some(secret), org) = (secret, unit.tx().org()) else { return Ok(true) };
     let Some(credential) = credential else { return Ok(false) };
-    match app.0.store.open_credential(tenant, credential).await {
+    match app.0.store.open_credential(org, credential).await {
         Ok(open) => Ok(open.key.expose_secret() == secret),
         Err(crate::store::Error::NotFound) => Ok(false),
         Err(error) => Err(error.into()),
@@ -249,9 +249,9 @@ async fn store(app: &App, tx: &mut Tx, credential: &Credential, secret: &str) ->
 }
 
 async fn seal(app: &App, tx: &mut Tx, id: CredentialId, secret: &str) -> Result<Vec<u8>, ApiError> {
-    let tenant: TenantId = tx.tenant();
+    let org: OrgId = tx.org();
     let data_key = tx.data_key(app.0.store.master()).await?;
-    Ok(data_key.seal(secret.as_bytes(), &credential::context(tenant, id), app.0.journal.origin()))
+    Ok(data_key.seal(secret.as_bytes(), &credential::context(org, id), app.0.journal.origin()))
 }
 
 fn view(credential: Credential) -> CredentialView {

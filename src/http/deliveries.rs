@@ -60,9 +60,9 @@ pub async fn list(
     let id: SessionId = path::id(&session)?;
     let destination: Option<DestinationId> = query.destination.as_deref().map(path::id).transpose()?;
     let status = query.status.as_ref().map(word);
-    let list = List::new(&app, caller.tenant, "deliveries", &(id, destination, &query.status));
+    let list = List::new(&app, caller.org, "deliveries", &(id, destination, &query.status));
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(id).await?;
     let filter = Filter { destination, status, below };
     let found = tx.deliveries(id, &filter, rows as i64 + 1).await?;
@@ -83,7 +83,7 @@ pub async fn get(
     caller: Caller<ReadSessions>,
     Path((session, delivery)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(json(&told(&mut tx, Of::Session(path::id(&session)?), path::id(&delivery)?).await?))
 }
 
@@ -100,7 +100,7 @@ pub async fn redeliver(
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let (session, delivery) = (path::id(&session)?, path::id(&delivery)?);
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let row = unit.tx().delivery(Of::Session(session), delivery).await?;
         // 409 with a reason beats a letter to nowhere.
         match unit.tx().destination(Some(session), Id::from_uuid(row.destination_id)).await {

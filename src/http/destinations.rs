@@ -38,7 +38,7 @@ pub async fn create(
     Body { value: wanted, digest }: Body<CreateDestination>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let session = unit.tx().lock_session(id).await?;
         if session.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
@@ -63,7 +63,7 @@ pub async fn list(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(id).await?;
     let data = tx.destinations(Some(id)).await?.into_iter().map(view).collect::<Result<_, _>>()?;
     Ok(json(&Page { data, next_cursor: None }))
@@ -79,7 +79,7 @@ pub async fn get(
     caller: Caller<ReadSessions>,
     Path((session, destination)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(json(&view(tx.destination(Some(path::id(&session)?), path::id(&destination)?).await?)?))
 }
 
@@ -95,7 +95,7 @@ pub async fn patch(
     Body { value: change, .. }: Body<PatchDestination>,
 ) -> Result<Response, ApiError> {
     let (session, destination) = (path::id(&session)?, path::id(&destination)?);
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let destination = update(&app, &mut tx, Some(session), destination, change).await?;
     tx.commit().await?;
     Ok(json(&view(destination)?))
@@ -114,7 +114,7 @@ pub async fn rotate(
     OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
 ) -> Result<Answer, ApiError> {
     let (session, destination) = (path::id(&session)?, path::id(&destination)?);
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let (destination, secret) = replace_secret(&app, unit, Some(session), destination, wanted).await?;
         Ok(Answer::new(StatusCode::OK, &DestinationView { secret, ..view(destination)? }))
     })
@@ -131,7 +131,7 @@ pub async fn delete(
     caller: Caller<WriteSessions>,
     Path((session, destination)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.delete_destination(Some(path::id(&session)?), path::id(&destination)?).await?;
     tx.commit().await?;
     Ok(no_content())
@@ -242,9 +242,9 @@ fn parse_secret(text: &str) -> Result<Secret, ApiError> {
 }
 
 async fn seal(app: &App, tx: &mut Tx, id: DestinationId, secret: &Secret) -> Result<Vec<u8>, ApiError> {
-    let tenant = tx.tenant();
+    let org = tx.org();
     let data_key = tx.data_key(app.0.store.master()).await?;
-    Ok(data_key.seal(secret.expose().as_bytes(), &destination::context(tenant, id), app.0.journal.origin()))
+    Ok(data_key.seal(secret.expose().as_bytes(), &destination::context(org, id), app.0.journal.origin()))
 }
 
 fn view(destination: Destination) -> Result<DestinationView, ApiError> {

@@ -51,7 +51,7 @@ pub async fn create(
     let values = values_of(&wanted.secrets, &Values::new())?;
     let secrets: Vec<_> = wanted.secrets.iter().map(SecretInput::binding).collect();
     refuse(wanted.config.secrets_problem(&secrets))?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         sources::check_environment(&app, unit, &wanted.config).await?;
         let (id, now) = (app.0.journal.origin().id(), app.0.journal.origin().now());
         let named =
@@ -75,9 +75,9 @@ pub async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.tenant, "environments", &());
+    let list = List::new(&app, caller.org, "environments", &());
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let environments = tx.environments(below, rows as i64 + 1).await?;
     let keys: Vec<_> = environments.iter().filter_map(|named| key(&app, &named.config)).collect();
     let builds: Builds = tx.rootfs_builds(&keys).await?.into_iter().collect();
@@ -97,7 +97,7 @@ pub async fn get(
     caller: Caller<ReadEnvironments>,
     Path(environment): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let named = tx.environment(path::id(&environment)?).await?;
     Ok(answer(&shown(&app, &mut tx, named).await?))
 }
@@ -114,7 +114,7 @@ pub async fn patch(
     Body { value: change, .. }: Body<PatchEnvironment>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&environment)?;
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     if let Some(config) = &change.config {
         sources::check_environment(&app, &mut unit, config).await?;
     }
@@ -153,7 +153,7 @@ pub async fn build(
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let id = path::id(&environment)?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let named = unit.tx().environment(id).await?;
         want(&app, unit.tx(), &named.config, true).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &shown(&app, unit.tx(), named).await?))
@@ -170,7 +170,7 @@ pub async fn delete(
     caller: Caller<WriteEnvironments>,
     Path(environment): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let id: EnvironmentId = path::id(&environment)?;
     tx.delete_environment(id).await?;
     tx.remember(&caller.act(app.0.journal.origin(), "environment.deleted", id, json!({}))).await?;
@@ -217,7 +217,7 @@ async fn seal(app: &App, tx: &mut Tx, id: EnvironmentId, values: &Values) -> Res
     if values.is_empty() {
         return Ok(Vec::new());
     }
-    let context = context(tx.tenant(), id);
+    let context = context(tx.org(), id);
     let plain = serde_json::to_vec(values).expect("text serialises");
     let data_key = tx.data_key(app.0.store.master()).await?;
     Ok(data_key.seal(&plain, &context, app.0.journal.origin()))
@@ -227,7 +227,7 @@ async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Resul
     if sealed.is_empty() {
         return Ok(Values::new());
     }
-    let context = context(tx.tenant(), id);
+    let context = context(tx.org(), id);
     let data_key = tx.data_key(app.0.store.master()).await?;
     let corrupt = |error: &dyn std::fmt::Display| ApiError::from(store::Error::Corrupt(error.to_string()));
     let plain = data_key.open(sealed, &context).map_err(|error| corrupt(&error))?;

@@ -151,7 +151,7 @@ pub async fn get(
     caller: SessionCaller<ReadLog>,
     Path((_, event)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let entry = visible(&mut tx, &caller, &event).await?;
     let views = views(&mut tx, caller.session, vec![entry]).await?;
     Ok(json(&views.first()))
@@ -166,7 +166,7 @@ pub async fn content(
     caller: SessionCaller<ReadLog>,
     Path((_, event)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let entry = visible(&mut app.0.store.begin(caller.tenant).await?, &caller, &event).await?;
+    let entry = visible(&mut app.0.store.begin(caller.org).await?, &caller, &event).await?;
     let whole = match &entry.content_ref {
         Some(key) => HttpBody::from(app.0.blobs.get(key).await?),
         None => HttpBody::from(entry.body),
@@ -207,7 +207,7 @@ async fn read_page(
     wanted: Wanted,
 ) -> Result<Response, ApiError> {
     let (rows, after) = (rows(limit)?, place(after)?);
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(caller.session).await?;
     let range = Range {
         after,
@@ -239,7 +239,7 @@ async fn follow(
     headers: &HeaderMap,
     query: EventQuery,
 ) -> Result<Response, ApiError> {
-    app.0.store.begin(caller.tenant).await?.session(caller.session).await?;
+    app.0.store.begin(caller.org).await?.session(caller.session).await?;
     // A browser repeats its first URL when it reconnects: the larger place wins.
     let tail = tail(&caller, query, last_seen(headers)?)?;
     let frames = app.0.streams.follow(tail).map_err(full)?;
@@ -261,7 +261,7 @@ pub(super) fn tail(
     last_seen: Option<i64>,
 ) -> Result<Tail, ApiError> {
     Ok(Tail {
-        tenant: caller.tenant,
+        org: caller.org,
         session: caller.session,
         after: place(query.after)?.max(last_seen.unwrap_or_default()),
         level: query.level.unwrap_or(Level::Internal).min(caller.level),

@@ -42,7 +42,7 @@ pub async fn create(
     if wanted.expires_at.is_some_and(|at| at <= now) {
         return Err(ApiError::invalid("expires_at", "`expires_at` must be in the future"));
     }
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let made = Made {
             name: &wanted.name,
             scopes: &wanted.scopes,
@@ -66,9 +66,9 @@ pub async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.tenant, "keys", &());
+    let list = List::new(&app, caller.org, "keys", &());
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let keys = tx.keys(below, rows as i64 + 1).await?;
     Ok(answer(&list.page(keys, rows, |key| key.id, view)))
 }
@@ -81,7 +81,7 @@ pub async fn get(
     caller: Caller<ReadKeys>,
     Path(key): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(tx.key(path::id(&key)?).await?)))
 }
 
@@ -99,7 +99,7 @@ pub async fn rotate(
 ) -> Result<Answer, ApiError> {
     let id: KeyId = path::id(&key)?;
     let overlap = wanted.overlap_seconds.unwrap_or(KEY_OVERLAP_SECONDS.0);
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let old = unit.tx().lock_key(id).await?;
         if !old.is_live {
             return Err(ApiError::conflict(
@@ -128,7 +128,7 @@ pub async fn revoke(
     Path(key): Path<String>,
 ) -> Result<Response, ApiError> {
     let id: KeyId = path::id(&key)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let key = tx.lock_key(id).await?;
     if key.revoked_at.is_none() {
         tx.revoke_key(id).await?;
@@ -151,8 +151,8 @@ struct Made<'a> {
 async fn make(app: &App, unit: &mut Unit, made: Made<'_>) -> Result<KeyView, ApiError> {
     let Made { name, scopes, source, expires_at } = made;
     let origin = app.0.journal.origin();
-    let (id, secret, tenant): (KeyId, _, _) = (origin.id(), key::generate(origin), unit.tx().tenant());
-    let new = NewKey { tenant, key: id, secret: &secret, name, scopes, source, expires_at };
+    let (id, secret, org): (KeyId, _, _) = (origin.id(), key::generate(origin), unit.tx().org());
+    let new = NewKey { org, key: id, secret: &secret, name, scopes, source, expires_at };
     unit.tx().insert_key(app.0.store.master(), &new).await?;
     let view = view(unit.tx().key(id).await?);
     Ok(KeyView { key: Some(secret), ..view })

@@ -1,4 +1,4 @@
-//! `/metrics`, for a listener of its own: it needs no key and names no tenant.
+//! `/metrics`, for a listener of its own: it needs no key and names no organization.
 
 use axum::{Router, extract::State, http::header::CONTENT_TYPE, response::IntoResponse, routing::get};
 use metrics::gauge;

@@ -113,7 +113,7 @@ pub struct Parts {
     pub journal: Journal,
     pub blobs: Blobs,
     pub streams: Streams,
-    /// Which addresses a tenant may name for webhooks and for models.
+    /// Which addresses an organization may name for webhooks and for models.
     pub webhooks: net::Client,
     pub models: net::Client,
     pub scripted: bool,

@@ -23,11 +23,11 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp, limit::PAGE_ROWS_MAX},
-    domain::TenantId,
+    domain::OrgId,
     store::{
         self,
         audit::{AuditRow, Filter},
-        tenant::Organization,
+        org::Organization,
     },
     wire::{
         Page,
@@ -70,7 +70,7 @@ pub struct ExportQuery {
 #[utoipa::path(get, path = "/organization", tag = "organization", operation_id = "getOrganization",
     responses((status = 200, body = OrganizationView), Errors))]
 pub async fn get(State(app): State<App>, caller: Caller<ReadOrganization>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(tx.organization().await?)))
 }
 
@@ -82,13 +82,13 @@ pub async fn patch(
     caller: Caller<WriteOrganization>,
     Body { value: change, .. }: Body<PatchOrganization>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let mut organization = tx.lock_organization().await?;
     organization.name = change.name.unwrap_or(organization.name);
     organization.retention_days = change.retention_days.unwrap_or(organization.retention_days);
     tx.update_organization(&organization).await?;
     let details = json!({ "name": organization.name, "retention_days": organization.retention_days });
-    let act = caller.act(app.0.journal.origin(), "organization.updated", caller.tenant, details);
+    let act = caller.act(app.0.journal.origin(), "organization.updated", caller.org, details);
     tx.remember(&act).await?;
     tx.commit().await?;
     Ok(answer(&view(organization)))
@@ -104,7 +104,7 @@ pub async fn audit(
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
     let of = (&query.action, &query.target, &query.after, &query.before);
-    let list = List::new(&app, caller.tenant, "audit", &of);
+    let list = List::new(&app, caller.org, "audit", &of);
     let filter = Filter {
         below: list.position(query.cursor.as_deref())?,
         after: time("after", query.after.as_deref())?,
@@ -112,7 +112,7 @@ pub async fn audit(
         action: query.action.clone(),
         target: query.target.clone(),
     };
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let found = tx.audit(&filter, rows as i64 + 1).await?;
     let page = list.page(found, rows, |row| Id::from_uuid(row.audit_id) as crate::domain::AuditId, record);
     let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -132,20 +132,20 @@ pub async fn export(
         before: time("before", query.before.as_deref())?,
         ..Filter::default()
     };
-    let first = lines(&app, caller.tenant, filter).await?;
-    let rest = futures::stream::unfold((app, caller.tenant, Some(first)), async |(app, tenant, page)| {
+    let first = lines(&app, caller.org, filter).await?;
+    let rest = futures::stream::unfold((app, caller.org, Some(first)), async |(app, org, page)| {
         let (text, next) = page?;
         let following = match next {
             // A reader sees a cut connection, never a log that only looks whole.
-            Some(filter) => match lines(&app, tenant, filter).await {
+            Some(filter) => match lines(&app, org, filter).await {
                 Ok(page) => Ok(Some(page)),
                 Err(error) => Err(error),
             },
             None => Ok(None),
         };
         Some(match following {
-            Ok(page) => (Ok(Bytes::from(text)), (app, tenant, page)),
-            Err(error) => (Err(std::io::Error::other(error.message.into_owned())), (app, tenant, None)),
+            Ok(page) => (Ok(Bytes::from(text)), (app, org, page)),
+            Err(error) => (Err(std::io::Error::other(error.message.into_owned())), (app, org, None)),
         })
     });
     Ok(ndjson(HttpBody::from_stream(rest.boxed()), "audit.ndjson"))
@@ -167,8 +167,8 @@ pub(super) fn ndjson(body: HttpBody, name: &str) -> Response {
 }
 
 /// A page of the log as text, and where the next one begins.
-async fn lines(app: &App, tenant: TenantId, filter: Filter) -> Result<(String, Option<Filter>), ApiError> {
-    let rows = app.0.store.begin(tenant).await?.audit(&filter, i64::from(PAGE_ROWS_MAX)).await?;
+async fn lines(app: &App, org: OrgId, filter: Filter) -> Result<(String, Option<Filter>), ApiError> {
+    let rows = app.0.store.begin(org).await?.audit(&filter, i64::from(PAGE_ROWS_MAX)).await?;
     let next = rows
         .last()
         .filter(|_| rows.len() == PAGE_ROWS_MAX as usize)

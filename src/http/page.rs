@@ -1,4 +1,4 @@
-//! Paging: limits within bounds, cursors bound to tenant and query.
+//! Paging: limits within bounds, cursors bound to organization and query.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::{Serialize, de::DeserializeOwned};
@@ -9,7 +9,7 @@ use crate::{
         cursor,
         limit::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
     },
-    domain::TenantId,
+    domain::OrgId,
     wire::Page,
 };
 
@@ -44,7 +44,7 @@ pub fn rows(limit: Option<u32>) -> Result<usize, ApiError> {
     }
 }
 
-/// The list that a cursor belongs to: tenant, name and filters.
+/// The list that a cursor belongs to: organization, name and filters.
 pub struct List<'a> {
     app: &'a App,
     scope: String,
@@ -52,8 +52,8 @@ pub struct List<'a> {
 
 impl<'a> List<'a> {
     /// A list by its name and everything that filters it.
-    pub fn new(app: &'a App, tenant: TenantId, name: &str, filters: &impl std::fmt::Debug) -> Self {
-        Self { app, scope: format!("{tenant}/{name}/{filters:?}") }
+    pub fn new(app: &'a App, org: OrgId, name: &str, filters: &impl std::fmt::Debug) -> Self {
+        Self { app, scope: format!("{org}/{name}/{filters:?}") }
     }
 
     /// Where the page begins.

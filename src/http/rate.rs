@@ -21,7 +21,7 @@ use governor::{
 
 use crate::{
     base::limit::{RATE_SWEEP_REQUESTS, REQUESTS_BURST_SECONDS},
-    domain::{HookId, KeyId, SessionId, TenantId},
+    domain::{HookId, KeyId, OrgId, SessionId},
 };
 
 /// Whose allowance a request is taken from.
@@ -33,7 +33,7 @@ pub enum Who {
     /// Those who send to an inbound hook share one.
     Hook(HookId),
     /// All keys and tokens of an organization together.
-    Organization(TenantId),
+    Organization(OrgId),
 }
 
 /// What is left of an allowance.

@@ -44,7 +44,7 @@ pub async fn create(
 ) -> Result<Answer, ApiError> {
     let agent: AgentId = path::id(&agent)?;
     let cadence = cadence(&wanted.cron, &wanted.time_zone)?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         // Locked, so that an agent that is being deleted gets no schedule any more.
         unit.tx().lock_agent(agent).await?;
         if unit.tx().count_schedules(agent).await? >= SCHEDULES_MAX {
@@ -72,9 +72,9 @@ pub async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
     let (rows, agent): (_, AgentId) = (rows(query.limit)?, path::id(&agent)?);
-    let list = List::new(&app, caller.tenant, "schedules", &agent);
+    let list = List::new(&app, caller.org, "schedules", &agent);
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.agent(agent).await?;
     let schedules = tx.schedules(agent, below, rows as i64 + 1).await?;
     Ok(answer(&list.page(schedules, rows, |schedule| schedule.id, view)))
@@ -89,7 +89,7 @@ pub async fn get(
     caller: Caller<ReadSchedules>,
     Path((agent, schedule)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(tx.schedule(path::id(&agent)?, path::id(&schedule)?).await?)))
 }
 
@@ -104,7 +104,7 @@ pub async fn patch(
     Body { value: change, .. }: Body<PatchSchedule>,
 ) -> Result<Response, ApiError> {
     sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     if let Some(Some(choice)) = change.environment.clone() {
         trigger::environment(&mut unit, choice, app.0.journal.origin()).await?;
     }
@@ -128,7 +128,7 @@ pub async fn delete(
     caller: Caller<WriteSchedules>,
     Path((agent, schedule)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.delete_schedule(path::id(&agent)?, path::id(&schedule)?).await?;
     tx.remember(&caller.act(app.0.journal.origin(), "schedule.deleted", schedule, json!({}))).await?;
     tx.commit().await?;
@@ -148,7 +148,7 @@ pub async fn fire(
 ) -> Result<Answer, ApiError> {
     let (agent, schedule) = (path::id(&agent)?, path::id(&schedule)?);
     let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let schedule = unit.tx().lock_schedule(agent, schedule).await?;
         let by_hand = Fired::ByHand(unit.tx().now().await?);
         let run = trigger::fire(unit, &schedule, by_hand, app.0.scripted, &stamp).await?;
@@ -170,9 +170,9 @@ pub async fn runs(
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
     let (agent, schedule): (AgentId, ScheduleId) = (path::id(&agent)?, path::id(&schedule)?);
-    let list = List::new(&app, caller.tenant, "runs", &schedule);
+    let list = List::new(&app, caller.org, "runs", &schedule);
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.schedule(agent, schedule).await?;
     let runs = tx.runs(schedule, below, rows as i64 + 1).await?;
     Ok(answer(&list.page(runs, rows, |run| run.id, run_view)))

@@ -69,7 +69,7 @@ pub async fn connect(
     Query(query): Query<SocketQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
-    app.0.store.begin(caller.tenant).await?.session(caller.session).await?;
+    app.0.store.begin(caller.org).await?.session(caller.session).await?;
     let upgrade = upgrade.map_err(|_| {
         ApiError::invalid("upgrade", "this path is a WebSocket; /stream has the same as server-sent events")
     })?;

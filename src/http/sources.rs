@@ -34,10 +34,10 @@ pub async fn list(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let sources = tx.session(id).await?.created.sources;
     drop(tx);
-    let progress = app.0.journal.sources(caller.tenant, id, &sources).await?;
+    let progress = app.0.journal.sources(caller.org, id, &sources).await?;
     let views = sources.into_iter().zip(progress.sources);
     Ok(json(&views.map(|(source, standing)| SourceView::new(source, standing)).collect::<Vec<_>>()))
 }

@@ -34,7 +34,7 @@ pub async fn mint(
     OptionalBody(Body { value: wanted, digest }): OptionalBody<MintClientToken>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         // Locked, or a token could outlive the archive that ends them all.
         if unit.tx().lock_session(id).await?.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());

@@ -31,7 +31,7 @@ pub async fn result(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let session = tx.session(id).await?;
     let Some(last) = session.last_turn() else {
         return Ok(json(&ResultView { last_turn: None, result: None }));
@@ -59,9 +59,9 @@ pub async fn list(
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
     let id: SessionId = path::id(&session)?;
-    let list = List::new(&app, caller.tenant, "turns", &id);
+    let list = List::new(&app, caller.org, "turns", &id);
     let before = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(id).await?;
     let turns = tx.turns(id, before, rows as i64 + 1).await?;
     Ok(json(&list.page(turns, rows, |turn| turn.id, TurnView::from)))
@@ -76,7 +76,7 @@ pub async fn get(
     caller: Caller<ReadSessions>,
     Path((session, turn)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(json(&TurnView::from(tx.turn(path::id(&session)?, path::id(&turn)?).await?)))
 }
 
@@ -94,9 +94,9 @@ pub async fn steps(
         // Steps are internal events; a client token sees them when minted so.
         return Err(ApiError::not_found());
     }
-    let list = List::new(&app, caller.tenant, "steps", &caller.session);
+    let list = List::new(&app, caller.org, "steps", &caller.session);
     let after = list.position(query.cursor.as_deref())?.unwrap_or_default();
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(caller.session).await?;
     let kind = Some("step.completed".to_owned());
     let range = Range { after, level: Level::Internal, kind, turn: None, limit: rows as i64 + 1 };

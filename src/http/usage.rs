@@ -75,9 +75,9 @@ pub async fn usage(
     let by = by(query.by.as_deref().unwrap_or("day"))?;
     let agent = query.agent.as_deref().map(path::id).transpose()?;
     let mut filter = Filter { from, to, by, agent, model: query.model, after: None };
-    let list = List::new(&app, caller.tenant, "usage", &filter);
+    let list = List::new(&app, caller.org, "usage", &filter);
     filter.after = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let sums = tx.usage(&filter, rows as i64 + 1).await?;
     Ok(answer(&list.page(sums, rows, Sum::place, |sum| UsageRow {
         day: sum.day.map(|day| day.to_string()),
@@ -91,7 +91,7 @@ pub async fn usage(
 #[utoipa::path(get, path = "/budget", tag = "usage", operation_id = "getBudget",
     responses((status = 200, body = BudgetView), Errors))]
 pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(&tx.standings(None).await?)))
 }
 
@@ -103,11 +103,11 @@ pub async fn patch_budget(
     caller: Caller<WriteBudget>,
     Body { value: change, .. }: Body<PatchBudget>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     if let Some(caps) = &change.spend_caps {
         tx.set_spend_caps(caps).await?;
         let details = json!({ "spend_caps": caps });
-        tx.remember(&caller.act(app.0.journal.origin(), "budget.updated", caller.tenant, details)).await?;
+        tx.remember(&caller.act(app.0.journal.origin(), "budget.updated", caller.org, details)).await?;
     }
     let now = tx.standings(None).await?;
     tx.commit().await?;
@@ -118,7 +118,7 @@ pub async fn patch_budget(
 #[utoipa::path(get, path = "/prices", tag = "usage", operation_id = "getPrices",
     responses((status = 200, body = PricesView), Errors))]
 pub async fn prices(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let own = tx.prices().await?;
     Ok(answer(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))
 }

@@ -44,7 +44,7 @@ pub async fn create(
     once: Once,
     Body { value: wanted, digest }: Body<CreateDestination>,
 ) -> Result<Answer, ApiError> {
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         unit.tx().lock_webhooks().await?;
         if unit.tx().destinations(None).await?.len() >= WEBHOOKS_MAX {
             let message = format!("an organization has at most {WEBHOOKS_MAX} webhooks");
@@ -63,7 +63,7 @@ pub async fn create(
 #[utoipa::path(get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
     responses((status = 200, body = Page<WebhookView>), Errors))]
 pub async fn list(State(app): State<App>, caller: Caller<ReadWebhooks>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let data = tx.destinations(None).await?.into_iter().map(view).collect();
     Ok(answer(&Page { data, next_cursor: None }))
 }
@@ -76,7 +76,7 @@ pub async fn get(
     caller: Caller<ReadWebhooks>,
     Path(webhook): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(tx.destination(None, id(&webhook)?).await?)))
 }
 
@@ -90,7 +90,7 @@ pub async fn patch(
     Path(webhook): Path<String>,
     Body { value: change, .. }: Body<PatchDestination>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let view = view(update(&app, &mut tx, None, id(&webhook)?, change).await?);
     let details = json!({ "url": view.url, "enabled": view.enabled });
     tx.remember(&caller.act(app.0.journal.origin(), "webhook.updated", view.id, details)).await?;
@@ -106,7 +106,7 @@ pub async fn delete(
     caller: Caller<WriteWebhooks>,
     Path(webhook): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.delete_destination(None, id(&webhook)?).await?;
     tx.remember(&caller.act(app.0.journal.origin(), "webhook.deleted", webhook, json!({}))).await?;
     tx.commit().await?;
@@ -125,7 +125,7 @@ pub async fn rotate(
     OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
 ) -> Result<Answer, ApiError> {
     let webhook = id(&webhook)?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let (webhook, secret) = replace_secret(&app, unit, None, webhook, wanted).await?;
         let view = WebhookView { secret, ..view(webhook) };
         let act = caller.act(app.0.journal.origin(), "webhook.secret_rotated", view.id, json!({}));
@@ -146,7 +146,7 @@ pub async fn test(
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let webhook = id(&webhook)?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         if !unit.tx().destination(None, webhook).await?.enabled {
             return Err(ApiError::conflict("webhook_disabled", "the webhook is disabled; enable it first"));
         }
@@ -184,9 +184,9 @@ pub async fn deliveries(
     Query(query): Query<SentQuery>,
 ) -> Result<Response, ApiError> {
     let (rows, webhook) = (rows(query.limit)?, id(&webhook)?);
-    let list = List::new(&app, caller.tenant, "webhook deliveries", &(webhook, &query.status));
+    let list = List::new(&app, caller.org, "webhook deliveries", &(webhook, &query.status));
     let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.destination(None, webhook).await?;
     let status = query.status.as_ref().map(word);
     let filter = Filter { destination: None, status, below };
@@ -211,7 +211,7 @@ pub async fn delivery(
     caller: Caller<ReadWebhooks>,
     Path((webhook, delivery)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let webhook = id(&webhook)?;
     tx.destination(None, webhook).await?;
     Ok(answer(&told(&mut tx, Of::Webhook(webhook), path::id(&delivery)?).await?))
@@ -230,7 +230,7 @@ pub async fn redeliver(
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let (webhook, delivery) = (id(&webhook)?, path::id(&delivery)?);
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         unit.tx().destination(None, webhook).await?;
         unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
         let view = again(unit, Of::Webhook(webhook), delivery).await?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{App, error::ApiError};
 use crate::{
     base::{limit::IDEMPOTENCY_KEY_BYTES_MAX, seal::sha256},
-    domain::TenantId,
+    domain::OrgId,
     journal::Unit,
     store::idempotency::{Begun, Slot},
 };
@@ -94,11 +94,11 @@ impl Once {
     pub async fn run(
         &self,
         app: &App,
-        tenant: TenantId,
+        org: OrgId,
         digest: [u8; 32],
         work: impl AsyncFnOnce(&mut Unit) -> Result<Answer, ApiError>,
     ) -> Result<Answer, ApiError> {
-        let mut unit = app.0.journal.begin(tenant).await?;
+        let mut unit = app.0.journal.begin(org).await?;
         for slot in self.slots(digest) {
             match unit.begin_once(slot).await? {
                 None => {}
@@ -122,11 +122,11 @@ impl Once {
 
 impl Once {
     /// Forgets what was answered, because in the end it was refused.
-    pub async fn forget(&self, app: &App, tenant: TenantId) -> Result<(), ApiError> {
+    pub async fn forget(&self, app: &App, org: OrgId) -> Result<(), ApiError> {
         if self.keys.is_empty() {
             return Ok(());
         }
-        let mut tx = app.0.store.begin(tenant).await?;
+        let mut tx = app.0.store.begin(org).await?;
         for key in &self.keys {
             tx.forget_answer("header", key).await?;
         }

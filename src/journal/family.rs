@@ -10,7 +10,7 @@ impl Unit {
     /// Holds the session that a new one is to be started under, until the commit.
     ///
     /// # Errors
-    /// `Store(NotFound)` when this tenant has no such session; `Rejected` when it is closed,
+    /// `Store(NotFound)` when this organization has no such session; `Rejected` when it is closed,
     /// too far down, or has too many below it.
     pub async fn adopt(&mut self, parent: SessionId) -> Result<(), Error> {
         let (above, tree) = self.tx.hold_parent(parent).await?;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     base::limit::CREATIONS_TOGETHER_MAX,
-    domain::TenantId,
+    domain::OrgId,
     store::{self, idempotency::Slot},
 };
 
@@ -65,9 +65,9 @@ where
     /// nothing was done, and it is to be done apart; so where its slot has an answer already.
     ///
     /// Dropped, it may be done or not, as a statement whose answer was not read.
-    pub async fn create(&self, tenant: TenantId, request: Request<A, E>) -> Result<Option<A>, E> {
+    pub async fn create(&self, org: OrgId, request: Request<A, E>) -> Result<Option<A>, E> {
         let (answer, answered) = oneshot::channel();
-        self.0.add(tenant, Waiting { request, answer });
+        self.0.add(org, Waiting { request, answer });
         answered.await.unwrap_or_else(|_| Err(unanswered("the work on it ended before its answer")))
     }
 }
@@ -77,7 +77,7 @@ where
     A: Send + 'static,
     E: From<Error> + Send + 'static,
 {
-    type Line = TenantId;
+    type Line = OrgId;
     type Item = Waiting<A, E>;
 
     fn load(waiting: &mut VecDeque<Self::Item>) -> Vec<Self::Item> {
@@ -97,11 +97,11 @@ where
         batch
     }
 
-    async fn write(flights: Flights<Self>, tenant: TenantId, batch: Vec<Self::Item>) {
+    async fn write(flights: Flights<Self>, org: OrgId, batch: Vec<Self::Item>) {
         let (requests, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|waiting| (waiting.request, waiting.answer)).unzip();
         let is_alone = requests.len() == 1;
-        let told: Vec<_> = match flights.cargo().create(tenant, requests).await {
+        let told: Vec<_> = match flights.cargo().create(org, requests).await {
             Ok(done) => {
                 done.into_iter().map(|done| done.or_else(|refused| alone(is_alone, refused))).collect()
             }
@@ -129,10 +129,10 @@ impl<A, E> Creations<A, E> {
     /// already, or why it was refused.
     async fn create(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         requests: Vec<Request<A, E>>,
     ) -> Result<Vec<Result<Option<A>, E>>, Error> {
-        let mut unit = self.journal.begin(tenant).await?.shared();
+        let mut unit = self.journal.begin(org).await?.shared();
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             unit.begin_next(request.slot).await?;

@@ -1,7 +1,7 @@
 //! What is counted of the facts that turns write, for `/metrics`.
 //!
-//! Every label is a word of ours: a tenant that could choose one could fill the
-//! memory of whoever scrapes. Sessions and tenants are never labels.
+//! Every label is a word of ours: an organization that could choose one could fill the
+//! memory of whoever scrapes. Sessions and organizations are never labels.
 
 use metrics::{counter, histogram};
 
@@ -69,7 +69,7 @@ fn count_step(provider: &'static str, usage: &Usage, cost_micros: Option<u64>) {
     }
 }
 
-/// Adds to what all tenants together cost, in micro-USD.
+/// Adds to what all organizations together cost, in micro-USD.
 fn cost(part: &'static str, micros: u64) {
     counter!("sojourn_cost_micros_total", "part" => part).increment(micros);
 }
@@ -93,7 +93,7 @@ fn turn_completed(reason: YieldReason, active_seconds: u64) {
     histogram!("sojourn_turn_seconds").record(active_seconds as f64);
 }
 
-/// A tenant names its own endpoints as it likes.
+/// An organization names its own endpoints as it likes.
 fn provider(name: &str) -> &'static str {
     ["anthropic", "openai", "scripted"].into_iter().find(|known| *known == name).unwrap_or("other")
 }

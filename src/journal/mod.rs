@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::{
     base::{Origin, Timestamp},
     blob::Blobs,
-    domain::{SessionId, TenantId, decide::Rejection},
+    domain::{OrgId, SessionId, decide::Rejection},
     store::{self, Store, event::Packed, hint::Hints},
 };
 
@@ -82,9 +82,9 @@ impl Journal {
         self.recent.forget_old();
     }
 
-    /// Begins a unit of work for one tenant.
-    pub async fn begin(&self, tenant: TenantId) -> Result<Unit, Error> {
-        Ok(Unit::new(self.clone(), self.store.begin_command(tenant).await?))
+    /// Begins a unit of work for one organization.
+    pub async fn begin(&self, org: OrgId) -> Result<Unit, Error> {
+        Ok(Unit::new(self.clone(), self.store.begin_command(org).await?))
     }
 
     /// Tells that a log grew by `events` behind the `seq` of `base`.

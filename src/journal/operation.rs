@@ -1,4 +1,4 @@
-//! What callers ask of a box themselves: asked, waited for, forgotten.
+//! What callers ask of a sandbox themselves: asked, waited for, forgotten.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Error, Journal, Unit};
 use crate::{
     base::limit::OPERATION_POLL,
     domain::{
-        AgentId, OperationId, SessionId, TenantId,
+        AgentId, OperationId, OrgId, SessionId,
         decide::{Command, Rejection, Stamp},
         operation::Request,
         spend::{Verdict, judge},
@@ -17,12 +17,12 @@ use crate::{
 };
 
 /// Where the bytes of a file are that a caller sends or gets.
-pub fn operation_blob(tenant: TenantId, session: SessionId, operation: OperationId) -> String {
-    format!("{}/{}/operations/{}", tenant.uuid(), session.uuid(), operation.uuid())
+pub fn operation_blob(org: OrgId, session: SessionId, operation: OperationId) -> String {
+    format!("{}/{}/operations/{}", org.uuid(), session.uuid(), operation.uuid())
 }
 
 impl Unit {
-    /// Asks something of a session's box. Returns false when too much is being asked of
+    /// Asks something of a session's sandbox. Returns false when too much is being asked of
     /// it already.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Journal {
     /// An operation as it is when it is answered, or after `patience`.
     pub async fn answered(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         session: SessionId,
         operation: OperationId,
         patience: Duration,
@@ -74,7 +74,7 @@ impl Journal {
         let mut watch = self.hints.watch(session);
         let until = Instant::now() + patience;
         loop {
-            let seen = self.store.begin(tenant).await?.operation(session, operation).await?;
+            let seen = self.store.begin(org).await?.operation(session, operation).await?;
             if seen.answer.is_some() || Instant::now() >= until {
                 return Ok(seen);
             }
@@ -83,13 +83,13 @@ impl Journal {
         }
     }
 
-    /// Forgets what callers asked of boxes more than a day ago, with the files that they
+    /// Forgets what callers asked of sandboxes more than a day ago, with the files that they
     /// sent or got; returns how many.
     pub async fn forget_operations(&self) -> Result<usize, Error> {
         let old = self.store.old_operations().await?;
-        for (tenant, session, operation) in &old {
-            self.blobs.delete(&operation_blob(*tenant, *session, *operation)).await?;
-            self.store.forget_operation(*tenant, *session, *operation).await?;
+        for (org, session, operation) in &old {
+            self.blobs.delete(&operation_blob(*org, *session, *operation)).await?;
+            self.store.forget_operation(*org, *session, *operation).await?;
         }
         Ok(old.len())
     }

@@ -4,7 +4,7 @@ use super::{Error, Journal};
 use crate::{
     base::limit::HISTORY_PAGE_ROWS,
     domain::{
-        Entry, Event, Level, SessionId, TenantId,
+        Entry, Event, Level, OrgId, SessionId,
         source::{PinnedSource, Progress, standings},
     },
     store::event::Range,
@@ -12,15 +12,10 @@ use crate::{
 
 impl Journal {
     /// The whole log of a session beyond `after`.
-    pub async fn log(
-        &self,
-        tenant: TenantId,
-        session: SessionId,
-        mut after: i64,
-    ) -> Result<Vec<Event>, Error> {
+    pub async fn log(&self, org: OrgId, session: SessionId, mut after: i64) -> Result<Vec<Event>, Error> {
         let mut log = Vec::new();
         loop {
-            let page = self.page(tenant, session, after, HISTORY_PAGE_ROWS).await?;
+            let page = self.page(org, session, after, HISTORY_PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(log) };
             after = last.seq;
             let is_last = (page.len() as i64) < HISTORY_PAGE_ROWS;
@@ -34,22 +29,22 @@ impl Journal {
     /// How far the sources of a session are.
     pub async fn sources(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         session: SessionId,
         sources: &[PinnedSource],
     ) -> Result<Progress, Error> {
-        let mut told = self.of_kind(tenant, session, "source.*").await?;
-        told.extend(self.of_kind(tenant, session, "sandbox.files_lost").await?);
+        let mut told = self.of_kind(org, session, "source.*").await?;
+        told.extend(self.of_kind(org, session, "sandbox.files_lost").await?);
         told.sort_by_key(|event| event.seq);
         Ok(standings(sources, &told))
     }
 
-    async fn of_kind(&self, tenant: TenantId, session: SessionId, kind: &str) -> Result<Vec<Event>, Error> {
+    async fn of_kind(&self, org: OrgId, session: SessionId, kind: &str) -> Result<Vec<Event>, Error> {
         let (mut log, mut after) = (Vec::new(), 0);
         loop {
             let (level, kind) = (Level::Internal, Some(kind.to_owned()));
             let range = Range { after, level, kind, turn: None, limit: HISTORY_PAGE_ROWS };
-            let entries = self.store.read_events(tenant, session, &range).await?;
+            let entries = self.store.read_events(org, session, &range).await?;
             let Some(last) = entries.last() else { return Ok(log) };
             after = last.seq;
             for entry in &entries {
@@ -61,13 +56,13 @@ impl Journal {
     /// Some events of a log beyond `after`; none at its end.
     pub(super) async fn page(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         session: SessionId,
         after: i64,
         limit: i64,
     ) -> Result<Vec<Event>, Error> {
         let range = Range { after, level: Level::Internal, kind: None, turn: None, limit };
-        let entries = self.store.read_events(tenant, session, &range).await?;
+        let entries = self.store.read_events(org, session, &range).await?;
         let mut page = Vec::with_capacity(entries.len());
         for entry in &entries {
             page.push(self.whole(entry).await?);

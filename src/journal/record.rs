@@ -59,9 +59,9 @@ impl Journal {
         turn: Option<TurnId>,
         drafts: Vec<Draft>,
     ) -> Result<Vec<Event>, Halted> {
-        let Fence { tenant, session, .. } = fence;
+        let Fence { org, session, .. } = fence;
         let ts = self.origin.now();
-        let events = self.pack(tenant, session, drafts).await?;
+        let events = self.pack(org, session, drafts).await?;
         let began = Instant::now();
         let record = Record { fence, turn, ts, events };
         let (recorded, record) = self.scribe.record(record).await.map_err(Error::from)?;
@@ -72,7 +72,7 @@ impl Journal {
                 self.tell_growth(session, base, ts, &record.events);
                 // As the store decides what it marks as changed in the list.
                 if record.events.iter().any(|event| event.draft.body.moves_status()) {
-                    self.hints.send(Hint::List(tenant));
+                    self.hints.send(Hint::List(org));
                 }
                 if letters {
                     self.hints.send(Hint::Delivery);
@@ -127,15 +127,15 @@ impl Writer {
 
     /// The log so far.
     pub async fn log(&self) -> Result<Vec<Event>, Error> {
-        self.journal.log(self.fence.tenant, self.fence.session, 0).await
+        self.journal.log(self.fence.org, self.fence.session, 0).await
     }
 
     /// The log so far, of which only what is new is read if a turn of it ended here not
     /// long ago.
     pub async fn recent_log(&self) -> Result<Log, Error> {
-        let Fence { tenant, session, .. } = self.fence;
+        let Fence { org, session, .. } = self.fence;
         let mut log = self.journal.recent.take(session);
-        let (weighed, new) = (log.weighed(), self.journal.log(tenant, session, log.head()).await?);
+        let (weighed, new) = (log.weighed(), self.journal.log(org, session, log.head()).await?);
         log.events.extend(new);
         Ok(Log::new(log.events, weighed))
     }
@@ -148,17 +148,17 @@ impl Writer {
 
     /// The session as it is now.
     pub async fn session(&self) -> Result<Session, Error> {
-        Ok(self.journal.store.load_session(self.fence.tenant, self.fence.session).await?)
+        Ok(self.journal.store.load_session(self.fence.org, self.fence.session).await?)
     }
 
     /// Whether anything bounds what the calls of this agent may cost.
     pub async fn spend_is_bound(&self, agent: AgentId) -> Result<bool, Error> {
-        Ok(self.journal.store.account(self.fence.tenant, Some(agent)).await?.is_bound)
+        Ok(self.journal.store.account(self.fence.org, Some(agent)).await?.is_bound)
     }
 
     /// The limits that the session shares, as they are now.
     pub async fn budgets(&self) -> Result<Vec<Budget>, Error> {
-        Ok(self.journal.store.budgets_of(self.fence.tenant, self.fence.session).await?)
+        Ok(self.journal.store.budgets_of(self.fence.org, self.fence.session).await?)
     }
 
     /// Promises what a call may use at most, if that may be spent.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{Error, Journal};
 use crate::{
     base::{limit::EVENT_BODY_BYTES_MAX, text},
-    domain::{SessionId, TenantId, event::Draft},
+    domain::{OrgId, SessionId, event::Draft},
     store::{column, event::Packed},
 };
 
@@ -20,7 +20,7 @@ impl Journal {
     /// Makes events ready for their rows.
     pub(super) async fn pack(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         session: SessionId,
         drafts: Vec<Draft>,
     ) -> Result<Vec<Packed>, Error> {
@@ -29,7 +29,7 @@ impl Journal {
             let (body, whole) = split(&draft)?;
             let content_ref = match whole {
                 Some(whole) => {
-                    let key = format!("{}/{}/events/{}", tenant.uuid(), session.uuid(), draft.id.uuid());
+                    let key = format!("{}/{}/events/{}", org.uuid(), session.uuid(), draft.id.uuid());
                     self.blobs.put(&key, Bytes::from(whole.clone())).await?;
                     Some((key, whole.len()))
                 }

@@ -23,7 +23,7 @@ use crate::{
 
 use super::{Error, Journal};
 
-/// One transaction of one tenant. Dropped without commit, nothing happened.
+/// One transaction of one organization. Dropped without commit, nothing happened.
 pub struct Unit {
     pub(super) journal: Journal,
     pub(super) tx: Tx,
@@ -181,9 +181,9 @@ impl Unit {
         if self.claimed.is_empty() {
             return;
         }
-        let (body, tenant, origin) = (body(), self.tx.tenant(), &self.journal.origin);
+        let (body, org, origin) = (body(), self.tx.org(), &self.journal.origin);
         let claimed = self.claimed.drain(..);
-        self.kept.extend(claimed.map(|claimed| claimed.answer(tenant, status, &body, origin)));
+        self.kept.extend(claimed.map(|claimed| claimed.answer(org, status, &body, origin)));
     }
 
     /// Stores a new session without its events, for what must be there before them, as
@@ -199,7 +199,7 @@ impl Unit {
     /// its input. In a unit that is shared it is stored with the others, and its answer too.
     pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
         let Prepared { session, drafts, events, now, token, is_stored } = prepared;
-        let packed = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
+        let packed = self.journal.pack(self.tx.org(), session.id, drafts).await?;
         let executed = Executed { session: session.clone(), events };
         if is_stored {
             let change = Change { session: &session, ended: &[], base: 0, events: &packed, is_due: false };
@@ -303,7 +303,7 @@ impl Unit {
     ///
     /// # Errors
     /// `Rejected` when the session's state forbids it, `Store(NotFound)` when this
-    /// tenant has no such session. Either way nothing is written.
+    /// organization has no such session. Either way nothing is written.
     pub async fn execute(
         &mut self,
         id: SessionId,
@@ -355,7 +355,7 @@ impl Unit {
         let (base, now) = (session.head, stamp.origin.now());
         let events = numbered(&drafts, base, now);
         let ended: Vec<_> = events.iter().filter_map(|event| session.apply(event).ended).collect();
-        let by = self.journal.pack(self.tx.tenant(), session.id, drafts).await?;
+        let by = self.journal.pack(self.tx.org(), session.id, drafts).await?;
         let is_due = session.status != Status::Archived && events.iter().any(wakes);
         let change = Change { session: &session, ended: &ended, base, events: &by, is_due };
         let written = self.tx.write_back(&change).await?;
@@ -396,7 +396,7 @@ impl Unit {
 
     fn grew(&mut self, session: SessionId, base: i64, ts: Timestamp, by: Vec<Packed>, letters: bool) {
         self.grown.push(Grown { session, base, ts, by });
-        self.hints.push(Hint::List(self.tx.tenant()));
+        self.hints.push(Hint::List(self.tx.org()));
         if letters {
             self.hints.push(Hint::Delivery);
         }

@@ -8,7 +8,7 @@ use super::{Error, Journal, Unit};
 use crate::{
     base::limit::{APPEND_EVENTS_MAX, HISTORY_PAGE_ROWS, RETENTION_BATCH},
     domain::{
-        Actor, Notice, Session, SessionId, TenantId,
+        Actor, Notice, OrgId, Session, SessionId,
         decide::{Rejection, Stamp},
         transcript::{self, Transcript},
     },
@@ -18,7 +18,7 @@ use crate::{
 /// A session's lines, a page at a time.
 pub struct Export {
     journal: Journal,
-    tenant: TenantId,
+    org: OrgId,
     session: Session,
     after: i64,
     hash: Sha256,
@@ -27,21 +27,21 @@ pub struct Export {
 
 impl Journal {
     /// Begins the export of a session as it is now; what is appended later is not in it.
-    pub fn export(&self, tenant: TenantId, session: Session) -> Export {
-        Export { journal: self.clone(), tenant, session, after: 0, hash: Sha256::new(), is_over: false }
+    pub fn export(&self, org: OrgId, session: Session) -> Export {
+        Export { journal: self.clone(), org, session, after: 0, hash: Sha256::new(), is_over: false }
     }
 
     /// Removes the blobs of a deleted session.
-    pub async fn remove_blobs(&self, tenant: TenantId, session: SessionId) -> Result<(), Error> {
-        Ok(self.blobs.remove_all(&format!("{}/{}", tenant.uuid(), session.uuid())).await?)
+    pub async fn remove_blobs(&self, org: OrgId, session: SessionId) -> Result<(), Error> {
+        Ok(self.blobs.remove_all(&format!("{}/{}", org.uuid(), session.uuid())).await?)
     }
 
     /// Removes what deleted sessions left outside the database; returns how many.
     pub async fn remove_leftovers(&self) -> Result<usize, Error> {
         let leftovers = self.store.leftovers().await?;
-        for (tenant, session) in &leftovers {
-            self.remove_blobs(*tenant, *session).await?;
-            self.store.nothing_left(*tenant, *session).await?;
+        for (org, session) in &leftovers {
+            self.remove_blobs(*org, *session).await?;
+            self.store.nothing_left(*org, *session).await?;
         }
         Ok(leftovers.len())
     }
@@ -51,8 +51,8 @@ impl Journal {
     pub async fn delete_expired(&self) -> Result<usize, Error> {
         let expired = self.store.expired_sessions(RETENTION_BATCH).await?;
         let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
-        for (tenant, session) in &expired {
-            let mut unit = self.begin(*tenant).await?;
+        for (org, session) in &expired {
+            let mut unit = self.begin(*org).await?;
             match unit.delete(*session, &stamp, "retention").await {
                 Ok(()) => unit.commit().await?,
                 // Another worker was faster, or one below it is open.
@@ -71,7 +71,7 @@ impl Export {
             return Ok(None);
         }
         let mut text = if self.after == 0 { transcript::head(&self.session) } else { String::new() };
-        let page = self.journal.page(self.tenant, self.session.id, self.after, HISTORY_PAGE_ROWS).await?;
+        let page = self.journal.page(self.org, self.session.id, self.after, HISTORY_PAGE_ROWS).await?;
         for event in page.iter().filter(|event| event.seq <= self.session.head) {
             text.push_str(&transcript::line(event));
             self.after = event.seq;
@@ -95,7 +95,7 @@ impl Unit {
     /// and nothing of it counts as used.
     pub async fn import(&mut self, read: Transcript, stamp: &Stamp) -> Result<Session, Error> {
         let Transcript { session, turns, log } = read;
-        let tenant = self.tx.tenant();
+        let org = self.tx.org();
         let new = Creation { session: &session, events: &[], token: None, kept: None };
         self.tx.insert_sessions(&[new]).await?;
         let change =
@@ -104,14 +104,14 @@ impl Unit {
         self.tx.adopt_usage(&session).await?;
         for events in log.chunks(APPEND_EVENTS_MAX) {
             let drafts = events.iter().map(|event| event.draft.clone()).collect();
-            let packed = self.journal.pack(tenant, session.id, drafts).await?;
+            let packed = self.journal.pack(org, session.id, drafts).await?;
             let times: Vec<_> = events.iter().map(|event| event.ts).collect();
             self.tx.append_imported(session.id, events[0].seq - 1, &times, &packed).await?;
         }
         let details = json!({ "events": session.head });
         self.remember("session.imported", session.id, details, stamp).await?;
         self.hint(Hint::Log(session.id));
-        self.hint(Hint::List(tenant));
+        self.hint(Hint::List(org));
         Ok(session)
     }
 
@@ -119,7 +119,7 @@ impl Unit {
     /// there, and the organization's webhooks are told.
     ///
     /// # Errors
-    /// `Store(NotFound)` when this tenant has no such session; `Rejected` while one below
+    /// `Store(NotFound)` when this organization has no such session; `Rejected` while one below
     /// it is open, which its limits bind.
     pub async fn delete(&mut self, id: SessionId, stamp: &Stamp, reason: &'static str) -> Result<(), Error> {
         let session = self.tx.lock_session(id).await?;
@@ -131,8 +131,8 @@ impl Unit {
         self.remember("session.deleted", id, details, stamp).await?;
         // After the purge, which takes the deliveries of the session with it.
         self.tx.tell(&Notice::session_deleted(id, stamp.actor.clone(), &stamp.origin)).await?;
-        let tenant = self.tx.tenant();
-        for hint in [Hint::Control, Hint::Delivery, Hint::Log(id), Hint::List(tenant)] {
+        let org = self.tx.org();
+        for hint in [Hint::Control, Hint::Delivery, Hint::Log(id), Hint::List(org)] {
             self.hint(hint);
         }
         Ok(())

@@ -38,16 +38,10 @@ pub struct Anthropic {
 
 impl Anthropic {
     /// `base_url` is what stands before `/v1/messages`.
-    pub(super) fn new(
-        http: Http,
-        base_url: &Url,
-        tenant_named: bool,
-        version: &str,
-        key: SecretString,
-    ) -> Self {
+    pub(super) fn new(http: Http, base_url: &Url, org_named: bool, version: &str, key: SecretString) -> Self {
         let endpoint = Endpoint {
             url: messages_url(base_url),
-            tenant_named,
+            org_named,
             headers: vec![("anthropic-version", version.to_owned())],
             auth: ("x-api-key", ""),
             key,

@@ -1,7 +1,7 @@
 //! One HTTP exchange with a provider: a POST out, an event stream or a refusal in.
 //!
 //! Called by the adapters; calls reqwest, and `net` through the [`Guard`] for an
-//! address that a tenant named. Nothing is read without a bound in time and in
+//! address that an organization named. Nothing is read without a bound in time and in
 //! bytes, and no secret leaves in an error.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
@@ -20,9 +20,9 @@ use crate::{
     domain::Answer,
 };
 
-/// Vets an address that a tenant named and prepares a POST to the vetted one.
+/// Vets an address that an organization named and prepares a POST to the vetted one.
 ///
-/// The words of an `Err` are shown to the tenant.
+/// The words of an `Err` are shown to the organization.
 pub type Guard = Arc<dyn Fn(&Url) -> Result<RequestBuilder, String> + Send + Sync>;
 
 /// How the adapters reach their providers; cheap to clone.
@@ -35,9 +35,9 @@ pub struct Http {
 }
 
 impl Http {
-    /// `trusted` serves the addresses of the settings, `guard` those of tenants.
+    /// `trusted` serves the addresses of the settings, `guard` those of organizations.
     ///
-    /// Without a guard an address that a tenant named is refused.
+    /// Without a guard an address that an organization named is refused.
     pub fn new(trusted: Client, guard: Option<Guard>) -> Self {
         Self {
             trusted,
@@ -54,7 +54,7 @@ impl Http {
 
     // The seam to `net`: the only place that chooses how an address is reached.
     fn post(&self, endpoint: &Endpoint) -> Result<RequestBuilder, Fault> {
-        if !endpoint.tenant_named {
+        if !endpoint.org_named {
             return Ok(self.trusted.request(Method::POST, endpoint.url.clone()));
         }
         let refused = |reason| Fault::Refused { reason };
@@ -109,8 +109,8 @@ pub fn trusted_client() -> Client {
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub url: Url,
-    /// Whether a tenant named the address, and not the settings.
-    pub tenant_named: bool,
+    /// Whether an organization named the address, and not the settings.
+    pub org_named: bool,
     pub headers: Vec<(&'static str, String)>,
     /// Header of the key and what stands before it there.
     pub auth: (&'static str, &'static str),

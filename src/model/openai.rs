@@ -38,14 +38,14 @@ impl OpenAi {
     pub(super) fn new(
         http: Http,
         base_url: &Url,
-        tenant_named: bool,
+        org_named: bool,
         provider: &str,
         key: SecretString,
     ) -> Self {
         let mut url = base_url.clone();
         url.set_path(&format!("{}/chat/completions", base_url.path().trim_end_matches('/')));
         let headers = Vec::new();
-        let endpoint = Endpoint { url, tenant_named, headers, auth: ("authorization", "Bearer "), key };
+        let endpoint = Endpoint { url, org_named, headers, auth: ("authorization", "Bearer "), key };
         Self { provider: provider.to_owned(), http, endpoint }
     }
 }

@@ -1,7 +1,7 @@
 //! From a model's name to the model.
 //!
 //! Called by the worker for each turn, and by `http` to check a name before a
-//! session pins it; makes the adapters. An address that a tenant named is marked
+//! session pins it; makes the adapters. An address that an organization named is marked
 //! as such here, so that it can only be reached through the guard.
 
 use std::{fmt, str::FromStr, sync::Arc};
@@ -34,7 +34,7 @@ pub struct ModelName {
 pub struct Connection {
     /// The provider that the key is for.
     pub provider: String,
-    /// Another address than the provider's own, named by the tenant.
+    /// Another address than the provider's own, named by the organization.
     pub base_url: Option<Url>,
     pub key: SecretString,
 }
@@ -121,7 +121,7 @@ impl Providers {
             openai::PROVIDER => Some(&self.settings.openai_base_url),
             _ => None,
         };
-        let tenant_named = credential.base_url.is_some();
+        let org_named = credential.base_url.is_some();
         let base = credential.base_url.as_ref().or(own).ok_or_else(|| {
             let known = "anthropic, openai and scripted";
             NoModel::BadCredential(format!(
@@ -136,9 +136,9 @@ impl Providers {
         let (http, key) = (self.http.clone(), credential.key.clone());
         Ok(match provider.as_str() {
             anthropic::PROVIDER => {
-                Arc::new(Anthropic::new(http, base, tenant_named, &self.settings.anthropic_version, key))
+                Arc::new(Anthropic::new(http, base, org_named, &self.settings.anthropic_version, key))
             }
-            _ => Arc::new(OpenAi::new(http, base, tenant_named, provider, key)),
+            _ => Arc::new(OpenAi::new(http, base, org_named, provider, key)),
         })
     }
 

@@ -1,4 +1,4 @@
-//! The HTTP client for addresses that tenants name.
+//! The HTTP client for addresses that organizations name.
 //!
 //! Called by `webhook::send` and the model adapters; calls `url` for what can be
 //! told beforehand and hands `resolve::Vetted` to the connector for the rest.
@@ -30,9 +30,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client for URLs that tenants name.
+    /// A client for URLs that organizations name.
     pub fn new(policy: Policy, resolver: Arc<dyn Resolver>) -> Self {
-        Self::named(Named::ByTenant(policy), resolver)
+        Self::named(Named::ByOrg(policy), resolver)
     }
 
     /// A client for URLs from the operator's settings: any address, http or https.
@@ -43,7 +43,7 @@ impl Client {
     /// Whether a URL may be stored: everything but its name's present addresses.
     ///
     /// # Errors
-    /// The reason, for the tenant to read. No DNS is asked, so a name that leads
+    /// The reason, for the organization to read. No DNS is asked, so a name that leads
     /// to a private address passes here and is refused at each connection.
     pub fn check(&self, url: &Url) -> Result<(), Refused> {
         check(self.named, url)

@@ -1,4 +1,4 @@
-//! Plain connections to hosts that tenants name, for protocols of the caller's own.
+//! Plain connections to hosts that organizations name, for protocols of the caller's own.
 //!
 //! Called by `egress`; calls the resolver and the network. A [`Way`] is the proof that
 //! addresses were vetted, and only a way can be connected to: what was judged and
@@ -46,7 +46,7 @@ impl Dialer {
         }
         // The caller judges plain text itself: addresses are vetted as for TLS.
         let trusted = Vetted { resolver: Arc::clone(&resolver), named: Named::ByOperator, plain: false };
-        let vetted = Vetted { resolver, named: Named::ByTenant(policy), plain: false };
+        let vetted = Vetted { resolver, named: Named::ByOrg(policy), plain: false };
         Ok(Self {
             vetted: Arc::new(vetted),
             trusted: Arc::new(trusted),

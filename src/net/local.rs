@@ -1,4 +1,4 @@
-//! Directories of this machine that tenants may name: those that the operator listed.
+//! Directories of this machine that organizations may name: those that the operator listed.
 //!
 //! Called by `http` where a source is named and by `worker` before it is read. What counts
 //! is where a path leads when every link in it is followed, not how it is written.

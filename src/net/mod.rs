@@ -1,4 +1,4 @@
-//! The only room that connects to an address which a tenant named.
+//! The only room that connects to an address which an organization named.
 //!
 //! Called by `webhook`, `model` (a credential's `base_url`) and `egress`; calls
 //! DNS and the network. Invariant: a connection is opened only to an address that
@@ -25,7 +25,7 @@ pub use self::{
     url::{Refused, parse},
 };
 
-/// Where a tenant's URL may lead.
+/// Where an organization's URL may lead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Also private addresses (RFC 1918, loopback, shared, unique local), and

@@ -1,6 +1,6 @@
 //! What a URL alone tells about where it leads, before any name is resolved.
 //!
-//! Called by `client` before each request and by whoever stores a tenant's URL;
+//! Called by `client` before each request and by whoever stores an organization's URL;
 //! calls `address`. Every spelling of an address (decimal, octal, hexadecimal,
 //! full-width digits, a trailing dot) has become one by the time it is judged,
 //! because `url` follows the WHATWG URL standard.
@@ -17,7 +17,7 @@ use crate::base::limit::NET_URL_BYTES_MAX;
 
 /// Why no connection was made. Nothing has left the process.
 ///
-/// No text names an address that DNS gave: a tenant could otherwise read the
+/// No text names an address that DNS gave: an organization could otherwise read the
 /// operator's internal zone by asking for deliveries to its names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -41,11 +41,11 @@ pub enum Refused {
 /// Whose URL it is, and so what is asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    ByTenant(Policy),
+    ByOrg(Policy),
     ByOperator,
 }
 
-/// Reads a URL that a tenant sent.
+/// Reads a URL that an organization sent.
 ///
 /// # Errors
 /// `TooLong` and `Malformed`; what it leads to is [`super::Client::check`]'s matter.
@@ -80,7 +80,7 @@ pub(super) fn check(named: Named, url: &Url) -> Result<(), Refused> {
 pub(super) fn admits(named: Named, plain: bool, ip: IpAddr) -> bool {
     match named {
         Named::ByOperator => true,
-        Named::ByTenant(policy) => match reach(ip) {
+        Named::ByOrg(policy) => match reach(ip) {
             Reach::Public => !plain,
             Reach::Private => policy.allow_private,
             Reach::Never => false,
@@ -99,7 +99,7 @@ pub(super) fn is_plain(named: Named, url: &Url) -> Result<bool, Refused> {
 
 fn allows_private(named: Named) -> bool {
     match named {
-        Named::ByTenant(policy) => policy.allow_private,
+        Named::ByOrg(policy) => policy.allow_private,
         Named::ByOperator => true,
     }
 }

@@ -3,7 +3,7 @@
 //! Called by `worker`. A [`Lease`] is the right to work on one session; it is kept
 //! alive by [`Queue::keep`], which also hears what callers want of the turn. Our
 //! own code, because none of the crates has fencing, affinity to a node and
-//! fairness between tenants.
+//! fairness between organizations.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use crate::{
         Id,
         limit::{CONTROL_INTERVAL, STATEMENT_TIMEOUT},
     },
-    domain::{SessionId, TenantId, TurnId},
+    domain::{OrgId, SessionId, TurnId},
     store::{
         Result, Store,
         hint::{Hint, Hints},
@@ -41,13 +41,13 @@ struct Inner {
     hints: Hints,
     claimant: Claimant,
     held: Mutex<HashMap<Key, Holding>>,
-    /// The tenant that was served last: the next claim begins after it.
-    served: Mutex<TenantId>,
+    /// The organization that was served last: the next claim begins after it.
+    served: Mutex<OrgId>,
     /// Since when the database has answered every question; none while it does not.
     answering: Mutex<Option<Instant>>,
 }
 
-type Key = (TenantId, SessionId, Kind);
+type Key = (OrgId, SessionId, Kind);
 
 struct Holding {
     epoch: i64,
@@ -61,7 +61,7 @@ pub struct State {
     pub lost: bool,
     /// The turn that a caller asked to end.
     pub cancel_turn: Option<TurnId>,
-    /// How often callers have asked something of the box, when an answer is open.
+    /// How often callers have asked something of the sandbox, when an answer is open.
     pub operations: Option<i32>,
     /// A turn wants the session, which another job holds.
     pub is_wanted: bool,
@@ -84,7 +84,7 @@ impl Queue {
         Self(Arc::new(Inner { store, hints, claimant, held: Mutex::default(), served, answering }))
     }
 
-    /// Takes up to `jobs_max` ready jobs, of the tenants in turn.
+    /// Takes up to `jobs_max` ready jobs, of the organizations in turn.
     ///
     /// Nothing is taken over from another holder before the database has answered us
     /// for one lease: while it was away its holders could not renew either. The
@@ -97,8 +97,8 @@ impl Queue {
         self.answered(claimed.is_ok());
         let claimed = claimed?;
         let next = match claimed.last() {
-            Some(last) => Some(last.tenant),
-            None => self.0.store.skip_tenants(after).await?,
+            Some(last) => Some(last.org),
+            None => self.0.store.skip_orgs(after).await?,
         };
         if let Some(next) = next {
             *self.served() = next;
@@ -146,7 +146,7 @@ impl Queue {
             return;
         }
         let mut held = Held::default();
-        asked.keys().for_each(|(tenant, session, kind)| held.push(*tenant, *session, *kind));
+        asked.keys().for_each(|(org, session, kind)| held.push(*org, *session, *kind));
         let worker = self.0.claimant.worker;
         let answer = timeout(STATEMENT_TIMEOUT, async {
             if renew {
@@ -176,7 +176,7 @@ impl Queue {
     fn hold(&self, claimed: Claimed) -> Lease {
         let (sender, state) = watch::channel(State::default());
         let holding = Holding { epoch: claimed.epoch, state: sender };
-        let before = self.lock().insert((claimed.tenant, claimed.session, claimed.kind), holding);
+        let before = self.lock().insert((claimed.org, claimed.session, claimed.kind), holding);
         // This process let it run out and took it again: its first holder must stop.
         before.iter().for_each(lose);
         Lease { queue: self.clone(), claimed, state }
@@ -191,7 +191,7 @@ impl Queue {
         self.0.answering.lock().expect("nobody panics who heard from the database")
     }
 
-    fn served(&self) -> std::sync::MutexGuard<'_, TenantId> {
+    fn served(&self) -> std::sync::MutexGuard<'_, OrgId> {
         self.0.served.lock().expect("no holder of the round's place panics")
     }
 
@@ -206,7 +206,7 @@ impl Queue {
 /// the answer.
 fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watched]) {
     let rows: HashMap<Key, &Watched> =
-        rows.iter().map(|row| ((row.tenant, row.session, row.kind), row)).collect();
+        rows.iter().map(|row| ((row.org, row.session, row.kind), row)).collect();
     for (key, holding) in held.iter().filter(|(key, holding)| asked.get(key) == Some(&holding.epoch)) {
         match rows.get(key) {
             // Ours under an epoch that its holder does not know yet: it is about to.
@@ -244,7 +244,7 @@ impl Lease {
     /// The right to write, as the database checks it.
     pub fn fence(&self) -> Fence {
         Fence {
-            tenant: self.claimed.tenant,
+            org: self.claimed.org,
             session: self.claimed.session,
             epoch: self.claimed.epoch,
             worker: self.queue.0.claimant.worker,
@@ -261,7 +261,7 @@ impl Lease {
         let Some(epoch) = store.refence(claimant.worker, &self.claimed, claimant.lease).await? else {
             return Ok(false);
         };
-        let key = (self.claimed.tenant, self.claimed.session, self.claimed.kind);
+        let key = (self.claimed.org, self.claimed.session, self.claimed.kind);
         if let Some(holding) = self.queue.lock().get_mut(&key)
             && holding.epoch == self.claimed.epoch
         {
@@ -275,7 +275,7 @@ impl Lease {
     pub async fn release(&self, delay: Duration) -> Result<()> {
         self.queue.0.store.release(self.queue.0.claimant.worker, &self.claimed, delay).await?;
         if !delay.is_zero() {
-            self.queue.0.hints.send(Hint::List(self.claimed.tenant));
+            self.queue.0.hints.send(Hint::List(self.claimed.org));
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let key = (self.claimed.tenant, self.claimed.session, self.claimed.kind);
+        let key = (self.claimed.org, self.claimed.session, self.claimed.kind);
         let mut held = self.queue.lock();
         // The same job may have been lost and claimed again meanwhile.
         if held.get(&key).is_some_and(|holding| holding.epoch == self.claimed.epoch) {
@@ -323,7 +323,7 @@ mod tests {
         let (sender, state) = watch::channel(State::default());
         let held = HashMap::from([(key, Holding { epoch: 2, state: sender })]);
         let row = |epoch| Watched {
-            tenant: key.0,
+            org: key.0,
             session: key.1,
             kind: key.2,
             epoch,

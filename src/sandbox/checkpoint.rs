@@ -2,7 +2,7 @@
 //!
 //! Called by `worker`. On its way the archive lies in a file that has no name, because
 //! the blob's own name is the SHA-256 of what is compressed and is known only at its
-//! end. A checkpoint counts when the blob store has given it back whole; before a box
+//! end. A checkpoint counts when the blob store has given it back whole; before a sandbox
 //! gets a byte of one, it is read whole and compared with its name.
 
 use std::{
@@ -45,11 +45,11 @@ pub fn key(session: &str, digest: &str) -> String {
     format!("{}/{digest}", place(session))
 }
 
-/// Saves the files of a box below `session`, unless the store has the same already as
+/// Saves the files of a sandbox below `session`, unless the store has the same already as
 /// `known`. Dropped, it leaves at most a blob that is replaced or removed later.
 ///
 /// # Errors
-/// Those of the box, and `Unavailable` when the files could not be stored whole.
+/// Those of the sandbox, and `Unavailable` when the files could not be stored whole.
 pub async fn save(
     sandbox: &dyn Sandbox,
     grip: Grip,
@@ -91,16 +91,16 @@ pub async fn fetch(blobs: &Blobs, session: &str, digest: &str) -> Result<Fetched
     }
 }
 
-/// Fills a fresh box with a checkpoint.
+/// Fills a fresh sandbox with a checkpoint.
 ///
 /// # Errors
-/// Those of the box.
+/// Those of the sandbox.
 pub async fn load(sandbox: &dyn Sandbox, grip: Grip, checkpoint: Fetched) -> Result<(), Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
     let expanded = spawn_blocking(move || expand(checkpoint.0, &sender));
     let unpacked = sandbox.unpack(grip, receiver).await;
     let expanded = expanded.await.map_err(|error| away(&error))?;
-    // A box that refused the rest has said why.
+    // A sandbox that refused the rest has said why.
     unpacked.and(expanded)
 }
 
@@ -150,7 +150,7 @@ fn expand(file: File, parts: &mpsc::Sender<Result<Bytes, Fault>>) -> Result<(), 
     };
     let Err(error) = read() else { return Ok(()) };
     let fault = Fault::Refused(format!("the checkpoint cannot be read: {error}"));
-    // The box must not take half an archive for a whole one.
+    // The sandbox must not take half an archive for a whole one.
     let _ = parts.blocking_send(Err(fault.clone()));
     Err(fault)
 }

@@ -30,7 +30,7 @@ use crate::base::{limit, text};
 
 const _: () = assert!(limit::INIT_FRAME_BYTES_MAX == frame::BYTES_MAX);
 
-/// The init of one box.
+/// The init of one sandbox.
 pub struct Init {
     control_dir: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Init {
         Self { control_dir }
     }
 
-    /// Raises the box's epoch.
+    /// Raises the sandbox's epoch.
     pub async fn hello(&self, epoch: i64) -> Result<(), Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { .. }, _) => Ok(()),
@@ -51,7 +51,7 @@ impl Init {
 
     /// Calls, and asks for nothing.
     pub async fn touch(&self) -> Result<(), Fault> {
-        self.call(&Call::Status {}, &[], limit::BOX_TOUCH_TIMEOUT).await.map(drop)
+        self.call(&Call::Status {}, &[], limit::SANDBOX_TOUCH_TIMEOUT).await.map(drop)
     }
 
     /// Commands that are not over; raises the epoch as well.
@@ -76,7 +76,7 @@ impl Init {
         done(self.call(&Call::Start { epoch, exec }, &[], limit::INIT_CALL_TIMEOUT).await?)
     }
 
-    /// Waits in slices, so that a box that stopped answering is noticed.
+    /// Waits in slices, so that a sandbox that stopped answering is noticed.
     pub async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
         let call = Call::Wait { exec_id: exec_id.to_owned(), timeout_ms: millis(limit::INIT_WAIT_SLICE) };
         loop {
@@ -136,7 +136,7 @@ impl Init {
         done(self.call(&call, content, limit::INIT_CALL_TIMEOUT).await?)
     }
 
-    /// One call and its answer; a fault of the box as a fault.
+    /// One call and its answer; a fault of the sandbox as a fault.
     async fn call(
         &self,
         call: &Call,
@@ -162,7 +162,7 @@ impl Init {
         }
     }
 
-    /// Asks again after a call broke off, as it does when the box ends. A dying
+    /// Asks again after a call broke off, as it does when the sandbox ends. A dying
     /// init still lets callers in, so only an answer is a sign of life; silence is
     /// none of death.
     async fn is_alive(&self) -> bool {
@@ -182,7 +182,7 @@ impl Init {
 
     async fn connect(&self) -> Result<UnixStream, Broken> {
         let socket = socket(&self.control_dir).map_err(io::Error::from)?;
-        // The descriptor's own path: no name that a box could have changed since,
+        // The descriptor's own path: no name that a sandbox could have changed since,
         // and no longer than a socket's address may be.
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         Ok(UnixStream::connect(path).await?)
@@ -205,7 +205,7 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// The socket itself, never what a link in the box's directory leads to.
+/// The socket itself, never what a link in the sandbox's directory leads to.
 fn socket(control_dir: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let nothing = ResolveFlags::empty();
@@ -225,12 +225,12 @@ async fn exchange(
 ) -> io::Result<(Answer, Vec<u8>)> {
     stream.write_all(request).await?;
     // A call that is refused is answered before its payload is read; what the
-    // box answered counts, not that it did not want the rest.
+    // sandbox answered counts, not that it did not want the rest.
     let sent = stream.write_all(payload).await;
     answer(&mut stream).await.map_err(|error| sent.err().unwrap_or(error))
 }
 
-/// One frame of the box.
+/// One frame of the sandbox.
 async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Answer, Vec<u8>)> {
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head).await?;
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use tokio::net::UnixListener;
 
-    /// What `call` makes of a box that answers everybody with these bytes.
+    /// What `call` makes of a sandbox that answers everybody with these bytes.
     async fn answered(bytes: &'static [u8]) -> Fault {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join(protocol::SOCKET_NAME)).unwrap();
@@ -344,7 +344,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_a_box_sends_is_an_answer_or_an_error(
+        fn whatever_a_sandbox_sends_is_an_answer_or_an_error(
             json_bytes in 0u32..100, payload_bytes in 0u32..100, body: Vec<u8>,
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_socket_means_that_the_box_is_gone() {
+    async fn no_socket_means_that_the_sandbox_is_gone() {
         let directory = tempfile::tempdir().unwrap();
         let init = Init::at(directory.path().to_owned());
         assert_eq!(init.hello(1).await, Err(Fault::Gone));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_a_box_is_cut_and_cleaned() {
+    fn a_message_of_a_sandbox_is_cut_and_cleaned() {
         let message = format!("a\n\x1b[31m{}", "ä".repeat(1_000));
         let Fault::Refused(text) = fault(FaultKind::Refused, &message) else { panic!() };
         assert!(text.len() <= limit::INIT_MESSAGE_BYTES_MAX && !text.contains(char::is_control));

@@ -1,7 +1,7 @@
-//! The host's side of a box's way out.
+//! The host's side of a sandbox's way out.
 //!
 //! Made by the providers, used by the worker that joins it to a proxy. Both
-//! directories belong to the service alone: the box sees one of them, read-only, so
+//! directories belong to the service alone: the sandbox sees one of them, read-only, so
 //! nothing that the host opens there can have been replaced from inside.
 
 use std::{
@@ -15,18 +15,18 @@ use tokio::net::UnixListener;
 
 use super::Fault;
 
-/// Where the connections of a box arrive.
+/// Where the connections of a sandbox arrive.
 #[derive(Debug)]
 pub struct Door {
     pub listener: UnixListener,
-    /// What only the service reads; it lives as long as the box.
+    /// What only the service reads; it lives as long as the sandbox.
     pub private: PathBuf,
     shown: PathBuf,
 }
 
 impl Door {
-    /// Listens in `shown`, the directory that the box sees; only whom `give` gives the
-    /// socket to, the box's root, may connect. Replaces another door in one step.
+    /// Listens in `shown`, the directory that the sandbox sees; only whom `give` gives the
+    /// socket to, the sandbox's root, may connect. Replaces another door in one step.
     pub(super) async fn open(
         private: PathBuf,
         shown: PathBuf,
@@ -46,7 +46,7 @@ impl Door {
         Ok(Self { listener, private, shown })
     }
 
-    /// Shows a file to the box, whole or not at all.
+    /// Shows a file to the sandbox, whole or not at all.
     pub fn show(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let (beside, path) = (self.shown.join(".new"), self.shown.join(name));
         if fs::read(&path).is_ok_and(|shown| shown == content) {

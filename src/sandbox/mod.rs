@@ -1,9 +1,9 @@
-//! Boxes in which tools run, behind one port.
+//! Sandboxes in which tools run, behind one port.
 //!
 //! Called by `worker` (create, attach, destroy, reap) and `tool` (exec, files);
-//! calls an OCI runtime and `sojourn-init`, PID 1 of every box. The box is
+//! calls an OCI runtime and `sojourn-init`, PID 1 of every sandbox. The sandbox is
 //! hostile: everything that comes out of it is bounded and parsed as such, and
-//! the host never opens a path that a box can write.
+//! the host never opens a path that a sandbox can write.
 
 pub mod checkpoint;
 mod client;
@@ -16,64 +16,64 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::domain::{SandboxId, SessionId, TenantId, rootfs::RootFs};
+use crate::domain::{OrgId, SandboxId, SessionId, rootfs::RootFs};
 
 pub use crate::domain::operation::{OutputStream, Signal};
 pub use door::Door;
 pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT};
 
-/// A provider of boxes.
+/// A provider of sandboxes.
 ///
-/// Every call that changes a box carries the lease's epoch; the box keeps the
+/// Every call that changes a sandbox carries the lease's epoch; the sandbox keeps the
 /// highest that it has seen and refuses lower ones with [`Fault::Stale`].
 #[async_trait]
 pub trait Sandbox: Send + Sync {
     /// What this provider can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes the box and waits until its init answers. Idempotent by sandbox id.
+    /// Makes the sandbox and waits until its init answers. Idempotent by sandbox id.
     /// Returns what the session's files are in it.
     ///
     /// # Errors
     /// `Unavailable` when it did not start in time; nothing is left behind.
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault>;
 
-    /// Says hello to a box that may exist already, raising its epoch; thaws it.
+    /// Says hello to a sandbox that may exist already, raising its epoch; thaws it.
     ///
     /// # Errors
-    /// `Gone` when there is no such box; `Stale` when the box has seen a higher epoch;
+    /// `Gone` when there is no such sandbox; `Stale` when the sandbox has seen a higher epoch;
     /// `Unavailable` also when its files were never restored.
     async fn attach(&self, grip: Grip) -> Result<(), Fault>;
 
-    /// Commands of the box that are not over.
+    /// Commands of the sandbox that are not over.
     async fn running(&self, grip: Grip) -> Result<u64, Fault>;
 
-    /// Stops every process of the box where it stands, until it is attached again.
+    /// Stops every process of the sandbox where it stands, until it is attached again.
     ///
     /// # Errors
-    /// `Stale` when a higher epoch has attached: a late caller never stops a box that
-    /// another one works with. `Refused` where boxes cannot be frozen.
+    /// `Stale` when a higher epoch has attached: a late caller never stops a sandbox that
+    /// another one works with. `Refused` where sandboxes cannot be frozen.
     async fn freeze(&self, grip: Grip) -> Result<(), Fault>;
 
-    /// Lets a frozen box go on. Nothing happens to one that runs.
+    /// Lets a frozen sandbox go on. Nothing happens to one that runs.
     async fn thaw(&self, grip: Grip) -> Result<(), Fault>;
 
-    /// Tells the box that its node lives: one that nobody calls ends itself.
+    /// Tells the sandbox that its node lives: one that nobody calls ends itself.
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault>;
 
-    /// What the box takes at the moment.
+    /// What the sandbox takes at the moment.
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault>;
 
-    /// Sends the session's files as a tar archive, made by the box itself while nothing
+    /// Sends the session's files as a tar archive, made by the sandbox itself while nothing
     /// else in it runs. Returns when the last part is taken; with an error, what was
     /// sent is no archive.
     async fn pack(&self, grip: Grip, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;
 
-    /// Fills a box that [`Files::Fresh`] was told of with the archive that `parts`
-    /// brings. Until this is done the box and its files are not used.
+    /// Fills a sandbox that [`Files::Fresh`] was told of with the archive that `parts`
+    /// brings. Until this is done the sandbox and its files are not used.
     ///
     /// # Errors
-    /// The fault that `parts` brings; the box must be destroyed then.
+    /// The fault that `parts` brings; the sandbox must be destroyed then.
     async fn unpack(&self, grip: Grip, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault>;
 
     /// Starts a command and returns at once. A second start with the same id is
@@ -83,7 +83,7 @@ pub trait Sandbox: Send + Sync {
     /// Waits until a command is over. Dropping the future leaves it running.
     ///
     /// # Errors
-    /// `NotFound` when the box never saw the id.
+    /// `NotFound` when the sandbox never saw the id.
     async fn wait(&self, grip: Grip, exec_id: &str) -> Result<Exit, Fault>;
 
     /// Bytes of a command's output from `offset` on, at most `bytes_max`; empty
@@ -126,33 +126,33 @@ pub trait Sandbox: Send + Sync {
         parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault>;
 
-    /// Opens the box's only way out: who accepts at the door is the proxy that its
+    /// Opens the sandbox's only way out: who accepts at the door is the proxy that its
     /// commands find. A second door takes the place of the first.
     ///
     /// # Errors
-    /// `Gone` when there is no such box; `Refused` by a provider without doors.
+    /// `Gone` when there is no such sandbox; `Refused` by a provider without doors.
     async fn door(&self, grip: Grip) -> Result<Door, Fault>;
 
-    /// Ends the box. The session's disk stays. Idempotent.
+    /// Ends the sandbox. The session's disk stays. Idempotent.
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault>;
 
-    /// Removes the session's disk. Idempotent; no box may be alive on it.
-    async fn erase(&self, tenant: TenantId, session: SessionId) -> Result<(), Fault>;
+    /// Removes the session's disk. Idempotent; no sandbox may be alive on it.
+    async fn erase(&self, org: OrgId, session: SessionId) -> Result<(), Fault>;
 
-    /// The boxes and disks that really exist here, whoever made them.
+    /// The sandboxes and disks that really exist here, whoever made them.
     async fn list(&self) -> Result<Vec<Found>, Fault>;
 }
 
 /// What a provider can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Who can reach a live box.
+    /// Who can reach a live sandbox.
     pub reach: Reach,
-    /// Whether a box is held to the processors and the memory of its limits.
+    /// Whether a sandbox is held to the processors and the memory of its limits.
     pub holds_size: bool,
 }
 
-/// Who can reach a live box.
+/// Who can reach a live sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Only the node that made it.
@@ -161,41 +161,41 @@ pub enum Reach {
     Any,
 }
 
-/// A box and the epoch of the lease that speaks to it.
+/// A sandbox and the epoch of the lease that speaks to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grip {
     pub sandbox: SandboxId,
     pub epoch: i64,
 }
 
-/// The box that is wanted.
+/// The sandbox that is wanted.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub sandbox: SandboxId,
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
-    pub limits: BoxLimits,
+    pub limits: SandboxLimits,
     /// What it has for programs; one that is not there yet is not waited for.
     pub rootfs: RootFs,
-    /// Variables that every command of the box sees.
+    /// Variables that every command of the sandbox sees.
     pub env: Vec<(String, String)>,
-    /// Boxes of the session of which one was the last to change its files: files that
+    /// Sandboxes of the session of which one was the last to change its files: files that
     /// another one left are out of date.
     pub previous: Vec<SandboxId>,
-    /// A fresh box gets its files by `unpack` before it is used.
+    /// A fresh sandbox gets its files by `unpack` before it is used.
     pub restores: bool,
 }
 
-/// What a new box finds of its session's files.
+/// What a new sandbox finds of its session's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// All that the box before it left.
+    /// All that the sandbox before it left.
     Kept,
     /// Nothing.
     Fresh,
 }
 
-/// What a box takes.
+/// What a sandbox takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     pub memory_bytes: u64,
@@ -206,9 +206,9 @@ pub struct Stats {
     pub is_frozen: bool,
 }
 
-/// What a box may use.
+/// What a sandbox may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BoxLimits {
+pub struct SandboxLimits {
     /// Thousandths of a processor.
     pub cpu_millis: u32,
     /// Memory, swap included, in bytes.
@@ -219,7 +219,7 @@ pub struct BoxLimits {
     pub disk_bytes: u64,
 }
 
-impl Default for BoxLimits {
+impl Default for SandboxLimits {
     fn default() -> Self {
         Self { cpu_millis: 2_000, memory_bytes: 2 << 30, pids: 512, disk_bytes: 10 << 30 }
     }
@@ -230,11 +230,11 @@ impl Default for BoxLimits {
 pub struct Exec {
     /// `[A-Za-z0-9_-]`, 1 to 128 characters, unique within the session.
     pub id: String,
-    /// Program and arguments; the program is looked up in the box's PATH.
+    /// Program and arguments; the program is looked up in the sandbox's PATH.
     pub argv: Vec<String>,
     /// Absolute path; `/workspace` when empty.
     pub cwd: String,
-    /// Variables beyond the box's own.
+    /// Variables beyond the sandbox's own.
     pub env: Vec<(String, String)>,
     /// Wall time at most.
     pub timeout: Duration,
@@ -270,7 +270,7 @@ pub enum Cause {
     Exited,
     /// Its wall time was over.
     Timeout,
-    /// The box ran out of memory (from the cgroup's counters).
+    /// The sandbox ran out of memory (from the cgroup's counters).
     Oom,
     /// It failed, and the session's disk had no room left.
     DiskFull,
@@ -302,16 +302,16 @@ pub struct FilePart {
 /// Something that exists at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
-    /// The box, or `None` for a disk without one.
+    /// The sandbox, or `None` for a disk without one.
     pub sandbox: Option<SandboxId>,
 }
 
-/// Why a call to a box failed, by what the caller will do.
+/// Why a call to a sandbox failed, by what the caller will do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The box does not exist any more: make another.
+    /// The sandbox does not exist any more: make another.
     #[error("the sandbox is gone")]
     Gone,
     /// Another worker holds the session now: stop.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     base::Id,
-    domain::{AgentId, TenantId, price::PriceList, spend::SpendCaps},
+    domain::{AgentId, OrgId, price::PriceList, spend::SpendCaps},
 };
 
 /// What holds for the turns of an agent.
@@ -31,30 +31,30 @@ struct Row {
     agent_caps: Option<String>,
 }
 
-const PRICES: &str = "select prices::text from account where tenant_id = $1";
+const PRICES: &str = "select prices::text from account where org_id = $1";
 
 impl Tx {
     /// The organization's own price list, if it has one.
     pub async fn prices(&mut self) -> Result<Option<PriceList>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<(Option<String>,)> =
-            sqlx::query_as(PRICES).bind(tenant).fetch_optional(self.connection()).await?;
+            sqlx::query_as(PRICES).bind(org).fetch_optional(self.connection()).await?;
         row.and_then(|(prices,)| prices).as_deref().map(from_json).transpose()
     }
 }
 
 impl Store {
     /// What holds for the turns of an agent, by the primary keys of both.
-    pub async fn account(&self, tenant: TenantId, agent: Option<AgentId>) -> Result<Account> {
+    pub async fn account(&self, org: OrgId, agent: Option<AgentId>) -> Result<Account> {
         let row: Row = sqlx::query_as(
             "select o.prices::text, coalesce(g.enabled, true) as agent_enabled,
                     o.balance_micros is not null as has_balance, o.spend_caps::text as organization_caps,
                     g.spend_caps::text as agent_caps
-             from (values ($1::uuid, $2::uuid)) as wanted (tenant_id, agent_id)
-             left join account o on o.tenant_id = wanted.tenant_id
-             left join agent g on g.tenant_id = wanted.tenant_id and g.agent_id = wanted.agent_id",
+             from (values ($1::uuid, $2::uuid)) as wanted (org_id, agent_id)
+             left join account o on o.org_id = wanted.org_id
+             left join agent g on g.org_id = wanted.org_id and g.agent_id = wanted.agent_id",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(agent.map(Id::uuid))
         .fetch_one(&self.system)
         .await?;
@@ -74,13 +74,13 @@ impl Store {
     ///
     /// # Errors
     /// `Conflict` when there is no such organization.
-    pub async fn set_prices(&self, tenant: TenantId, prices: Option<&PriceList>) -> Result<()> {
+    pub async fn set_prices(&self, org: OrgId, prices: Option<&PriceList>) -> Result<()> {
         sqlx::query(
-            "insert into account (tenant_id, prices)
+            "insert into account (org_id, prices)
              values ($1, $2::json)
-             on conflict (tenant_id) do update set prices = excluded.prices, updated_at = now()",
+             on conflict (org_id) do update set prices = excluded.prices, updated_at = now()",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(prices.map(json))
         .execute(&self.system)
         .await?;

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     base::{Id, Timestamp},
     domain::{
-        AgentId, CredentialId, RevisionId, TenantId, conversation::ModelOptions, session::Limits,
+        AgentId, CredentialId, OrgId, RevisionId, conversation::ModelOptions, session::Limits,
         source::Repository, spend::SpendCaps,
     },
 };
@@ -119,8 +119,8 @@ macro_rules! agents {
                     a.created_at as agent_created_at, a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
                     r.model_options::text, r.runtime, r.tools, r.digest, r.created_at
              from agent a
-             join revision r on r.tenant_id = a.tenant_id and r.revision_id = a.active_revision_id
-             where a.tenant_id = $1 and a.deleted_at is null ",
+             join revision r on r.org_id = a.org_id and r.revision_id = a.active_revision_id
+             where a.org_id = $1 and a.deleted_at is null ",
             $rest
         )
     };
@@ -132,7 +132,7 @@ macro_rules! revisions {
             "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, digest,
                     created_at
              from revision
-             where tenant_id = $1 ",
+             where org_id = $1 ",
             $rest
         )
     };
@@ -141,9 +141,9 @@ macro_rules! revisions {
 impl Tx {
     /// An agent by its id.
     pub async fn agent(&mut self, agent: AgentId) -> Result<Agent> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: AgentRow = sqlx::query_as(agents!("and a.agent_id = $2"))
-            .bind(tenant)
+            .bind(org)
             .bind(agent.uuid())
             .fetch_one(self.connection())
             .await?;
@@ -152,9 +152,9 @@ impl Tx {
 
     /// An agent by its name, by the unique index `agent_name`.
     pub async fn agent_by_name(&mut self, name: &str) -> Result<Option<Agent>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<AgentRow> = sqlx::query_as(agents!("and a.name = $2"))
-            .bind(tenant)
+            .bind(org)
             .bind(name)
             .fetch_optional(self.connection())
             .await?;
@@ -166,7 +166,7 @@ impl Tx {
     pub async fn claim_agent_name(&mut self, name: &str) -> Result<Option<Agent>> {
         // A row that is not there yet cannot be locked; a wait beyond lock_timeout is `Busy`.
         sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
-            .bind(format!("agent/{}/{name}", self.tenant))
+            .bind(format!("agent/{}/{name}", self.org))
             .execute(self.connection())
             .await?;
         self.agent_by_name(name).await
@@ -174,11 +174,11 @@ impl Tx {
 
     /// A page of agents, newest first.
     pub async fn agents(&mut self, below: Option<AgentId>, limit: i64) -> Result<Vec<Agent>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<AgentRow> = sqlx::query_as(agents!(
             "and ($2::uuid is null or a.agent_id < $2) order by a.agent_id desc limit $3"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(below.map(Id::uuid))
         .bind(limit)
         .fetch_all(self.connection())
@@ -191,13 +191,13 @@ impl Tx {
     /// # Errors
     /// `Conflict("agent_name")` when the name is taken.
     pub async fn insert_agent(&mut self, agent: &Agent) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into agent (tenant_id, agent_id, name, active_revision_id, credential_id, limits, created_at,
+            "insert into agent (org_id, agent_id, name, active_revision_id, credential_id, limits, created_at,
                                 updated_at, enabled, spend_caps, sources)
              values ($1, $2, $3, $4, $5, $6::json, $7, $7, $8, $9::json, $10::json)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(agent.id.uuid())
         .bind(&agent.name)
         .bind(agent.revision.id.uuid())
@@ -214,13 +214,13 @@ impl Tx {
 
     /// Stores one more revision.
     pub async fn insert_revision(&mut self, revision: &Revision) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into revision (tenant_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
+            "insert into revision (org_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
                                    tools, digest, created_at)
              values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10, $11)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(revision.id.uuid())
         .bind(revision.agent.uuid())
         .bind(revision.number)
@@ -238,14 +238,14 @@ impl Tx {
 
     /// Writes what may change of an agent; takes its row until the commit.
     pub async fn update_agent(&mut self, agent: &Agent) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
             "update agent
              set active_revision_id = $3, credential_id = $4, limits = $5::json, updated_at = $6, enabled = $7,
                  spend_caps = $8::json, sources = $9::json
-             where tenant_id = $1 and agent_id = $2 and deleted_at is null",
+             where org_id = $1 and agent_id = $2 and deleted_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(agent.id.uuid())
         .bind(agent.revision.id.uuid())
         .bind(agent.credential.map(Id::uuid))
@@ -261,9 +261,9 @@ impl Tx {
 
     /// Locks an agent's row, so that revision numbers are given out one by one.
     pub async fn lock_agent(&mut self, agent: AgentId) -> Result<Agent> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("select from agent where tenant_id = $1 and agent_id = $2 for update")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("select from agent where org_id = $1 and agent_id = $2 for update")
+            .bind(org)
             .bind(agent.uuid())
             .execute(self.connection())
             .await?;
@@ -273,11 +273,11 @@ impl Tx {
     /// Hides an agent; its schedules and hooks go with it. Its sessions keep their
     /// snapshots and its name is free again.
     pub async fn delete_agent(&mut self, agent: AgentId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
-            "update agent set deleted_at = now() where tenant_id = $1 and agent_id = $2 and deleted_at is null",
+            "update agent set deleted_at = now() where org_id = $1 and agent_id = $2 and deleted_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(agent.uuid())
         .execute(self.connection())
         .await?;
@@ -286,10 +286,10 @@ impl Tx {
         }
         // After the agent: whoever adds one of these holds the agent's row, so none is missed.
         for deletion in [
-            "delete from schedule where tenant_id = $1 and agent_id = $2",
-            "delete from hook where tenant_id = $1 and agent_id = $2",
+            "delete from schedule where org_id = $1 and agent_id = $2",
+            "delete from hook where org_id = $1 and agent_id = $2",
         ] {
-            sqlx::query(deletion).bind(tenant).bind(agent.uuid()).execute(self.connection()).await?;
+            sqlx::query(deletion).bind(org).bind(agent.uuid()).execute(self.connection()).await?;
         }
         Ok(())
     }
@@ -301,11 +301,11 @@ impl Tx {
         below: Option<i32>,
         limit: i64,
     ) -> Result<Vec<Revision>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<RevisionRow> = sqlx::query_as(revisions!(
             "and agent_id = $2 and ($3::integer is null or number < $3) order by number desc limit $4"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(agent.uuid())
         .bind(below)
         .bind(limit)
@@ -316,9 +316,9 @@ impl Tx {
 
     /// One revision of an agent, by its number.
     pub async fn revision_by_number(&mut self, agent: AgentId, number: i32) -> Result<Revision> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: RevisionRow = sqlx::query_as(revisions!("and agent_id = $2 and number = $3"))
-            .bind(tenant)
+            .bind(org)
             .bind(agent.uuid())
             .bind(number)
             .fetch_one(self.connection())
@@ -328,9 +328,9 @@ impl Tx {
 
     /// One revision, by its id.
     pub async fn revision(&mut self, revision: RevisionId) -> Result<Revision> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: RevisionRow = sqlx::query_as(revisions!("and revision_id = $2"))
-            .bind(tenant)
+            .bind(org)
             .bind(revision.uuid())
             .fetch_one(self.connection())
             .await?;
@@ -341,9 +341,9 @@ impl Tx {
 impl Store {
     /// One revision, for the worker that runs it. Also of an agent that is deleted:
     /// a session keeps what it pinned.
-    pub async fn load_revision(&self, tenant: TenantId, revision: RevisionId) -> Result<Revision> {
+    pub async fn load_revision(&self, org: OrgId, revision: RevisionId) -> Result<Revision> {
         let row: RevisionRow = sqlx::query_as(revisions!("and revision_id = $2"))
-            .bind(tenant.uuid())
+            .bind(org.uuid())
             .bind(revision.uuid())
             .fetch_one(&self.system)
             .await?;

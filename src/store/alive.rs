@@ -24,7 +24,7 @@ macro_rules! overdue {
             " * interval '1 second'
               and not exists (
                   select from job j
-                  where j.tenant_id = session.tenant_id
+                  where j.org_id = session.org_id
                     and j.session_id = session.session_id
                     and j.kind = 'turn'
                     and (j.ready_at > now() - ",
@@ -38,74 +38,74 @@ pub(super) use overdue;
 
 /// $1 how many of each kind.
 const FORGOTTEN: &str = "
-with forgotten (tenant_id, session_id, kind, ready_at, node_id) as (
+with forgotten (org_id, session_id, kind, ready_at, node_id) as (
     (
-        select distinct t.tenant_id, t.session_id, 'turn', now(), b.node_id
+        select distinct t.org_id, t.session_id, 'turn', now(), b.node_id
         from turn t
-        join session s using (tenant_id, session_id)
+        join session s using (org_id, session_id)
         left join sandbox b
-            on b.tenant_id = t.tenant_id and b.session_id = t.session_id and b.state <> 'ended'
+            on b.org_id = t.org_id and b.session_id = t.session_id and b.state <> 'ended'
         where t.state in ('queued', 'running')
           and s.status <> 'archived'
           and not exists (
               select from job j
-              where j.tenant_id = t.tenant_id and j.session_id = t.session_id and j.kind = 'turn'
+              where j.org_id = t.org_id and j.session_id = t.session_id and j.kind = 'turn'
           )
         limit $1
     )
     union all
     (
-        select b.tenant_id, b.session_id, 'cleanup', now(), b.node_id
+        select b.org_id, b.session_id, 'cleanup', now(), b.node_id
         from sandbox b
-        join session s using (tenant_id, session_id)
+        join session s using (org_id, session_id)
         where b.state <> 'ended'
           and s.status = 'archived'
           and not exists (
               select from job j
-              where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'cleanup'
+              where j.org_id = b.org_id and j.session_id = b.session_id and j.kind = 'cleanup'
           )
         limit $1
     )
     union all
     (
-        select b.tenant_id, b.session_id, 'rest', now(), b.node_id
+        select b.org_id, b.session_id, 'rest', now(), b.node_id
         from sandbox b
-        join session s using (tenant_id, session_id)
+        join session s using (org_id, session_id)
         where b.state <> 'ended'
           and s.status <> 'archived'
           and not exists (
               select from job j
-              where j.tenant_id = b.tenant_id and j.session_id = b.session_id and j.kind = 'rest'
+              where j.org_id = b.org_id and j.session_id = b.session_id and j.kind = 'rest'
           )
         limit $1
     )
     union all
     (
-        select distinct o.tenant_id, o.session_id, 'operate', now(), b.node_id
+        select distinct o.org_id, o.session_id, 'operate', now(), b.node_id
         from operation o
-        join session s using (tenant_id, session_id)
+        join session s using (org_id, session_id)
         left join sandbox b
-            on b.tenant_id = o.tenant_id and b.session_id = o.session_id and b.state <> 'ended'
+            on b.org_id = o.org_id and b.session_id = o.session_id and b.state <> 'ended'
         where o.completed_at is null
           and s.status <> 'archived'
           and not exists (
               select from job j
-              where j.tenant_id = o.tenant_id and j.session_id = o.session_id and j.kind = 'operate'
+              where j.org_id = o.org_id and j.session_id = o.session_id and j.kind = 'operate'
           )
         limit $1
     )
 )
-insert into job (tenant_id, session_id, kind, ready_at, node_id)
-select f.tenant_id, f.session_id, f.kind, f.ready_at, f.node_id
+insert into job (org_id, session_id, kind, ready_at, node_id)
+select f.org_id, f.session_id, f.kind, f.ready_at, f.node_id
 from forgotten f
-join session s using (tenant_id, session_id)
+join session s using (org_id, session_id)
 -- Whoever holds the row may be deleting it, and the next look comes soon.
 for key share of s skip locked
 on conflict do nothing";
 
 impl Store {
     /// Gives a job to every session that has work and none: a turn that should run, by
-    /// the index `turn_live`, or a box that outlived its session, or that nobody looks
+    /// the index `turn_live`, or a sandbox that outlived its session, or that nobody looks
     /// after, by `sandbox_live`, or that is asked something, by `operation_open`.
     /// Returns how many; with nothing pending a job does nothing.
     pub async fn enqueue_forgotten(&self, jobs_max: i64) -> Result<u64> {
@@ -113,17 +113,17 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// How many sessions are overdue, of all tenants; 0 when healthy. By the index
+    /// How many sessions are overdue, of all organizations; 0 when healthy. By the index
     /// `turn_live`.
     pub async fn sessions_overdue(&self) -> Result<i64> {
         let row: (i64,) = sqlx::query_as(concat!(
             "select count(*)
              from session
-             where (tenant_id, session_id) in (
-                 select tenant_id, session_id from turn where state in ('queued', 'running')
+             where (org_id, session_id) in (
+                 select org_id, session_id from turn where state in ('queued', 'running')
              )
              -- Nothing of an organization that is suspended is meant to move.
-             and tenant_id not in (select tenant_id from tenant where suspended_at is not null)
+             and org_id not in (select org_id from org where suspended_at is not null)
              and ",
             overdue!("$1")
         ))
@@ -144,17 +144,17 @@ impl Tx {
         if running.is_empty() {
             return Ok(HashMap::new());
         }
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<(Uuid, Timestamp)> = sqlx::query_as(
             "select session_id, ready_at
              from job
-             where tenant_id = $1
+             where org_id = $1
                and session_id = any($2)
                and kind = 'turn'
                and worker_id is null
                and ready_at > now()",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(running)
         .fetch_all(self.connection())
         .await?;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Result, Store, Tx, column::json};
 use crate::{
     base::{Id, Timestamp},
-    domain::{Actor, AuditId, TenantId},
+    domain::{Actor, AuditId, OrgId},
 };
 
 /// Something that is to be remembered.
@@ -48,12 +48,12 @@ pub struct Filter {
     pub below: Option<AuditId>,
 }
 
-pub(super) async fn remember(connection: &mut PgConnection, tenant: TenantId, act: &Act<'_>) -> Result<()> {
+pub(super) async fn remember(connection: &mut PgConnection, org: OrgId, act: &Act<'_>) -> Result<()> {
     sqlx::query(
-        "insert into audit (tenant_id, audit_id, actor, action, target, details)
+        "insert into audit (org_id, audit_id, actor, action, target, details)
          values ($1, $2, $3::json, $4, $5, $6::json)",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(act.id.uuid())
     .bind(json(act.actor))
     .bind(act.action)
@@ -67,17 +67,17 @@ pub(super) async fn remember(connection: &mut PgConnection, tenant: TenantId, ac
 impl Tx {
     /// Remembers an act, in the transaction that does it.
     pub async fn remember(&mut self, act: &Act<'_>) -> Result<()> {
-        let tenant = self.tenant;
-        remember(self.connection(), tenant, act).await
+        let org = self.org;
+        remember(self.connection(), org, act).await
     }
 
     /// A page of the audit log, newest first, by its primary key.
     pub async fn audit(&mut self, filter: &Filter, limit: i64) -> Result<Vec<AuditRow>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows = sqlx::query_as(
             "select audit_id, at, actor::text, action, target, details::text
              from audit
-             where tenant_id = $1
+             where org_id = $1
                and ($2::uuid is null or audit_id < $2)
                and ($3::text is null or action = $3
                     or (right($3, 2) = '.*' and starts_with(action, left($3, -1))))
@@ -87,7 +87,7 @@ impl Tx {
              order by audit_id desc
              limit $7",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(filter.below.map(Id::uuid))
         .bind(&filter.action)
         .bind(&filter.target)
@@ -102,8 +102,8 @@ impl Tx {
 
 impl Store {
     /// Remembers what the operator did.
-    pub async fn remember(&self, tenant: TenantId, act: &Act<'_>) -> Result<()> {
+    pub async fn remember(&self, org: OrgId, act: &Act<'_>) -> Result<()> {
         let mut connection = self.system.acquire().await?;
-        remember(&mut connection, tenant, act).await
+        remember(&mut connection, org, act).await
     }
 }

@@ -16,13 +16,13 @@ use super::{
 use crate::{
     base::Id,
     domain::{
-        SessionId, TenantId,
+        OrgId, SessionId,
         budget::{Budget, Consumed},
         spend::Spend,
     },
 };
 
-/// What a session used, $1 tenant, by the primary key of `session_model`.
+/// What a session used, $1 organization, by the primary key of `session_model`.
 macro_rules! used {
     ($session:literal) => {
         concat!(
@@ -31,7 +31,7 @@ macro_rules! used {
                coalesce(sum(model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros), 0) as cost_micros,
                coalesce(sum(tool_calls), 0) as tool_calls
         from session_model
-        where tenant_id = $1 and session_id = ",
+        where org_id = $1 and session_id = ",
             $session,
             "
     ) own"
@@ -39,7 +39,7 @@ macro_rules! used {
     };
 }
 
-/// $1 tenant, $2 session, $3 the command that asks, null for a model call: an older
+/// $1 organization, $2 session, $3 the command that asks, null for a model call: an older
 /// promise to the same is replaced. By the primary key of `session` upwards and by the
 /// index `session_parent` downwards.
 const BUDGETS: &str = concat!(
@@ -47,11 +47,11 @@ const BUDGETS: &str = concat!(
 with recursive above as (
     select session_id, parent_session_id, limits, 0 as height
     from session
-    where tenant_id = $1 and session_id = $2
+    where org_id = $1 and session_id = $2
     union all
     select p.session_id, p.parent_session_id, p.limits, a.height + 1
     from above a
-    join session p on p.tenant_id = $1 and p.session_id = a.parent_session_id
+    join session p on p.org_id = $1 and p.session_id = a.parent_session_id
 ), bound as (
     select session_id, limits, height
     from above
@@ -61,11 +61,11 @@ with recursive above as (
 ), below as (
     select b.session_id as top, s.session_id, s.deleted_tokens, s.deleted_cost_micros, s.deleted_tool_calls
     from bound b
-    join session s on s.tenant_id = $1 and s.session_id = b.session_id
+    join session s on s.org_id = $1 and s.session_id = b.session_id
     union all
     select b.top, s.session_id, s.deleted_tokens, s.deleted_cost_micros, s.deleted_tool_calls
     from below b
-    join session s on s.tenant_id = $1 and s.parent_session_id = b.session_id
+    join session s on s.org_id = $1 and s.parent_session_id = b.session_id
 ), used as (
     select b.top, sum(own.tokens + b.deleted_tokens)::bigint as tokens,
            sum(own.cost_micros + b.deleted_cost_micros)::bigint as cost_micros,
@@ -78,19 +78,19 @@ with recursive above as (
 ), promised as (
     select session_id, epoch, tokens, micros
     from reservation
-    where tenant_id = $1 and ($3::text is not null or session_id <> $2)
+    where org_id = $1 and ($3::text is not null or session_id <> $2)
     union all
     select session_id, epoch, 0, micros
     from exec_reservation
-    where tenant_id = $1 and (session_id <> $2 or call_id is distinct from $3)
+    where org_id = $1 and (session_id <> $2 or call_id is distinct from $3)
 ), reserved as (
     select b.top, sum(r.tokens)::bigint as tokens, sum(r.micros)::bigint as cost_micros
     from below b
     join promised r using (session_id)
-    join session s on s.tenant_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
+    join session s on s.org_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
     where exists (
         select from job j
-        where j.tenant_id = $1
+        where j.org_id = $1
           and j.session_id = r.session_id
           and j.kind in ('turn', 'operate')
           and j.worker_id is not null
@@ -149,12 +149,12 @@ impl BelowRow {
 /// The limits that a session shares: its own first, then those of the sessions above.
 pub(super) async fn budgets(
     connection: &mut PgConnection,
-    tenant: TenantId,
+    org: OrgId,
     session: SessionId,
     call: Option<&str>,
 ) -> Result<Vec<Budget>> {
     let rows: Vec<Row> = sqlx::query_as(BUDGETS)
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(session.uuid())
         .bind(call)
         .fetch_all(connection)
@@ -180,27 +180,23 @@ pub(super) async fn budgets(
 
 /// Lets one asker of a session's tree in at a time; what it reads was committed before.
 /// The topmost session of a tree is the same as long as one below it is open.
-pub(super) async fn lock_tree(
-    connection: &mut PgConnection,
-    tenant: TenantId,
-    session: SessionId,
-) -> Result<()> {
+pub(super) async fn lock_tree(connection: &mut PgConnection, org: OrgId, session: SessionId) -> Result<()> {
     sqlx::query(
         "with recursive above as (
             select session_id, parent_session_id, 0 as height
             from session
-            where tenant_id = $1 and session_id = $2
+            where org_id = $1 and session_id = $2
             union all
             select p.session_id, p.parent_session_id, a.height + 1
             from above a
-            join session p on p.tenant_id = $1 and p.session_id = a.parent_session_id
+            join session p on p.org_id = $1 and p.session_id = a.parent_session_id
          ), top as (
             select session_id from above order by height desc limit 1
          )
          select pg_advisory_xact_lock(hashtextextended('tree/' || session_id, 0))
          from top",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(session.uuid())
     .execute(connection)
     .await?;
@@ -210,17 +206,17 @@ pub(super) async fn lock_tree(
 /// Whether nobody below a session said that this limit of it, as it is, is close.
 pub(super) async fn is_first_to_warn(
     connection: &mut PgConnection,
-    tenant: TenantId,
+    org: OrgId,
     session: SessionId,
     spend: &Spend,
 ) -> Result<bool> {
     let done = sqlx::query(
-        "insert into limit_said as s (tenant_id, session_id, name, allowed)
+        "insert into limit_said as s (org_id, session_id, name, allowed)
          values ($1, $2, $3, $4)
-         on conflict (tenant_id, session_id, name) do update set allowed = excluded.allowed
+         on conflict (org_id, session_id, name) do update set allowed = excluded.allowed
          where s.allowed <> excluded.allowed",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(session.uuid())
     .bind(spend.limit)
     .bind(count(spend.allowed))
@@ -231,25 +227,25 @@ pub(super) async fn is_first_to_warn(
 
 impl Store {
     /// Whether nobody below the session whose limit it is said that it is close.
-    pub async fn is_first_to_warn(&self, tenant: TenantId, spend: &Spend) -> Result<bool> {
+    pub async fn is_first_to_warn(&self, org: OrgId, spend: &Spend) -> Result<bool> {
         let Some(session) = spend.session else { return Ok(false) };
         let mut connection = self.system.acquire().await?;
-        is_first_to_warn(&mut connection, tenant, session, spend).await
+        is_first_to_warn(&mut connection, org, session, spend).await
     }
 
     /// The limits that a session shares, for the service's own work: its own first, then
     /// those of the sessions above.
-    pub async fn budgets_of(&self, tenant: TenantId, session: SessionId) -> Result<Vec<Budget>> {
+    pub async fn budgets_of(&self, org: OrgId, session: SessionId) -> Result<Vec<Budget>> {
         let mut connection = self.system.acquire().await?;
-        budgets(&mut connection, tenant, session, None).await
+        budgets(&mut connection, org, session, None).await
     }
 }
 
 impl Tx {
     /// The limits that a session shares: its own first, then those of the sessions above.
     pub async fn budgets(&mut self, session: SessionId) -> Result<Vec<Budget>> {
-        let tenant = self.tenant;
-        budgets(self.connection(), tenant, session, None).await
+        let org = self.org;
+        budgets(self.connection(), org, session, None).await
     }
 
     /// Whether a lease holds its session, which nobody takes over or closes until the commit.
@@ -257,10 +253,10 @@ impl Tx {
         let held: Option<(bool,)> = sqlx::query_as(
             "select true
              from session
-             where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+             where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
              for share",
         )
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .fetch_optional(self.connection())
@@ -275,33 +271,33 @@ impl Tx {
     /// # Errors
     /// `NotFound` when there is no such session.
     pub async fn hold_parent(&mut self, session: SessionId) -> Result<(i64, i64)> {
-        let tenant = self.tenant;
+        let org = self.org;
         let _: (bool,) =
-            sqlx::query_as("select true from session where tenant_id = $1 and session_id = $2 for key share")
-                .bind(tenant.uuid())
+            sqlx::query_as("select true from session where org_id = $1 and session_id = $2 for key share")
+                .bind(org.uuid())
                 .bind(session.uuid())
                 .fetch_one(self.connection())
                 .await?;
-        lock_tree(self.connection(), tenant, session).await?;
+        lock_tree(self.connection(), org, session).await?;
         let counts = sqlx::query_as(
             "with recursive above as (
                 select session_id, parent_session_id, 0 as height
                 from session
-                where tenant_id = $1 and session_id = $2
+                where org_id = $1 and session_id = $2
                 union all
                 select p.session_id, p.parent_session_id, a.height + 1
                 from above a
-                join session p on p.tenant_id = $1 and p.session_id = a.parent_session_id
+                join session p on p.org_id = $1 and p.session_id = a.parent_session_id
              ), tree as (
                 (select session_id from above order by height desc limit 1)
                 union all
                 select s.session_id
                 from tree t
-                join session s on s.tenant_id = $1 and s.parent_session_id = t.session_id
+                join session s on s.org_id = $1 and s.parent_session_id = t.session_id
              )
              select (select count(*) from above) - 1, (select count(*) from tree) - 1",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(session.uuid())
         .fetch_one(self.connection())
         .await?;
@@ -310,20 +306,20 @@ impl Tx {
 
     /// Whether a session below this one is not closed.
     pub async fn has_open_below(&mut self, session: SessionId) -> Result<bool> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let (is_any,): (bool,) = sqlx::query_as(
             "with recursive below as (
                 select session_id, status
                 from session
-                where tenant_id = $1 and parent_session_id = $2
+                where org_id = $1 and parent_session_id = $2
                 union all
                 select s.session_id, s.status
                 from below b
-                join session s on s.tenant_id = $1 and s.parent_session_id = b.session_id
+                join session s on s.org_id = $1 and s.parent_session_id = b.session_id
              )
              select exists (select from below where status <> 'archived')",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .fetch_one(self.connection())
         .await?;
@@ -332,17 +328,17 @@ impl Tx {
 
     /// What the sessions below these are and used; none of one that never had any.
     pub async fn below(&mut self, sessions: &[SessionId]) -> Result<HashMap<SessionId, Below>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let sessions: Vec<_> = sessions.iter().map(|session| session.uuid()).collect();
         let rows: Vec<BelowRow> = sqlx::query_as(concat!(
             "with recursive below as (
                 select parent_session_id as top, session_id, deleted_tokens, deleted_cost_micros, deleted_tool_calls
                 from session
-                where tenant_id = $1 and parent_session_id = any($2)
+                where org_id = $1 and parent_session_id = any($2)
                 union all
                 select b.top, s.session_id, s.deleted_tokens, s.deleted_cost_micros, s.deleted_tool_calls
                 from below b
-                join session s on s.tenant_id = $1 and s.parent_session_id = b.session_id
+                join session s on s.org_id = $1 and s.parent_session_id = b.session_id
              ), used as (
                 select b.top, count(*) as sessions, sum(own.tokens + b.deleted_tokens)::bigint as tokens,
                        sum(own.cost_micros + b.deleted_cost_micros)::bigint as cost_micros,
@@ -359,12 +355,12 @@ impl Tx {
                     s.deleted_tool_calls + coalesce(u.tool_calls, 0) as tool_calls
              from session s
              left join used u on u.top = s.session_id
-             where s.tenant_id = $1
+             where s.org_id = $1
                and s.session_id = any($2)
                and (u.top is not null
                     or s.deleted_tokens + s.deleted_cost_micros + s.deleted_tool_calls > 0)"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(sessions)
         .fetch_all(self.connection())
         .await?;
@@ -373,16 +369,16 @@ impl Tx {
 
     /// Hands what a session and those below it used on to its parent, before it is deleted.
     pub(super) async fn hand_usage_on(&mut self, session: SessionId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(concat!(
             "with recursive below as (
                 select session_id, deleted_tokens, deleted_cost_micros, deleted_tool_calls
                 from session
-                where tenant_id = $1 and session_id = $2 and parent_session_id is not null
+                where org_id = $1 and session_id = $2 and parent_session_id is not null
                 union all
                 select s.session_id, s.deleted_tokens, s.deleted_cost_micros, s.deleted_tool_calls
                 from below b
-                join session s on s.tenant_id = $1 and s.parent_session_id = b.session_id
+                join session s on s.org_id = $1 and s.parent_session_id = b.session_id
              ), used as (
                 select sum(own.tokens + b.deleted_tokens)::bigint as tokens,
                        sum(own.cost_micros + b.deleted_cost_micros)::bigint as cost_micros,
@@ -398,12 +394,12 @@ impl Tx {
                  deleted_cost_micros = p.deleted_cost_micros + u.cost_micros,
                  deleted_tool_calls = p.deleted_tool_calls + u.tool_calls
              from used u, session s
-             where s.tenant_id = $1
+             where s.org_id = $1
                and s.session_id = $2
-               and p.tenant_id = $1
+               and p.org_id = $1
                and p.session_id = s.parent_session_id"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .execute(self.connection())
         .await?;

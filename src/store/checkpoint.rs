@@ -1,4 +1,4 @@
-//! Checkpoints as rows, and when a box may rest.
+//! Checkpoints as rows, and when a sandbox may rest.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp, limit},
-    domain::{CheckpointId, OperationId, SandboxId, SessionId, TenantId, operation::Answer},
+    domain::{CheckpointId, OperationId, OrgId, SandboxId, SessionId, operation::Answer},
 };
 
 /// The files of a session as they were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     pub checkpoint: CheckpointId,
-    /// The box whose files these are.
+    /// The sandbox whose files these are.
     pub sandbox: SandboxId,
     /// SHA-256 of the blob, in hexadecimal.
     pub digest: String,
@@ -29,12 +29,12 @@ pub struct Checkpoint {
     pub created_at: Timestamp,
 }
 
-/// How long a box has not been needed.
+/// How long a sandbox has not been needed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Idle {
     /// Since the last turn, the last use by a caller, the last heartbeat.
     pub idle: Duration,
-    /// A turn runs or waits: it may need the box at any time.
+    /// A turn runs or waits: it may need the sandbox at any time.
     pub is_wanted: bool,
     pub is_archived: bool,
     /// A caller paused the session.
@@ -77,10 +77,10 @@ impl Store {
         let done = sqlx::query(concat!(
             held!(),
             "
-             insert into checkpoint (tenant_id, session_id, checkpoint_id, sandbox_id, digest, bytes)
+             insert into checkpoint (org_id, session_id, checkpoint_id, sandbox_id, digest, bytes)
              select $1, session_id, $4, $5, $6, $7 from held",
         ))
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(checkpoint.uuid())
@@ -93,17 +93,13 @@ impl Store {
     }
 
     /// The newest checkpoint of a session, by the primary key.
-    pub async fn latest_checkpoint(
-        &self,
-        tenant: TenantId,
-        session: SessionId,
-    ) -> Result<Option<Checkpoint>> {
-        Ok(self.checkpoints(tenant, session).await?.into_iter().next())
+    pub async fn latest_checkpoint(&self, org: OrgId, session: SessionId) -> Result<Option<Checkpoint>> {
+        Ok(self.checkpoints(org, session).await?.into_iter().next())
     }
 
     /// The checkpoints of a session, newest first.
-    pub async fn checkpoints(&self, tenant: TenantId, session: SessionId) -> Result<Vec<Checkpoint>> {
-        newest(&self.system, tenant, session).await
+    pub async fn checkpoints(&self, org: OrgId, session: SessionId) -> Result<Vec<Checkpoint>> {
+        newest(&self.system, org, session).await
     }
 
     /// Notes that a caller's hand made a checkpoint. Returns whether the fence holds.
@@ -114,9 +110,9 @@ impl Store {
              update checkpoint c
              set is_kept = true
              from held
-             where c.tenant_id = $1 and c.session_id = held.session_id and c.checkpoint_id = $4",
+             where c.org_id = $1 and c.session_id = held.session_id and c.checkpoint_id = $4",
         ))
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(checkpoint.uuid())
@@ -141,19 +137,19 @@ impl Store {
                 update operation o
                 set answer = $6::json, started_at = coalesce(o.started_at, now()), completed_at = now()
                 from held
-                where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $5
+                where o.org_id = $1 and o.session_id = held.session_id and o.operation_id = $5
                   and o.completed_at is null
                 returning o.session_id
              ), restored as (
                 update checkpoint c
                 set restored_at = now()
                 from answered
-                where c.tenant_id = $1 and c.session_id = answered.session_id and c.checkpoint_id = $4
+                where c.org_id = $1 and c.session_id = answered.session_id and c.checkpoint_id = $4
              ), last as (
                 select b.sandbox_id
                 from sandbox b
                 join answered using (session_id)
-                where b.tenant_id = $1 and (b.state <> 'ended' or b.is_announced)
+                where b.org_id = $1 and (b.state <> 'ended' or b.is_announced)
                 order by (b.state <> 'ended') desc, b.created_at desc
                 limit 1
              ), left_behind as (
@@ -162,11 +158,11 @@ impl Store {
                     ending = 'restored',
                     checkpoint_id = $4
                 from last
-                where b.tenant_id = $1 and b.sandbox_id = last.sandbox_id
+                where b.org_id = $1 and b.sandbox_id = last.sandbox_id
              )
              select from answered",
         ))
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(checkpoint.uuid())
@@ -180,12 +176,12 @@ impl Store {
     /// Removes a checkpoint's row, after its blob.
     pub async fn forget_checkpoint(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         session: SessionId,
         checkpoint: CheckpointId,
     ) -> Result<()> {
-        sqlx::query("delete from checkpoint where tenant_id = $1 and session_id = $2 and checkpoint_id = $3")
-            .bind(tenant.uuid())
+        sqlx::query("delete from checkpoint where org_id = $1 and session_id = $2 and checkpoint_id = $3")
+            .bind(org.uuid())
             .bind(session.uuid())
             .bind(checkpoint.uuid())
             .execute(&self.system)
@@ -193,20 +189,20 @@ impl Store {
         Ok(())
     }
 
-    /// How long the session's live box has not been needed.
-    pub async fn idle(&self, tenant: TenantId, session: SessionId) -> Result<Option<Idle>> {
+    /// How long the session's live sandbox has not been needed.
+    pub async fn idle(&self, org: OrgId, session: SessionId) -> Result<Option<Idle>> {
         let row: Option<(f64, bool, bool, bool)> = sqlx::query_as(
             "select extract(epoch from now() - greatest(b.used_at, b.heartbeat_at, t.completed_at))::float8,
                     s.running_turn_id is not null or s.queued_turn_id is not null,
                     s.status = 'archived',
                     s.hold is not distinct from 'paused'
              from sandbox b
-             join session s using (tenant_id, session_id)
+             join session s using (org_id, session_id)
              left join turn t
-                 on t.tenant_id = s.tenant_id and t.session_id = s.session_id and t.turn_id = s.ended_turn_id
-             where b.tenant_id = $1 and b.session_id = $2 and b.state <> 'ended'",
+                 on t.org_id = s.org_id and t.session_id = s.session_id and t.turn_id = s.ended_turn_id
+             where b.org_id = $1 and b.session_id = $2 and b.state <> 'ended'",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(session.uuid())
         .fetch_optional(&self.system)
         .await?;
@@ -220,7 +216,7 @@ impl Store {
     }
 }
 
-/// A caller's wish that its box be kept.
+/// A caller's wish that its sandbox be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     pub sandbox: SandboxId,
@@ -229,19 +225,15 @@ pub struct Heartbeat {
 }
 
 /// By the primary key; the newest are few.
-async fn newest(
-    executor: impl PgExecutor<'_>,
-    tenant: TenantId,
-    session: SessionId,
-) -> Result<Vec<Checkpoint>> {
+async fn newest(executor: impl PgExecutor<'_>, org: OrgId, session: SessionId) -> Result<Vec<Checkpoint>> {
     let rows: Vec<Row> = sqlx::query_as(
         "select checkpoint_id, sandbox_id, digest, bytes, is_kept, created_at
          from checkpoint
-         where tenant_id = $1 and session_id = $2
+         where org_id = $1 and session_id = $2
          order by coalesce(restored_at, created_at) desc, checkpoint_id desc
          limit $3",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(session.uuid())
     .bind(limit::HOUSEKEEPING_BATCH)
     .fetch_all(executor)
@@ -252,29 +244,29 @@ async fn newest(
 impl Tx {
     /// The checkpoints of a session, newest first.
     pub async fn checkpoints(&mut self, session: SessionId) -> Result<Vec<Checkpoint>> {
-        let tenant = self.tenant;
-        newest(self.connection(), tenant, session).await
+        let org = self.org;
+        newest(self.connection(), org, session).await
     }
 
-    /// Holds off the rest of the session's live box; `None` when it has none.
+    /// Holds off the rest of the session's live sandbox; `None` when it has none.
     pub async fn heartbeat(&mut self, session: SessionId) -> Result<Option<Heartbeat>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<(Uuid, bool)> = sqlx::query_as(
             "with before as (
                 select sandbox_id,
                        coalesce(heartbeat_said_at < now() - $3 * interval '1 second', true) as is_due
                 from sandbox
-                where tenant_id = $1 and session_id = $2 and state in ('live', 'frozen')
+                where org_id = $1 and session_id = $2 and state in ('live', 'frozen')
                 for update
              )
              update sandbox b
              set heartbeat_at = now(),
                  heartbeat_said_at = case when before.is_due then now() else b.heartbeat_said_at end
              from before
-             where b.tenant_id = $1 and b.sandbox_id = before.sandbox_id
+             where b.org_id = $1 and b.sandbox_id = before.sandbox_id
              returning b.sandbox_id, before.is_due",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(limit::HEARTBEAT_SAID_EVERY.as_secs_f64())
         .fetch_optional(self.connection())

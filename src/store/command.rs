@@ -37,11 +37,11 @@ impl Tx {
     /// Writes a locked session back; raises the epoch when it was closed, so that its
     /// worker's next write is refused.
     pub async fn write_back(&mut self, change: &Change<'_>) -> Result<Written> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let session = change.session;
         let (turn, stopped) = (session.queued.as_ref(), session.stopped.as_ref());
         let query = sqlx::query_as(WRITE_BACK)
-            .bind(tenant)
+            .bind(org)
             .bind(session.id.uuid())
             .bind(&session.created.title)
             .bind(json(&session.created.metadata))
@@ -80,15 +80,15 @@ impl Tx {
     }
 }
 
-/// $1 tenant, $2 session, $3-$22 its row, $23-$26 the queued turn, $27-$36 events, $37 the
+/// $1 organization, $2 session, $3-$22 its row, $23-$26 the queued turn, $27-$36 events, $37 the
 /// `seq` before them, $38 whether a turn is due.
 const WRITE_BACK: &str = concat!(
     "
 with queued as (
-    insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
+    insert into turn (org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
     select $1, $2, $11, $23, $24, $25, $26
     where $11::uuid is not null
-    on conflict (tenant_id, session_id, turn_id) do update set input_to_seq = excluded.input_to_seq
+    on conflict (org_id, session_id, turn_id) do update set input_to_seq = excluded.input_to_seq
 ), s as (
     update session
     set title = $3, metadata = $4::json, limits = $5::json, status = $6, head = $7, input_head = $8,
@@ -98,8 +98,8 @@ with queued as (
         stop_reason = $19, hold = $20, context = $21::json, slug = $22,
         closed_epoch = case when $6 = 'archived' then epoch end,
         epoch = epoch + case when $6 = 'archived' then 1 else 0 end
-    where tenant_id = $1 and session_id = $2
-    returning tenant_id, session_id, updated_at as ts, $37::bigint as base
+    where org_id = $1 and session_id = $2
+    returning org_id, session_id, updated_at as ts, $37::bigint as base
 ), appended as (
     ",
     appended!(

@@ -46,7 +46,7 @@ impl Tx {
     /// `Conflict("session_key")` when another session holds the key of one of them;
     /// `Busy` when a request that is equal to one of theirs is still being answered.
     pub async fn insert_sessions(&mut self, new: &[Creation<'_>]) -> Result<Vec<Made>> {
-        let query = sqlx::query_as(CREATION).bind(self.tenant.uuid());
+        let query = sqlx::query_as(CREATION).bind(self.org.uuid());
         let events = || new.iter().flat_map(|new| new.events);
         let place = |new: &Creation<'_>| (1..).take(new.events.len()).collect::<Vec<i64>>();
         let query = Columns::of(events())
@@ -134,7 +134,7 @@ fn name_of(content: &str) -> Uuid {
     Uuid::from_bytes(*half)
 }
 
-/// $1 tenant, $2-$24 the rows, $25-$29 their turns, $30-$33 their tokens, $34-$38 the
+/// $1 organization, $2-$24 the rows, $25-$29 their turns, $30-$33 their tokens, $34-$38 the
 /// answers, $39-$48 events, $49 the session that each is of, from 1, and $50 its place there.
 const CREATION: &str = concat!(
     "
@@ -154,7 +154,7 @@ with m as (
         expires_at, scope, slot, fingerprint, answer_status, answer, member
     )
 ), answered as (
-    insert into idempotency (tenant_id, scope, key, fingerprint, status, answer)
+    insert into idempotency (org_id, scope, key, fingerprint, status, answer)
     select $1, scope, slot, fingerprint, answer_status, answer
     from m
     where slot is not null
@@ -166,17 +166,17 @@ with m as (
     from m
     where slot is null or (scope, slot) in (select scope, key from answered)
 ), snapshot as (
-    insert into agent_snapshot (tenant_id, snapshot_id, content)
+    insert into agent_snapshot (org_id, snapshot_id, content)
     select distinct on (n.snapshot_id) $1, n.snapshot_id, n.snapshot::json
     from n
     cross join deployment d
     where d.shares_snapshots
       and n.snapshot_id is not null
-      and not exists (select from agent_snapshot a where a.tenant_id = $1 and a.snapshot_id = n.snapshot_id)
+      and not exists (select from agent_snapshot a where a.org_id = $1 and a.snapshot_id = n.snapshot_id)
     on conflict do nothing
 ), made as (
     insert into session (
-        tenant_id, session_id, created_at, agent_id, credential_id, snapshot_id, agent_snapshot, title, key, client_id,
+        org_id, session_id, created_at, agent_id, credential_id, snapshot_id, agent_snapshot, title, key, client_id,
         slug, parent_session_id, metadata, limits, source, environment, sources, context, actor, status, head,
         input_head, input_cursor, updated_at, queued_turn_id
     )
@@ -187,22 +187,22 @@ with m as (
     from n
     cross join deployment d
 ), queued as (
-    insert into turn (tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
+    insert into turn (org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
     select $1, session_id, turn_id, state, attempt, input_from_seq, input_to_seq
     from n
     where turn_id is not null
 ), job_of_turn as (
-    insert into job (tenant_id, session_id, kind, ready_at)
+    insert into job (org_id, session_id, kind, ready_at)
     select $1, session_id, 'turn', now()
     from n
     where turn_id is not null
 ), token as (
-    insert into client_token (tenant_id, session_id, hash, scopes, level, expires_at)
+    insert into client_token (org_id, session_id, hash, scopes, level, expires_at)
     select $1, session_id, hash, string_to_array(scopes, ' '), level, expires_at
     from n
     where hash is not null
 ), s as (
-    select $1::uuid as tenant_id, session_id, created_at as ts, 0::bigint as base, member
+    select $1::uuid as org_id, session_id, created_at as ts, 0::bigint as base, member
     from n
 ), appended as (
     ",

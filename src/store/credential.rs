@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{Error, Result, Store, Tx};
 use crate::{
     base::{Id, SecretString, Timestamp},
-    domain::{CredentialId, TenantId},
+    domain::{CredentialId, OrgId},
 };
 
 /// What may be shown of a credential.
@@ -66,15 +66,15 @@ macro_rules! credentials {
         concat!(
             "select credential_id, provider, name, last4, base_url, is_default, created_at
              from credential
-             where tenant_id = $1 and deleted_at is null ",
+             where org_id = $1 and deleted_at is null ",
             $rest
         )
     };
 }
 
 /// The associated data that binds a sealed key to its row.
-pub fn context(tenant: TenantId, credential: CredentialId) -> String {
-    format!("credential/{tenant}/{credential}")
+pub fn context(org: OrgId, credential: CredentialId) -> String {
+    format!("credential/{org}/{credential}")
 }
 
 impl Tx {
@@ -83,13 +83,13 @@ impl Tx {
         if credential.is_default {
             self.clear_default(&credential.provider).await?;
         }
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into credential (tenant_id, credential_id, provider, name, sealed_key, last4, base_url,
+            "insert into credential (org_id, credential_id, provider, name, sealed_key, last4, base_url,
                                      is_default, created_at, updated_at)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(credential.id.uuid())
         .bind(&credential.provider)
         .bind(&credential.name)
@@ -105,9 +105,9 @@ impl Tx {
 
     /// One credential.
     pub async fn credential(&mut self, credential: CredentialId) -> Result<Credential> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(credentials!("and credential_id = $2"))
-            .bind(tenant)
+            .bind(org)
             .bind(credential.uuid())
             .fetch_one(self.connection())
             .await?;
@@ -116,11 +116,11 @@ impl Tx {
 
     /// A page of credentials, newest first.
     pub async fn credentials(&mut self, below: Option<CredentialId>, limit: i64) -> Result<Vec<Credential>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(credentials!(
             "and ($2::uuid is null or credential_id < $2) order by credential_id desc limit $3"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(below.map(Id::uuid))
         .bind(limit)
         .fetch_all(self.connection())
@@ -130,9 +130,9 @@ impl Tx {
 
     /// The organization's default for a provider, by the index `credential_default`.
     pub async fn default_credential(&mut self, provider: &str) -> Result<Option<CredentialId>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(credentials!("and provider = $2 and is_default"))
-            .bind(tenant)
+            .bind(org)
             .bind(provider)
             .fetch_optional(self.connection())
             .await?;
@@ -146,13 +146,13 @@ impl Tx {
         sealed_key: &[u8],
         last4: &str,
     ) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
             "update credential
              set sealed_key = $3, last4 = $4, updated_at = now()
-             where tenant_id = $1 and credential_id = $2 and deleted_at is null",
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(credential.uuid())
         .bind(sealed_key)
         .bind(last4)
@@ -164,9 +164,9 @@ impl Tx {
     /// Makes a credential the default for its provider.
     pub async fn make_default(&mut self, credential: &Credential) -> Result<()> {
         self.clear_default(&credential.provider).await?;
-        let tenant = self.tenant.uuid();
-        sqlx::query("update credential set is_default = true where tenant_id = $1 and credential_id = $2")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("update credential set is_default = true where org_id = $1 and credential_id = $2")
+            .bind(org)
             .bind(credential.id.uuid())
             .execute(self.connection())
             .await?;
@@ -175,13 +175,13 @@ impl Tx {
 
     /// Forgets a credential: the sealed key is overwritten, the row stays for its id.
     pub async fn delete_credential(&mut self, credential: CredentialId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
             "update credential
              set deleted_at = now(), is_default = false, sealed_key = ''
-             where tenant_id = $1 and credential_id = $2 and deleted_at is null",
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(credential.uuid())
         .execute(self.connection())
         .await?;
@@ -189,11 +189,11 @@ impl Tx {
     }
 
     async fn clear_default(&mut self, provider: &str) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "update credential set is_default = false where tenant_id = $1 and provider = $2 and is_default",
+            "update credential set is_default = false where org_id = $1 and provider = $2 and is_default",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(provider)
         .execute(self.connection())
         .await?;
@@ -206,23 +206,19 @@ impl Store {
     ///
     /// # Errors
     /// `NotFound` when it was deleted since the session pinned it.
-    pub async fn open_credential(
-        &self,
-        tenant: TenantId,
-        credential: CredentialId,
-    ) -> Result<OpenCredential> {
+    pub async fn open_credential(&self, org: OrgId, credential: CredentialId) -> Result<OpenCredential> {
         let row: SealedRow = sqlx::query_as(
             "select provider, base_url, sealed_key
              from credential
-             where tenant_id = $1 and credential_id = $2 and deleted_at is null",
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(credential.uuid())
         .fetch_one(&self.system)
         .await?;
-        let key = self.data_key(tenant).await?;
+        let key = self.data_key(org).await?;
         let plain = key
-            .open(&row.sealed_key, &context(tenant, credential))
+            .open(&row.sealed_key, &context(org, credential))
             .map_err(|error| Error::Corrupt(error.to_string()))?;
         let text = String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))?;
         Ok(OpenCredential { provider: row.provider, base_url: row.base_url, key: text.into() })

@@ -62,8 +62,8 @@ macro_rules! deliveries {
             "select v.delivery_id, v.session_id, v.destination_id, v.event_id, v.event_seq, v.type, v.status, v.attempts,
                     v.last_attempt_at, v.response_code, v.error, v.created_at, v.updated_at
              from delivery v
-             join destination d on d.tenant_id = v.tenant_id and d.destination_id = v.destination_id
-             where v.tenant_id = $1 ",
+             join destination d on d.org_id = v.org_id and d.destination_id = v.destination_id
+             where v.org_id = $1 ",
             $rest
         )
     };
@@ -86,7 +86,7 @@ impl Tx {
         filter: &Filter,
         limit: i64,
     ) -> Result<Vec<DeliveryRow>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows = sqlx::query_as(deliveries!(
             "and v.session_id = $2
              and d.session_id = $2
@@ -96,7 +96,7 @@ impl Tx {
              order by v.event_seq desc, v.delivery_id desc
              limit $6"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(&filter.status)
         .bind(filter.below.map(|(seq, _)| seq))
@@ -115,7 +115,7 @@ impl Tx {
         filter: &Filter,
         limit: i64,
     ) -> Result<Vec<DeliveryRow>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows = sqlx::query_as(deliveries!(
             "and v.destination_id = $2
              and ($3::text is null or v.status = $3)
@@ -124,7 +124,7 @@ impl Tx {
              order by v.created_at desc, v.delivery_id desc
              limit $6"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(webhook.uuid())
         .bind(&filter.status)
         .bind(filter.below.map(|(at, _)| at))
@@ -137,13 +137,13 @@ impl Tx {
 
     /// One delivery.
     pub async fn delivery(&mut self, of: Of, delivery: DeliveryId) -> Result<DeliveryRow> {
-        let (tenant, (session, webhook)) = (self.tenant.uuid(), of.ids());
+        let (org, (session, webhook)) = (self.org.uuid(), of.ids());
         let row = sqlx::query_as(deliveries!(
             "and v.delivery_id = $2
              and ($3::uuid is null or d.session_id = $3)
              and ($4::uuid is null or v.destination_id = $4)"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(delivery.uuid())
         .bind(session)
         .bind(webhook)
@@ -154,15 +154,15 @@ impl Tx {
 
     /// The newest tries of a delivery, oldest first, by the primary key of its log.
     pub async fn attempts(&mut self, delivery: DeliveryId, limit: i64) -> Result<Vec<AttemptRow>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let mut rows: Vec<AttemptRow> = sqlx::query_as(
             "select at, number, response_code, error, duration_ms
              from delivery_attempt
-             where tenant_id = $1 and delivery_id = $2
+             where org_id = $1 and delivery_id = $2
              order by at desc
              limit $3",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(delivery.uuid())
         .bind(limit)
         .fetch_all(self.connection())
@@ -173,14 +173,14 @@ impl Tx {
 
     /// Sends a delivery again from the first try, whatever became of it.
     pub async fn redeliver(&mut self, delivery: DeliveryId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
             "update delivery
              set status = 'pending', attempts = 0, ready_at = now(), error = null, response_code = null,
                  updated_at = now()
-             where tenant_id = $1 and delivery_id = $2",
+             where org_id = $1 and delivery_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(delivery.uuid())
         .execute(self.connection())
         .await?;

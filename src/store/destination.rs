@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{Error, Result, Tx, column};
 use crate::{
     base::{Id, Timestamp},
-    domain::{DestinationId, Level, SessionId, TenantId},
+    domain::{DestinationId, Level, OrgId, SessionId},
 };
 
 /// A destination, without its secret.
@@ -76,7 +76,7 @@ macro_rules! destinations {
                     case when secret_before_until > now() then secret_before_until end as secret_before_until,
                     failing_since, disabled_reason, created_at, updated_at
              from destination
-             where tenant_id = $1
+             where org_id = $1
                and (session_id = $2 or ($2 is null and session_id is null))
                and deleted_at is null ",
             $rest
@@ -85,8 +85,8 @@ macro_rules! destinations {
 }
 
 /// The associated data that binds a sealed secret to its row.
-pub fn context(tenant: TenantId, destination: DestinationId) -> String {
-    format!("destination/{tenant}/{destination}")
+pub fn context(org: OrgId, destination: DestinationId) -> String {
+    format!("destination/{org}/{destination}")
 }
 
 impl Tx {
@@ -96,13 +96,13 @@ impl Tx {
         destination: &Destination,
         sealed_secret: &[u8],
     ) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into destination (tenant_id, session_id, destination_id, url, sealed_secret, level, types,
+            "insert into destination (org_id, session_id, destination_id, url, sealed_secret, level, types,
                                       include_raw, enabled, created_after_seq, created_at, updated_at)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(destination.session.map(Id::uuid))
         .bind(destination.id.uuid())
         .bind(&destination.url)
@@ -121,9 +121,9 @@ impl Tx {
     /// Destinations of a session or webhooks of the organization, oldest first; at
     /// most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
     pub async fn destinations(&mut self, session: Option<SessionId>) -> Result<Vec<Destination>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(destinations!("order by destination_id"))
-            .bind(tenant)
+            .bind(org)
             .bind(session.map(Id::uuid))
             .fetch_all(self.connection())
             .await?;
@@ -136,9 +136,9 @@ impl Tx {
         session: Option<SessionId>,
         destination: DestinationId,
     ) -> Result<Destination> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(destinations!("and destination_id = $3"))
-            .bind(tenant)
+            .bind(org)
             .bind(session.map(Id::uuid))
             .bind(destination.uuid())
             .fetch_one(self.connection())
@@ -153,9 +153,9 @@ impl Tx {
         session: Option<SessionId>,
         destination: DestinationId,
     ) -> Result<Destination> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(destinations!("and destination_id = $3 for no key update"))
-            .bind(tenant)
+            .bind(org)
             .bind(session.map(Id::uuid))
             .bind(destination.uuid())
             .fetch_one(self.connection())
@@ -166,9 +166,9 @@ impl Tx {
     /// Keeps the organization's webhooks as they are until the transaction ends, so
     /// that two that are made at once cannot both be the last that is allowed.
     pub async fn lock_webhooks(&mut self) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("select from tenant where tenant_id = $1 for no key update")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("select from org where org_id = $1 for no key update")
+            .bind(org)
             .execute(self.connection())
             .await?;
         Ok(())
@@ -181,7 +181,7 @@ impl Tx {
         destination: &Destination,
         sealed_secret: Option<Vec<u8>>,
     ) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update destination
              set url = $3, level = $4, types = $5, include_raw = $6, enabled = $7,
@@ -192,9 +192,9 @@ impl Tx {
                  failing_since = case when $7 and not enabled then null else failing_since end,
                  disabled_reason = case when $7 then null else disabled_reason end,
                  updated_at = $9
-             where tenant_id = $1 and destination_id = $2",
+             where org_id = $1 and destination_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(destination.id.uuid())
         .bind(&destination.url)
         .bind(column::threshold(destination.level))
@@ -215,16 +215,16 @@ impl Tx {
         sealed_secret: &[u8],
         overlap_seconds: i64,
     ) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update destination
              set sealed_secret_before = sealed_secret,
                  secret_before_until = now() + $4 * interval '1 second',
                  sealed_secret = $3,
                  updated_at = now()
-             where tenant_id = $1 and destination_id = $2",
+             where org_id = $1 and destination_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(destination.uuid())
         .bind(sealed_secret)
         .bind(overlap_seconds as f64)
@@ -243,14 +243,14 @@ impl Tx {
         session: Option<SessionId>,
         destination: DestinationId,
     ) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         self.destination(session, destination).await?;
         sqlx::query(
             "update delivery
              set status = 'dead_letter', ready_at = null, error = 'the destination was deleted', updated_at = now()
-             where tenant_id = $1 and destination_id = $2 and ready_at is not null",
+             where org_id = $1 and destination_id = $2 and ready_at is not null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(destination.uuid())
         .execute(self.connection())
         .await?;
@@ -258,9 +258,9 @@ impl Tx {
             "update destination
              set deleted_at = now(), enabled = false, sealed_secret = '', sealed_secret_before = null,
                  secret_before_until = null
-             where tenant_id = $1 and destination_id = $2 and deleted_at is null",
+             where org_id = $1 and destination_id = $2 and deleted_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(destination.uuid())
         .execute(self.connection())
         .await?;

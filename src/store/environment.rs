@@ -1,4 +1,4 @@
-//! Environments: what boxes are made of. Values of secrets go in and never come out
+//! Environments: what sandboxes are made of. Values of secrets go in and never come out
 //! over the API.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     base::{Id, SecretString, Timestamp},
     domain::{
-        EnvironmentId, TenantId,
+        EnvironmentId, OrgId,
         environment::{Environment, SecretBinding},
     },
 };
@@ -57,15 +57,15 @@ macro_rules! environments {
         concat!(
             "select environment_id, name, config::text, secrets::text, created_at, updated_at
              from environment
-             where tenant_id = $1 and deleted_at is null ",
+             where org_id = $1 and deleted_at is null ",
             $rest
         )
     };
 }
 
 /// The associated data that binds sealed values to their row.
-pub fn context(tenant: TenantId, environment: EnvironmentId) -> String {
-    format!("environment/{tenant}/{environment}")
+pub fn context(org: OrgId, environment: EnvironmentId) -> String {
+    format!("environment/{org}/{environment}")
 }
 
 impl Tx {
@@ -74,13 +74,13 @@ impl Tx {
     /// # Errors
     /// `Conflict("environment_name")` when the name is taken.
     pub async fn insert_environment(&mut self, named: &Named, sealed: &[u8]) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into environment (tenant_id, environment_id, name, config, secrets, sealed_secrets, created_at,
+            "insert into environment (org_id, environment_id, name, config, secrets, sealed_secrets, created_at,
                                       updated_at)
              values ($1, $2, $3, $4::json, $5::json, $6, $7, $7)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(named.id.uuid())
         .bind(&named.name)
         .bind(json(&named.config))
@@ -94,9 +94,9 @@ impl Tx {
 
     /// One environment.
     pub async fn environment(&mut self, environment: EnvironmentId) -> Result<Named> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(environments!("and environment_id = $2"))
-            .bind(tenant)
+            .bind(org)
             .bind(environment.uuid())
             .fetch_one(self.connection())
             .await?;
@@ -105,16 +105,16 @@ impl Tx {
 
     /// One environment, locked until the transaction ends, with its sealed values.
     pub async fn lock_environment(&mut self, environment: EnvironmentId) -> Result<(Named, Vec<u8>)> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(environments!("and environment_id = $2 for update"))
-            .bind(tenant)
+            .bind(org)
             .bind(environment.uuid())
             .fetch_one(self.connection())
             .await?;
         let sealed: Vec<u8> = sqlx::query_scalar(
-            "select sealed_secrets from environment where tenant_id = $1 and environment_id = $2",
+            "select sealed_secrets from environment where org_id = $1 and environment_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(environment.uuid())
         .fetch_one(self.connection())
         .await?;
@@ -123,9 +123,9 @@ impl Tx {
 
     /// An environment by its name, by the unique index `environment_name`.
     pub async fn environment_by_name(&mut self, name: &str) -> Result<Option<Named>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(environments!("and name = $2"))
-            .bind(tenant)
+            .bind(org)
             .bind(name)
             .fetch_optional(self.connection())
             .await?;
@@ -134,11 +134,11 @@ impl Tx {
 
     /// A page of environments, newest first.
     pub async fn environments(&mut self, below: Option<EnvironmentId>, limit: i64) -> Result<Vec<Named>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(environments!(
             "and ($2::uuid is null or environment_id < $2) order by environment_id desc limit $3"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(below.map(Id::uuid))
         .bind(limit)
         .fetch_all(self.connection())
@@ -148,13 +148,13 @@ impl Tx {
 
     /// Writes a locked environment back.
     pub async fn update_environment(&mut self, named: &Named, sealed: &[u8]) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update environment
              set name = $3, config = $4::json, secrets = $5::json, sealed_secrets = $6, updated_at = $7
-             where tenant_id = $1 and environment_id = $2",
+             where org_id = $1 and environment_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(named.id.uuid())
         .bind(&named.name)
         .bind(json(&named.config))
@@ -168,13 +168,13 @@ impl Tx {
 
     /// Forgets an environment: its values are overwritten, the row stays for its id.
     pub async fn delete_environment(&mut self, environment: EnvironmentId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
             "update environment
              set deleted_at = now(), sealed_secrets = ''
-             where tenant_id = $1 and environment_id = $2 and deleted_at is null",
+             where org_id = $1 and environment_id = $2 and deleted_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(environment.uuid())
         .execute(self.connection())
         .await?;
@@ -183,30 +183,30 @@ impl Tx {
 }
 
 impl Store {
-    /// The values of an environment's secrets, for a box that is about to be served.
+    /// The values of an environment's secrets, for a sandbox that is about to be served.
     ///
     /// # Errors
     /// `NotFound` when it was deleted since the session pinned it.
     pub async fn open_environment(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         environment: EnvironmentId,
     ) -> Result<BTreeMap<String, SecretString>> {
         let sealed: Vec<u8> = sqlx::query_scalar(
             "select sealed_secrets
              from environment
-             where tenant_id = $1 and environment_id = $2 and deleted_at is null",
+             where org_id = $1 and environment_id = $2 and deleted_at is null",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(environment.uuid())
         .fetch_one(&self.system)
         .await?;
         if sealed.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let key = self.data_key(tenant).await?;
+        let key = self.data_key(org).await?;
         let plain = key
-            .open(&sealed, &context(tenant, environment))
+            .open(&sealed, &context(org, environment))
             .map_err(|error| Error::Corrupt(error.to_string()))?;
         let values: BTreeMap<String, String> =
             serde_json::from_slice(&plain).map_err(|error| Error::Corrupt(error.to_string()))?;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{Entry, EventId, Level, SessionId, TenantId, TurnId, event::Draft, tool::ToolCall},
+    domain::{Entry, EventId, Level, OrgId, SessionId, TurnId, event::Draft, tool::ToolCall},
 };
 
 /// An event ready for its row: the body as it is stored, cut where it spilled.
@@ -166,7 +166,7 @@ macro_rules! columns {
 macro_rules! range {
     () => {
         columns!(
-            "where tenant_id = $1
+            "where org_id = $1
                and session_id = $2
                and seq > $3
                and level <= $4
@@ -180,23 +180,23 @@ macro_rules! range {
     };
 }
 
-/// Appends the events of the sessions that a statement changed: `s` has `tenant_id`,
+/// Appends the events of the sessions that a statement changed: `s` has `org_id`,
 /// `session_id`, `ts` and the `base` that they follow, and `$from` joins the columns of
 /// [`Columns`] to it as `e`, with their `place`.
 macro_rules! appended {
     ($from:literal) => {
         concat!(
             "insert into event (
-        tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+        org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
         body_bytes
     )
-    select s.tenant_id, s.session_id, s.base + e.place, s.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
+    select s.org_id, s.session_id, s.base + e.place, s.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
            e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
     from s
     ",
             $from,
             "
-    returning tenant_id, session_id, seq, event_id, type, level"
+    returning org_id, session_id, seq, event_id, type, level"
         )
     };
 }
@@ -210,20 +210,20 @@ pub(super) use appended;
 macro_rules! outbox {
     () => {
         "insert into delivery (
-            tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, ready_at
+            org_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, ready_at
          )
-         select a.tenant_id, gen_random_uuid(), a.session_id, d.destination_id, a.event_id, a.seq, a.type, 'pending', now()
+         select a.org_id, gen_random_uuid(), a.session_id, d.destination_id, a.event_id, a.seq, a.type, 'pending', now()
          from (
              select l.session_id as of_session, d.*
-             from (select distinct tenant_id, session_id from appended) l
+             from (select distinct org_id, session_id from appended) l
              cross join lateral (
-                 select * from destination where tenant_id = l.tenant_id and session_id = l.session_id
+                 select * from destination where org_id = l.org_id and session_id = l.session_id
                  union all
-                 select * from destination where tenant_id = l.tenant_id and session_id is null
+                 select * from destination where org_id = l.org_id and session_id is null
              ) d
              where d.enabled and d.deleted_at is null
          ) d
-         join appended a on a.tenant_id = d.tenant_id and a.session_id = d.of_session
+         join appended a on a.org_id = d.org_id and a.session_id = d.of_session
          where (a.level <= d.level
                 or (d.session_id is null
                     and a.type in ('session.created', 'limit.warning', 'limit.exceeded')))
@@ -247,11 +247,11 @@ impl Tx {
         times: &[Timestamp],
         events: &[Packed],
     ) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let columns = Columns::of(events);
         sqlx::query(
             "insert into event (
-                tenant_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+                org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
                 body_bytes
              )
              select $1, $2, $3 + e.place, e.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
@@ -260,7 +260,7 @@ impl Tx {
                          $11::text[], $12::text[], $13::text[], $14::integer[]) with ordinality
                  as e (ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(head)
         .bind(times)
@@ -281,9 +281,9 @@ impl Tx {
 
     /// A page of a log, in order.
     pub async fn events(&mut self, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(range!())
-            .bind(tenant)
+            .bind(org)
             .bind(session.uuid())
             .bind(range.after)
             .bind(threshold(range.level))
@@ -298,9 +298,9 @@ impl Tx {
     /// One event. Reads the session's part of the primary key: an index by id
     /// would tax every append for a rare request.
     pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Entry> {
-        let tenant = self.tenant.uuid();
-        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and event_id = $3"))
-            .bind(tenant)
+        let org = self.org.uuid();
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and event_id = $3"))
+            .bind(org)
             .bind(session.uuid())
             .bind(event.uuid())
             .fetch_one(self.connection())
@@ -317,22 +317,22 @@ impl Tx {
             call_id: String,
             tool: String,
         }
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<(String, String)> = sqlx::query_as(
             "select type, body::text
              from event
-             where tenant_id = $1
+             where org_id = $1
                and session_id = $2
                and turn_id = $3
                and type in ('tool.call', 'tool.result')
                and seq > (
                    select coalesce(max(seq), 0)
                    from event
-                   where tenant_id = $1 and session_id = $2 and turn_id = $3 and type = 'step.completed'
+                   where org_id = $1 and session_id = $2 and turn_id = $3 and type = 'step.completed'
                )
              order by seq",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(turn.uuid())
         .fetch_all(self.connection())
@@ -352,14 +352,9 @@ impl Tx {
 
 impl Store {
     /// A page of a log, in order, for the service's own work.
-    pub async fn read_events(
-        &self,
-        tenant: TenantId,
-        session: SessionId,
-        range: &Range,
-    ) -> Result<Vec<Entry>> {
+    pub async fn read_events(&self, org: OrgId, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
         let rows: Vec<Row> = sqlx::query_as(range!())
-            .bind(tenant.uuid())
+            .bind(org.uuid())
             .bind(session.uuid())
             .bind(range.after)
             .bind(threshold(range.level))
@@ -372,9 +367,9 @@ impl Store {
     }
 
     /// One event by its place, for the outbox.
-    pub async fn event_at(&self, tenant: TenantId, session: SessionId, seq: i64) -> Result<Entry> {
-        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and seq = $3"))
-            .bind(tenant.uuid())
+    pub async fn event_at(&self, org: OrgId, session: SessionId, seq: i64) -> Result<Entry> {
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and seq = $3"))
+            .bind(org.uuid())
             .bind(session.uuid())
             .bind(seq)
             .fetch_one(&self.system)

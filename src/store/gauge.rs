@@ -4,7 +4,7 @@ use sqlx::FromRow;
 
 use super::{Result, Store};
 
-/// One moment of a deployment, of all tenants.
+/// One moment of a deployment, of all organizations.
 #[derive(Clone, Copy, Debug, Default, FromRow)]
 pub struct Gauges {
     /// Turns that wait for a worker, or for their time.
@@ -46,7 +46,7 @@ impl Store {
                      count(*) as jobs_ready,
                      coalesce(extract(epoch from now() - min(ready_at)), 0)::float8 as jobs_ready_age_seconds
                  from job
-                 -- A box of a machine that is off waits for it, and keeps nobody waiting.
+                 -- A sandbox of a machine that is off waits for it, and keeps nobody waiting.
                  where ready_at <= now() and kind <> 'rest'
              ) job, (
                  select

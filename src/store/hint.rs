@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::Store;
 use crate::{
     base::limit::{HINT_INTERVAL, STREAM_PIECES, STREAM_TOLD, STREAM_TOLD_BYTES},
-    domain::{Entry, OperationId, SessionId, TenantId, piece::Piece},
+    domain::{Entry, OperationId, OrgId, SessionId, piece::Piece},
 };
 
 /// Longest payload of one notification; Postgres takes at most 8,000 bytes.
@@ -37,7 +37,7 @@ pub enum Hint {
     /// A session's log grew.
     Log(SessionId),
     /// What a list shows of an organization's sessions changed.
-    List(TenantId),
+    List(OrgId),
     /// A job is ready.
     Job,
     /// A delivery is due.
@@ -126,8 +126,8 @@ impl Hints {
 
     /// Registers interest in the list of an organization's sessions. Register before
     /// you look.
-    pub fn watch_list(&self, tenant: TenantId) -> Watch {
-        self.watch_id(tenant.uuid())
+    pub fn watch_list(&self, org: OrgId) -> Watch {
+        self.watch_id(org.uuid())
     }
 
     /// Registers interest in what a caller's command writes. Register before you look.
@@ -227,7 +227,7 @@ impl Hints {
     fn deliver(&self, hint: Hint) {
         match hint {
             Hint::Log(session) => self.wake(session.uuid()),
-            Hint::List(tenant) => self.wake(tenant.uuid()),
+            Hint::List(org) => self.wake(org.uuid()),
             Hint::Output(exec) => self.wake(exec.uuid()),
             Hint::Job => self.0.jobs.notify_one(),
             Hint::Delivery => self.0.deliveries.notify_one(),
@@ -321,7 +321,7 @@ fn payloads(process: Uuid, batch: HashSet<Hint>) -> Vec<String> {
         }
         match hint {
             Hint::Log(session) => write!(payload, " {}", session.uuid().simple()),
-            Hint::List(tenant) => write!(payload, " {}", tenant.uuid().simple()),
+            Hint::List(org) => write!(payload, " {}", org.uuid().simple()),
             Hint::Output(exec) => write!(payload, " {}", exec.uuid().simple()),
             Hint::Job => write!(payload, " job"),
             Hint::Delivery => write!(payload, " delivery"),

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     base::{Id, SecretString, Timestamp, seal::DataKey},
     domain::{
-        AgentId, HookId, TenantId,
+        AgentId, HookId, OrgId,
         hook::{Filter, Kind},
         schedule::Recipe,
     },
@@ -35,7 +35,7 @@ pub struct Hook {
 
 /// A hook that somebody knocks at, with all that tells whether they may.
 pub struct OpenHook {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub hook: Hook,
     /// The secrets that count now.
     pub secrets: Vec<SecretString>,
@@ -58,7 +58,7 @@ struct Row {
 
 #[derive(FromRow)]
 struct SealedRow {
-    tenant_id: Uuid,
+    org_id: Uuid,
     data_key: Vec<u8>,
     is_open: bool,
     sealed_secret: Vec<u8>,
@@ -90,27 +90,27 @@ macro_rules! hooks {
                     case when secret_before_until > now() then secret_before_until end as secret_before_until,
                     created_at, updated_at
              from hook
-             where tenant_id = $1 and agent_id = $2 ",
+             where org_id = $1 and agent_id = $2 ",
             $rest
         )
     };
 }
 
 /// The associated data that binds a sealed secret to its row.
-pub fn context(tenant: TenantId, hook: HookId) -> String {
-    format!("hook/{tenant}/{hook}")
+pub fn context(org: OrgId, hook: HookId) -> String {
+    format!("hook/{org}/{hook}")
 }
 
 impl Tx {
     /// Stores a hook with its sealed secret.
     pub async fn insert_hook(&mut self, hook: &Hook, sealed_secret: &[u8]) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into hook (tenant_id, hook_id, agent_id, kind, enabled, filter, recipe, sealed_secret, created_at,
+            "insert into hook (org_id, hook_id, agent_id, kind, enabled, filter, recipe, sealed_secret, created_at,
                                updated_at)
              values ($1, $2, $3, $4, $5, $6::json, $7::json, $8, $9, $9)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(hook.id.uuid())
         .bind(hook.agent.uuid())
         .bind(word(&hook.kind))
@@ -127,9 +127,9 @@ impl Tx {
     /// Hooks of an agent, oldest first; at most `HOOKS_MAX` exist. By the index
     /// `hook_of_agent`.
     pub async fn hooks(&mut self, agent: AgentId) -> Result<Vec<Hook>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(hooks!("order by hook_id"))
-            .bind(tenant)
+            .bind(org)
             .bind(agent.uuid())
             .fetch_all(self.connection())
             .await?;
@@ -138,9 +138,9 @@ impl Tx {
 
     /// One hook of an agent.
     pub async fn hook(&mut self, agent: AgentId, hook: HookId) -> Result<Hook> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(hooks!("and hook_id = $3"))
-            .bind(tenant)
+            .bind(org)
             .bind(agent.uuid())
             .bind(hook.uuid())
             .fetch_one(self.connection())
@@ -150,9 +150,9 @@ impl Tx {
 
     /// One hook of an agent, locked until the transaction ends.
     pub async fn lock_hook(&mut self, agent: AgentId, hook: HookId) -> Result<Hook> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(hooks!("and hook_id = $3 for update"))
-            .bind(tenant)
+            .bind(org)
             .bind(agent.uuid())
             .bind(hook.uuid())
             .fetch_one(self.connection())
@@ -162,13 +162,13 @@ impl Tx {
 
     /// Writes what may change of a locked hook.
     pub async fn update_hook(&mut self, hook: &Hook) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update hook
              set enabled = $3, filter = $4::json, recipe = $5::json, updated_at = $6
-             where tenant_id = $1 and hook_id = $2",
+             where org_id = $1 and hook_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(hook.id.uuid())
         .bind(hook.enabled)
         .bind(hook.filter.as_ref().map(json))
@@ -182,14 +182,14 @@ impl Tx {
     /// Replaces the secret of a locked hook; the one before counts for `overlap` seconds
     /// more, and the one before that no more.
     pub async fn rotate_hook_secret(&mut self, hook: HookId, sealed: &[u8], overlap: i64) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update hook
              set sealed_secret = $3, sealed_secret_before = sealed_secret,
                  secret_before_until = now() + $4 * interval '1 second', updated_at = now()
-             where tenant_id = $1 and hook_id = $2",
+             where org_id = $1 and hook_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(hook.uuid())
         .bind(sealed)
         .bind(overlap)
@@ -200,9 +200,9 @@ impl Tx {
 
     /// Deletes a hook; the sessions that it started go on.
     pub async fn delete_hook(&mut self, agent: AgentId, hook: HookId) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        let done = sqlx::query("delete from hook where tenant_id = $1 and agent_id = $2 and hook_id = $3")
-            .bind(tenant)
+        let org = self.org.uuid();
+        let done = sqlx::query("delete from hook where org_id = $1 and agent_id = $2 and hook_id = $3")
+            .bind(org)
             .bind(agent.uuid())
             .bind(hook.uuid())
             .execute(self.connection())
@@ -214,39 +214,38 @@ impl Tx {
 impl Store {
     /// The hook that a stranger names, with its secrets; by the index `hook_by_id`.
     ///
-    /// The one lookup of its kind that cannot name its tenant: it is what finds the
-    /// tenant. One statement whatever there is, so that its time tells nothing.
+    /// The one lookup of its kind that cannot name its organization: it is what finds the
+    /// organization. One statement whatever there is, so that its time tells nothing.
     pub async fn find_hook(&self, hook: HookId) -> Result<Option<OpenHook>> {
         let found: Option<SealedRow> = sqlx::query_as(
-            "select h.tenant_id, t.data_key, t.suspended_at is null and t.deleted_at is null as is_open,
+            "select h.org_id, t.data_key, t.suspended_at is null and t.deleted_at is null as is_open,
                     h.hook_id, h.agent_id, h.kind, h.enabled, h.filter::text, h.recipe::text, h.sealed_secret,
                     case when h.secret_before_until > now() then h.sealed_secret_before end as sealed_secret_before,
                     h.secret_before_until, h.created_at, h.updated_at
              from hook h
-             join tenant t using (tenant_id)
+             join org t using (org_id)
              where h.hook_id = $1",
         )
         .bind(hook.uuid())
         .fetch_optional(&self.system)
         .await?;
-        let Some(SealedRow { tenant_id, data_key, is_open, sealed_secret, sealed_secret_before, row }) =
-            found
+        let Some(SealedRow { org_id, data_key, is_open, sealed_secret, sealed_secret_before, row }) = found
         else {
             return Ok(None);
         };
-        let tenant: TenantId = Id::from_uuid(tenant_id);
+        let org: OrgId = Id::from_uuid(org_id);
         let corrupt = |error: &dyn std::fmt::Display| Error::Corrupt(format!("{hook}: {error}"));
         let key: DataKey =
-            self.master.unwrap(&data_key, &tenant.to_string()).map_err(|error| corrupt(&error))?;
+            self.master.unwrap(&data_key, &org.to_string()).map_err(|error| corrupt(&error))?;
         let open = |sealed: &Vec<u8>| {
             let plain: Zeroizing<Vec<u8>> =
-                key.open(sealed, &context(tenant, hook)).map_err(|error| corrupt(&error))?;
+                key.open(sealed, &context(org, hook)).map_err(|error| corrupt(&error))?;
             let text = std::str::from_utf8(&plain).map_err(|error| corrupt(&error))?;
             Ok(SecretString::from(text.to_owned()))
         };
         let secrets = std::iter::once(&sealed_secret).chain(&sealed_secret_before).map(open);
         let secrets = secrets.collect::<Result<_>>()?;
         let hook = row.hook()?;
-        Ok(Some(OpenHook { tenant, is_live: hook.enabled && is_open, hook, secrets }))
+        Ok(Some(OpenHook { org, is_live: hook.enabled && is_open, hook, secrets }))
     }
 }

@@ -7,13 +7,13 @@
 
 use sqlx::FromRow;
 
-use super::{Error, Result, Store, Tx, tenant::unwrap};
+use super::{Error, Result, Store, Tx, org::unwrap};
 use crate::{
     base::{
         Origin, limit,
         seal::{DataKey, MasterKey},
     },
-    domain::TenantId,
+    domain::OrgId,
 };
 
 /// Which request this is.
@@ -64,8 +64,8 @@ impl Claimed {
     }
 
     /// The answer as it is kept.
-    pub fn answer(self, tenant: TenantId, status: u16, body: &[u8], origin: &Origin) -> Kept {
-        let sealed = self.key.seal(body, &context(tenant, &self.slot), origin);
+    pub fn answer(self, org: OrgId, status: u16, body: &[u8], origin: &Origin) -> Kept {
+        let sealed = self.key.seal(body, &context(org, &self.slot), origin);
         Kept { slot: self.slot, status: i16::try_from(status).unwrap_or(i16::MAX), sealed }
     }
 }
@@ -82,23 +82,23 @@ impl Tx {
     /// # Errors
     /// `Busy` when an equal request has been in flight for `IDEMPOTENCY_WAIT`.
     pub async fn begin_once(&mut self, slot: Slot, master: &MasterKey) -> Result<Begun> {
-        let tenant = self.tenant;
+        let org = self.org;
         let row: ClaimRow = sqlx::query_as(
             "with claimed as (
-                insert into idempotency (tenant_id, scope, key, fingerprint)
+                insert into idempotency (org_id, scope, key, fingerprint)
                 values ($1, $2, $3, $4)
                 on conflict do nothing
                 returning key
              )
-             select exists (select from claimed) as is_fresh, data_key from tenant where tenant_id = $1",
+             select exists (select from claimed) as is_fresh, data_key from org where org_id = $1",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(&slot.scope)
         .bind(&slot.key)
         .bind(slot.fingerprint.as_slice())
         .fetch_one(self.connection())
         .await?;
-        let key = unwrap(master, &row.data_key, tenant)?;
+        let key = unwrap(master, &row.data_key, org)?;
         match row.is_fresh {
             true => Ok(Begun::Fresh(Claimed { slot, key })),
             false => self.begun(slot, &key).await,
@@ -107,13 +107,13 @@ impl Tx {
 
     /// What became of the request that has the slot.
     async fn begun(&mut self, slot: Slot, key: &DataKey) -> Result<Begun> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(
             "select fingerprint, status, answer
              from idempotency
-             where tenant_id = $1 and scope = $2 and key = $3",
+             where org_id = $1 and scope = $2 and key = $3",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(&slot.scope)
         .bind(&slot.key)
         .fetch_one(self.connection())
@@ -123,7 +123,7 @@ impl Tx {
         }
         let (Some(status), Some(sealed)) = (row.status, row.answer) else { return Err(Error::Busy) };
         let body = key
-            .open(&sealed, &context(self.tenant, &slot))
+            .open(&sealed, &context(self.org, &slot))
             .map_err(|error| Error::Corrupt(error.to_string()))?;
         Ok(Begun::Replay { status: status.unsigned_abs(), body: body.to_vec() })
     }
@@ -136,18 +136,18 @@ impl Tx {
         body: &[u8],
         origin: &Origin,
     ) -> Result<()> {
-        self.keep(&claimed.answer(self.tenant, status, body, origin)).await
+        self.keep(&claimed.answer(self.org, status, body, origin)).await
     }
 
     /// Remembers an answer.
     pub async fn keep(&mut self, kept: &Kept) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update idempotency
              set status = $4, answer = $5
-             where tenant_id = $1 and scope = $2 and key = $3",
+             where org_id = $1 and scope = $2 and key = $3",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(&kept.slot.scope)
         .bind(&kept.slot.key)
         .bind(kept.status)
@@ -159,9 +159,9 @@ impl Tx {
 
     /// Forgets one answer: its key may be used again.
     pub async fn forget_answer(&mut self, scope: &str, key: &str) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("delete from idempotency where tenant_id = $1 and scope = $2 and key = $3")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("delete from idempotency where org_id = $1 and scope = $2 and key = $3")
+            .bind(org)
             .bind(scope)
             .bind(key)
             .execute(self.connection())
@@ -178,8 +178,8 @@ impl Store {
     pub async fn forget_answers(&self, batch: i64) -> Result<u64> {
         let done = sqlx::query(
             "delete from idempotency
-             where (tenant_id, scope, key) in (
-                 select tenant_id, scope, key
+             where (org_id, scope, key) in (
+                 select org_id, scope, key
                  from idempotency
                  where scope = 'header'
                    and created_at < now() - make_interval(hours => $1)
@@ -197,6 +197,6 @@ impl Store {
 }
 
 /// The associated data that binds a sealed answer to its slot.
-fn context(tenant: TenantId, slot: &Slot) -> String {
-    format!("idempotency/{tenant}/{}/{}", slot.scope, slot.key)
+fn context(org: OrgId, slot: &Slot) -> String {
+    format!("idempotency/{org}/{}/{}", slot.scope, slot.key)
 }

@@ -14,7 +14,7 @@ pub use self::claim::{Claimant, Claimed};
 use super::{Result, Store, Tx};
 use crate::{
     base::Id,
-    domain::{SessionId, TenantId, TurnId},
+    domain::{OrgId, SessionId, TurnId},
 };
 
 /// What a job asks for.
@@ -24,22 +24,22 @@ pub enum Kind {
     Turn,
     /// Remove what an archived session leaves behind.
     Cleanup,
-    /// Look after a box that no turn uses.
+    /// Look after a sandbox that no turn uses.
     Rest,
-    /// Serve what callers ask of the box.
+    /// Serve what callers ask of the sandbox.
     Operate,
 }
 
 /// What a holder learns about its job.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub kind: Kind,
     pub epoch: i64,
     /// The turn that a caller asked to end.
     pub cancel_turn: Option<TurnId>,
-    /// How often callers have asked something of the box, when an answer is open.
+    /// How often callers have asked something of the sandbox, when an answer is open.
     pub operations: Option<i32>,
     /// A turn wants the session, which another job holds.
     pub is_wanted: bool,
@@ -50,14 +50,14 @@ pub struct Watched {
 /// Jobs of one holder, as parallel arrays.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    tenants: Vec<Uuid>,
+    orgs: Vec<Uuid>,
     sessions: Vec<Uuid>,
     kinds: Vec<&'static str>,
 }
 
 #[derive(FromRow)]
 struct WatchRow {
-    tenant_id: Uuid,
+    org_id: Uuid,
     session_id: Uuid,
     kind: String,
     epoch: i64,
@@ -70,33 +70,33 @@ struct WatchRow {
 /// What a holder is told, of the session `s` and its held job `j`.
 macro_rules! told {
     () => {
-        "j.tenant_id, j.session_id, j.kind, s.epoch, s.cancel_turn_id,
+        "j.org_id, j.session_id, j.kind, s.epoch, s.cancel_turn_id,
                     case when exists (
                         select from operation o
-                        where o.tenant_id = s.tenant_id and o.session_id = s.session_id and o.completed_at is null
+                        where o.org_id = s.org_id and o.session_id = s.session_id and o.completed_at is null
                     ) then s.operations end as operations,
                     j.kind = 'operate' and exists (
                         select from job t
-                        where t.tenant_id = s.tenant_id and t.session_id = s.session_id and t.kind = 'turn'
+                        where t.org_id = s.org_id and t.session_id = s.session_id and t.kind = 'turn'
                           and t.ready_at <= now()
                     ) as is_wanted,
                     s.hold is not distinct from 'paused' as is_paused"
     };
 }
 
-/// Makes the turn job of a session ready, $1 tenant and $2 session, where `$wanted`, unless a
-/// worker holds it; on the node that has its box.
+/// Makes the turn job of a session ready, $1 organization and $2 session, where `$wanted`, unless a
+/// worker holds it; on the node that has its sandbox.
 macro_rules! turn_due {
     ($wanted:literal) => {
         concat!(
-            "insert into job (tenant_id, session_id, kind, ready_at, node_id)
+            "insert into job (org_id, session_id, kind, ready_at, node_id)
     select $1, $2, 'turn', now(), (
-        select node_id from sandbox where tenant_id = $1 and session_id = $2 and state <> 'ended'
+        select node_id from sandbox where org_id = $1 and session_id = $2 and state <> 'ended'
     )
     where ",
             $wanted,
             "
-    on conflict (tenant_id, session_id, kind) do update
+    on conflict (org_id, session_id, kind) do update
     set ready_at = least(job.ready_at, now())
     where job.worker_id is null"
         )
@@ -104,12 +104,12 @@ macro_rules! turn_due {
 }
 pub(super) use turn_due;
 
-/// Whether a holder serves callers of the session, $1 tenant and $2 session.
+/// Whether a holder serves callers of the session, $1 organization and $2 session.
 macro_rules! turn_held {
     () => {
         "exists (
     select from job
-    where tenant_id = $1 and session_id = $2 and kind = 'operate' and worker_id is not null
+    where org_id = $1 and session_id = $2 and kind = 'operate' and worker_id is not null
 )"
     };
 }
@@ -138,31 +138,31 @@ impl Kind {
 
 impl Held {
     /// Adds one job.
-    pub fn push(&mut self, tenant: TenantId, session: SessionId, kind: Kind) {
-        self.tenants.push(tenant.uuid());
+    pub fn push(&mut self, org: OrgId, session: SessionId, kind: Kind) {
+        self.orgs.push(org.uuid());
         self.sessions.push(session.uuid());
         self.kinds.push(kind.word());
     }
 }
 
 impl Tx {
-    /// How many jobs of the tenant come before the session's, from 1; `None` when its
-    /// job does not wait. By the index `job_tenant`.
+    /// How many jobs of the organization come before the session's, from 1; `None` when its
+    /// job does not wait. By the index `job_org`.
     pub async fn queue_position(&mut self, session: SessionId) -> Result<Option<i64>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<(i64,)> = sqlx::query_as(
             "select (
                  select count(*) + 1
                  from job o
-                 where o.tenant_id = $1
+                 where o.org_id = $1
                    and o.worker_id is null
                    and o.kind <> 'rest'
                    and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
              )
              from job j
-             where j.tenant_id = $1 and j.session_id = $2 and j.kind = 'turn' and j.worker_id is null",
+             where j.org_id = $1 and j.session_id = $2 and j.kind = 'turn' and j.worker_id is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .fetch_optional(self.connection())
         .await?;
@@ -173,33 +173,33 @@ impl Tx {
     /// then finds the input itself. Returns whether another job's holder is in its way and
     /// wants to be told.
     pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let (is_held,) =
             sqlx::query_as(concat!("with job_of_turn as (", turn_due!("true"), ") select ", turn_held!()))
-                .bind(tenant)
+                .bind(org)
                 .bind(session.uuid())
                 .fetch_one(self.connection())
                 .await?;
         Ok(is_held)
     }
 
-    /// Replaces the jobs of a closed session by the clean-up of its box, where
-    /// it ever had one; only the box's own node can do that.
+    /// Replaces the jobs of a closed session by the clean-up of its sandbox, where
+    /// it ever had one; only the sandbox's own node can do that.
     pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "with gone as (
-                delete from job where tenant_id = $1 and session_id = $2 and kind in ('turn', 'rest', 'operate')
+                delete from job where org_id = $1 and session_id = $2 and kind in ('turn', 'rest', 'operate')
              )
-             insert into job (tenant_id, session_id, kind, ready_at, node_id)
-             select tenant_id, session_id, 'cleanup', now(), node_id
+             insert into job (org_id, session_id, kind, ready_at, node_id)
+             select org_id, session_id, 'cleanup', now(), node_id
              from sandbox
-             where tenant_id = $1 and session_id = $2
+             where org_id = $1 and session_id = $2
              order by created_at desc
              limit 1
              on conflict do nothing",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .execute(self.connection())
         .await?;
@@ -212,30 +212,30 @@ impl Store {
     pub async fn renew(&self, worker: Uuid, lease: Duration, held: &Held) -> Result<Vec<Watched>> {
         let rows = sqlx::query_as(concat!(
             "with h as (
-                select j.tenant_id, j.session_id, j.kind
-                from unnest($3::uuid[], $4::uuid[], $5::text[]) as h (tenant_id, session_id, kind)
-                join job j using (tenant_id, session_id, kind)
+                select j.org_id, j.session_id, j.kind
+                from unnest($3::uuid[], $4::uuid[], $5::text[]) as h (org_id, session_id, kind)
+                join job j using (org_id, session_id, kind)
                 where j.worker_id = $1
                 -- In the order in which turns that end together lock theirs.
-                order by j.tenant_id, j.session_id
+                order by j.org_id, j.session_id
                 for update of j
              ), renewed as (
                 update job j
                 set ready_at = now() + $2 * interval '1 millisecond'
                 from h
-                where j.tenant_id = h.tenant_id
+                where j.org_id = h.org_id
                   and j.session_id = h.session_id
                   and j.kind = h.kind
-                returning j.tenant_id, j.session_id, j.kind
+                returning j.org_id, j.session_id, j.kind
              )
              select ",
             told!(),
             " from renewed j
-             join session s using (tenant_id, session_id)",
+             join session s using (org_id, session_id)",
         ))
         .bind(worker)
         .bind(millis(lease))
-        .bind(&held.tenants)
+        .bind(&held.orgs)
         .bind(&held.sessions)
         .bind(&held.kinds)
         .fetch_all(&self.system)
@@ -248,13 +248,13 @@ impl Store {
         let rows = sqlx::query_as(concat!(
             "select ",
             told!(),
-            " from unnest($2::uuid[], $3::uuid[], $4::text[]) as h (tenant_id, session_id, kind)
-             join job j on j.tenant_id = h.tenant_id and j.session_id = h.session_id and j.kind = h.kind
-             join session s on s.tenant_id = h.tenant_id and s.session_id = h.session_id
+            " from unnest($2::uuid[], $3::uuid[], $4::text[]) as h (org_id, session_id, kind)
+             join job j on j.org_id = h.org_id and j.session_id = h.session_id and j.kind = h.kind
+             join session s on s.org_id = h.org_id and s.session_id = h.session_id
              where j.worker_id = $1",
         ))
         .bind(worker)
-        .bind(&held.tenants)
+        .bind(&held.orgs)
         .bind(&held.sessions)
         .bind(&held.kinds)
         .fetch_all(&self.system)
@@ -269,21 +269,21 @@ impl Store {
     pub async fn refence(&self, worker: Uuid, job: &Claimed, lease: Duration) -> Result<Option<i64>> {
         let row: Option<(i64,)> = sqlx::query_as(
             "with s as (
-                select from session where tenant_id = $1 and session_id = $2 for update
+                select from session where org_id = $1 and session_id = $2 for update
              ), held as (
                 update job
                 set ready_at = now() + $5 * interval '1 millisecond'
                 from s
-                where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
-                returning tenant_id, session_id
+                where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
+                returning org_id, session_id
              )
              update session
              set epoch = epoch + 1
              from held
-             where session.tenant_id = held.tenant_id and session.session_id = held.session_id
+             where session.org_id = held.org_id and session.session_id = held.session_id
              returning epoch",
         )
-        .bind(job.tenant.uuid())
+        .bind(job.org.uuid())
         .bind(job.session.uuid())
         .bind(job.kind.word())
         .bind(worker)
@@ -302,13 +302,13 @@ impl Store {
             "with s as (
                 select cancel_turn_id is not null as is_canceled, hold is not distinct from 'paused' as is_paused
                 from session
-                where tenant_id = $1 and session_id = $2
+                where org_id = $1 and session_id = $2
                 for update
              ), listed as (
                 update session
                 set listed_in = pg_current_xact_id()
                 from s
-                where tenant_id = $1 and session_id = $2 and $3 = 'turn' and $5 > 0
+                where org_id = $1 and session_id = $2 and $3 = 'turn' and $5 > 0
              )
              update job
              set worker_id = null,
@@ -318,9 +318,9 @@ impl Store {
                      else $5 * interval '1 millisecond'
                  end
              from s
-             where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
+             where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
         )
-        .bind(job.tenant.uuid())
+        .bind(job.org.uuid())
         .bind(job.session.uuid())
         .bind(job.kind.word())
         .bind(worker)
@@ -335,17 +335,17 @@ impl Store {
     pub async fn give_back(&self, worker: Uuid) -> Result<u64> {
         let done = sqlx::query(
             "with h as (
-                select tenant_id, session_id, kind
+                select org_id, session_id, kind
                 from job
                 where worker_id = $1
                 -- In the order in which turns that end together lock theirs.
-                order by tenant_id, session_id
+                order by org_id, session_id
                 for update
              )
              update job j
              set worker_id = null, ready_at = now()
              from h
-             where j.tenant_id = h.tenant_id and j.session_id = h.session_id and j.kind = h.kind",
+             where j.org_id = h.org_id and j.session_id = h.session_id and j.kind = h.kind",
         )
         .bind(worker)
         .execute(&self.system)
@@ -361,25 +361,25 @@ impl Store {
                            when 'turn' then queued_turn_id is not null or running_turn_id is not null
                            when 'operate' then exists (
                                select from operation
-                               where tenant_id = $1 and session_id = $2 and completed_at is null
+                               where org_id = $1 and session_id = $2 and completed_at is null
                            )
                            else false
                        end as more
                 from session, (values ($3)) as k (kind)
-                where tenant_id = $1 and session_id = $2
+                where org_id = $1 and session_id = $2
                 for update
              ), again as (
                 update job
                 set worker_id = null, ready_at = now()
                 from s
-                where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and s.more
+                where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and s.more
              )
              delete from job
              using s
-             where tenant_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
+             where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
                and not s.more",
         )
-        .bind(job.tenant.uuid())
+        .bind(job.org.uuid())
         .bind(job.session.uuid())
         .bind(job.kind.word())
         .bind(worker)
@@ -405,7 +405,7 @@ impl Store {
 
 fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
     let watched = |row: WatchRow| Watched {
-        tenant: Id::from_uuid(row.tenant_id),
+        org: Id::from_uuid(row.org_id),
         session: Id::from_uuid(row.session_id),
         kind: Kind::from_word(&row.kind),
         epoch: row.epoch,

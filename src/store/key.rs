@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp, limit::KEY_USE_INTERVAL, seal::MasterKey},
-    domain::{KeyId, TenantId, session::Source},
+    domain::{KeyId, OrgId, session::Source},
 };
 
 /// A key that may be used now.
 #[derive(Clone, Debug)]
 pub struct LiveKey {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub key: KeyId,
     pub name: String,
     pub scopes: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Key {
 /// A key to store.
 #[derive(Debug)]
 pub struct NewKey<'a> {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub key: KeyId,
     pub secret: &'a str,
     pub name: &'a str,
@@ -57,7 +57,7 @@ pub struct NewKey<'a> {
 
 #[derive(FromRow)]
 struct Row {
-    tenant_id: Uuid,
+    org_id: Uuid,
     key_id: Uuid,
     name: String,
     scopes: Vec<String>,
@@ -104,7 +104,7 @@ macro_rules! keys {
             "select key_id, name, hint, scopes, source, expires_at, revoked_at, last_used_at, created_at,
                     revoked_at is null and coalesce(expires_at > now(), true) as is_live
              from api_key
-             where tenant_id = $1 ",
+             where org_id = $1 ",
             $rest
         )
     };
@@ -113,12 +113,12 @@ macro_rules! keys {
 impl Tx {
     /// Stores a new key's hash.
     pub async fn insert_key(&mut self, master: &MasterKey, new: &NewKey<'_>) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at, source)
+            "insert into api_key (org_id, key_id, hash, name, hint, scopes, expires_at, source)
              values ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(new.key.uuid())
         .bind(master.fingerprint(new.secret).as_slice())
         .bind(new.name)
@@ -133,10 +133,10 @@ impl Tx {
 
     /// A page of keys, newest first, by the primary key.
     pub async fn keys(&mut self, below: Option<KeyId>, limit: i64) -> Result<Vec<Key>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<KeyRow> =
             sqlx::query_as(keys!("and ($2::uuid is null or key_id < $2) order by key_id desc limit $3"))
-                .bind(tenant)
+                .bind(org)
                 .bind(below.map(Id::uuid))
                 .bind(limit)
                 .fetch_all(self.connection())
@@ -146,9 +146,9 @@ impl Tx {
 
     /// One key.
     pub async fn key(&mut self, key: KeyId) -> Result<Key> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: KeyRow = sqlx::query_as(keys!("and key_id = $2"))
-            .bind(tenant)
+            .bind(org)
             .bind(key.uuid())
             .fetch_one(self.connection())
             .await?;
@@ -157,9 +157,9 @@ impl Tx {
 
     /// One key, locked until the transaction ends: it is replaced or revoked once.
     pub async fn lock_key(&mut self, key: KeyId) -> Result<Key> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: KeyRow = sqlx::query_as(keys!("and key_id = $2 for update"))
-            .bind(tenant)
+            .bind(org)
             .bind(key.uuid())
             .fetch_one(self.connection())
             .await?;
@@ -168,13 +168,13 @@ impl Tx {
 
     /// Lets a key end after `seconds`, or earlier where it already had an end.
     pub async fn expire_key(&mut self, key: KeyId, seconds: i64) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update api_key
              set expires_at = least(expires_at, now() + $3 * interval '1 second')
-             where tenant_id = $1 and key_id = $2",
+             where org_id = $1 and key_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(key.uuid())
         .bind(seconds as f64)
         .execute(self.connection())
@@ -184,9 +184,9 @@ impl Tx {
 
     /// Ends a key; other processes notice within `KEY_CACHE_TTL`.
     pub async fn revoke_key(&mut self, key: KeyId) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("update api_key set revoked_at = now() where tenant_id = $1 and key_id = $2")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("update api_key set revoked_at = now() where org_id = $1 and key_id = $2")
+            .bind(org)
             .bind(key.uuid())
             .execute(self.connection())
             .await?;
@@ -198,11 +198,11 @@ impl Store {
     /// Stores a key's hash; returns whether it is new. The same secret again changes nothing.
     pub async fn create_key(&self, new: NewKey<'_>) -> Result<bool> {
         let done = sqlx::query(
-            "insert into api_key (tenant_id, key_id, hash, name, hint, scopes, expires_at, source)
+            "insert into api_key (org_id, key_id, hash, name, hint, scopes, expires_at, source)
              values ($1, $2, $3, $4, $5, $6, $7, $8)
              on conflict (hash) do nothing",
         )
-        .bind(new.tenant.uuid())
+        .bind(new.org.uuid())
         .bind(new.key.uuid())
         .bind(self.master.fingerprint(new.secret).as_slice())
         .bind(new.name)
@@ -222,9 +222,9 @@ impl Store {
     pub async fn find_key(&self, secret: &str) -> Result<Option<LiveKey>> {
         let row: Option<Row> = sqlx::query_as(
             "with found as (
-                select k.tenant_id, k.key_id, k.name, k.scopes, k.source, k.last_used_at, t.suspended_at is not null as is_suspended
+                select k.org_id, k.key_id, k.name, k.scopes, k.source, k.last_used_at, t.suspended_at is not null as is_suspended
                 from api_key k
-                join tenant t using (tenant_id)
+                join org t using (org_id)
                 where k.hash = $1
                   and k.revoked_at is null
                   and (k.expires_at is null or k.expires_at > now())
@@ -232,11 +232,11 @@ impl Store {
                 update api_key k
                 set last_used_at = now()
                 from found f
-                where k.tenant_id = f.tenant_id
+                where k.org_id = f.org_id
                   and k.key_id = f.key_id
                   and (f.last_used_at is null or f.last_used_at < now() - $2 * interval '1 second')
              )
-             select tenant_id, key_id, name, scopes, source, is_suspended from found",
+             select org_id, key_id, name, scopes, source, is_suspended from found",
         )
         .bind(self.master.fingerprint(secret).as_slice())
         .bind(KEY_USE_INTERVAL.as_secs_f64())
@@ -244,7 +244,7 @@ impl Store {
         .await?;
         let key = |row: Row| {
             Ok(LiveKey {
-                tenant: Id::from_uuid(row.tenant_id),
+                org: Id::from_uuid(row.org_id),
                 key: Id::from_uuid(row.key_id),
                 name: row.name,
                 scopes: row.scopes,
@@ -256,12 +256,14 @@ impl Store {
     }
 
     /// Ends a key at once; other processes notice within `KEY_CACHE_TTL`.
-    pub async fn revoke_key(&self, tenant: TenantId, key: KeyId) -> Result<()> {
-        sqlx::query("update api_key set revoked_at = coalesce(revoked_at, now()) where tenant_id = $1 and key_id = $2")
-            .bind(tenant.uuid())
-            .bind(key.uuid())
-            .execute(&self.system)
-            .await?;
+    pub async fn revoke_key(&self, org: OrgId, key: KeyId) -> Result<()> {
+        sqlx::query(
+            "update api_key set revoked_at = coalesce(revoked_at, now()) where org_id = $1 and key_id = $2",
+        )
+        .bind(org.uuid())
+        .bind(key.uuid())
+        .execute(&self.system)
+        .await?;
         Ok(())
     }
 }

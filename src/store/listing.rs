@@ -1,4 +1,4 @@
-//! What changed in a tenant's list of sessions since a reader looked.
+//! What changed in an organization's list of sessions since a reader looked.
 //!
 //! Called by `stream`. A row carries the transaction that changed it last, and a reader
 //! the snapshot that it has seen: whatever that snapshot did not see is new. Unlike a
@@ -79,12 +79,12 @@ impl Tx {
         beyond: Option<Place>,
         limit: i64,
     ) -> Result<Vec<Change>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(
             "(
                 select listed_in::text::bigint as transaction, session_id, false as is_removed
                 from session
-                where tenant_id = $1
+                where org_id = $1
                   and listed_in >= pg_snapshot_xmin($2::text::pg_snapshot)
                   and not pg_visible_in_snapshot(listed_in, $2::text::pg_snapshot)
                   and pg_visible_in_snapshot(listed_in, $3::text::pg_snapshot)
@@ -96,7 +96,7 @@ impl Tx {
              (
                 select removed_in::text::bigint, session_id, true
                 from removal
-                where tenant_id = $1
+                where org_id = $1
                   and removed_in >= pg_snapshot_xmin($2::text::pg_snapshot)
                   and not pg_visible_in_snapshot(removed_in, $2::text::pg_snapshot)
                   and pg_visible_in_snapshot(removed_in, $3::text::pg_snapshot)
@@ -107,7 +107,7 @@ impl Tx {
              order by transaction, session_id
              limit $6",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(&seen.0)
         .bind(&now.0)
         .bind(beyond.map(|place| place.transaction))

@@ -14,7 +14,7 @@ pub enum MigrateError {
     Unreachable(String),
     #[error(
         "role \"{0}\" is a superuser or bypasses row level security; use a role that does neither, \
-         because nothing would keep tenants apart"
+         because nothing would keep organizations apart"
     )]
     TooPowerful(String),
     #[error("this database was set up with another SOJOURN_MASTER_KEY; start with that one")]

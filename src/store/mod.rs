@@ -1,7 +1,7 @@
 //! Postgres: the record. The only room with SQL; one file per table family.
 //!
-//! Two kinds of connections. `app` speaks for one tenant at a time, under forced row level
-//! security; `system` does the service's own work and names the tenant in every
+//! Two kinds of connections. `app` speaks for one organization at a time, under forced row level
+//! security; `system` does the service's own work and names the organization in every
 //! statement. Nothing here decides anything: rules live in `domain`.
 
 pub mod account;
@@ -32,6 +32,7 @@ pub mod notice;
 pub mod notify;
 pub mod operation;
 pub mod operator;
+pub mod org;
 pub mod outbox;
 pub mod output;
 pub mod pool;
@@ -45,7 +46,6 @@ pub mod sandbox;
 pub mod schedule;
 pub mod session;
 pub mod spend;
-pub mod tenant;
 pub mod token;
 pub mod turn;
 pub mod usage;
@@ -57,7 +57,7 @@ pub use pool::{Store, Tx, Urls};
 /// Why the database did not do it, by what the caller will do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No such row for this tenant.
+    /// No such row for this organization.
     #[error("not found")]
     NotFound,
     /// A named constraint refused the row.

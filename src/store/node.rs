@@ -1,4 +1,4 @@
-//! Nodes: machines whose boxes only they can reach, known by their heartbeat.
+//! Nodes: machines whose sandboxes only they can reach, known by their heartbeat.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use uuid::Uuid;
 use super::{Result, Store};
 
 impl Store {
-    /// Says that a node is alive, and how long its boxes may run on when it is not.
-    pub async fn beat(&self, node: Uuid, boxes_end: Duration) -> Result<()> {
+    /// Says that a node is alive, and how long its sandboxes may run on when it is not.
+    pub async fn beat(&self, node: Uuid, sandboxes_end: Duration) -> Result<()> {
         sqlx::query(
-            "insert into node (node_id, boxes_end)
+            "insert into node (node_id, sandboxes_end)
              values ($1, $2 * interval '1 millisecond')
              on conflict (node_id) do update
-             set seen_at = now(), boxes_end = excluded.boxes_end",
+             set seen_at = now(), sandboxes_end = excluded.sandboxes_end",
         )
         .bind(node)
-        .bind(i64::try_from(boxes_end.as_millis()).unwrap_or(i64::MAX))
+        .bind(i64::try_from(sandboxes_end.as_millis()).unwrap_or(i64::MAX))
         .execute(&self.system)
         .await?;
         Ok(())

@@ -6,23 +6,23 @@ use uuid::Uuid;
 use super::{Result, Tx};
 use crate::{
     base::Id,
-    domain::{DeliveryId, DestinationId, Notice, TenantId},
+    domain::{DeliveryId, DestinationId, Notice, OrgId},
 };
 
 /// Tells every webhook of the organization that wants it, but not `except`.
 pub(super) async fn tell(
     connection: &mut PgConnection,
-    tenant: TenantId,
+    org: OrgId,
     notice: &Notice,
     except: Option<DestinationId>,
 ) -> Result<()> {
     sqlx::query(
         "insert into delivery (
-            tenant_id, delivery_id, session_id, destination_id, event_id, type, notice, status, ready_at
+            org_id, delivery_id, session_id, destination_id, event_id, type, notice, status, ready_at
          )
          select $1, gen_random_uuid(), $2, d.destination_id, $3, $4, $5::json, 'pending', now()
          from destination d
-         where d.tenant_id = $1
+         where d.org_id = $1
            and d.session_id is null
            and d.enabled
            and d.deleted_at is null
@@ -32,7 +32,7 @@ pub(super) async fn tell(
                where wanted = $4 or (right(wanted, 2) = '.*' and starts_with($4, left(wanted, -1)))
            ))",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(notice.session.map(Id::uuid))
     .bind(notice.id.uuid())
     .bind(notice.kind)
@@ -46,21 +46,21 @@ pub(super) async fn tell(
 impl Tx {
     /// Tells every webhook of this organization that wants it.
     pub async fn tell(&mut self, notice: &Notice) -> Result<()> {
-        let tenant = self.tenant;
-        tell(self.connection(), tenant, notice, None).await
+        let org = self.org;
+        tell(self.connection(), org, notice, None).await
     }
 
     /// Tells one destination, whatever it filters; returns the delivery.
     pub async fn tell_one(&mut self, destination: DestinationId, notice: &Notice) -> Result<DeliveryId> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let (id,): (Uuid,) = sqlx::query_as(
             "insert into delivery (
-                tenant_id, delivery_id, session_id, destination_id, event_id, type, notice, status, ready_at
+                org_id, delivery_id, session_id, destination_id, event_id, type, notice, status, ready_at
              )
              values ($1, gen_random_uuid(), $2, $3, $4, $5, $6::json, 'pending', now())
              returning delivery_id",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(notice.session.map(Id::uuid))
         .bind(destination.uuid())
         .bind(notice.id.uuid())

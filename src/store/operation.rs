@@ -1,4 +1,4 @@
-//! What callers ask of a box themselves, and what came of it.
+//! What callers ask of a sandbox themselves, and what came of it.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -14,7 +14,7 @@ use crate::{
         limit::{HOUSEKEEPING_BATCH, OPERATION_HOURS, OPERATIONS_OPEN_MAX},
     },
     domain::{
-        Actor, OperationId, SandboxId, SessionId, TenantId,
+        Actor, OperationId, OrgId, SandboxId, SessionId,
         operation::{Answer, Failure, Request},
     },
 };
@@ -25,7 +25,7 @@ pub struct Open {
     pub id: OperationId,
     pub request: Request,
     pub actor: Actor,
-    /// The box in which it began.
+    /// The sandbox in which it began.
     pub sandbox: Option<SandboxId>,
 }
 
@@ -58,7 +58,7 @@ struct SeenRow {
 }
 
 impl Tx {
-    /// Stores what is asked of a locked session's box and wakes its job. Returns false
+    /// Stores what is asked of a locked session's sandbox and wakes its job. Returns false
     /// when too much is being asked already.
     pub async fn ask(
         &mut self,
@@ -67,29 +67,29 @@ impl Tx {
         request: &Request,
         actor: &Actor,
     ) -> Result<bool> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
             "with counted as (
                 update session
                 set operations = operations + 1
-                where tenant_id = $1
+                where org_id = $1
                   and session_id = $2
                   and (select count(*) from operation
-                       where tenant_id = $1 and session_id = $2 and completed_at is null) < $6
+                       where org_id = $1 and session_id = $2 and completed_at is null) < $6
                 returning session_id
              ), asked as (
-                insert into operation (tenant_id, session_id, operation_id, request, actor)
+                insert into operation (org_id, session_id, operation_id, request, actor)
                 select $1, session_id, $3, $4::json, $5::json from counted
              )
-             insert into job (tenant_id, session_id, kind, ready_at, node_id)
+             insert into job (org_id, session_id, kind, ready_at, node_id)
              select $1, session_id, 'operate', now(), (
-                 select node_id from sandbox where tenant_id = $1 and session_id = $2 and state <> 'ended'
+                 select node_id from sandbox where org_id = $1 and session_id = $2 and state <> 'ended'
              )
              from counted
-             on conflict (tenant_id, session_id, kind) do update
+             on conflict (org_id, session_id, kind) do update
              set ready_at = case when job.worker_id is null then least(job.ready_at, now()) else job.ready_at end",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(operation.uuid())
         .bind(json(request))
@@ -102,13 +102,13 @@ impl Tx {
 
     /// One operation of a session.
     pub async fn operation(&mut self, session: SessionId, operation: OperationId) -> Result<Seen> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: SeenRow = sqlx::query_as(
             "select request::text, answer::text, created_at, started_at, completed_at
              from operation
-             where tenant_id = $1 and session_id = $2 and operation_id = $3",
+             where org_id = $1 and session_id = $2 and operation_id = $3",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(operation.uuid())
         .fetch_one(self.connection())
@@ -125,14 +125,14 @@ impl Tx {
 
     /// Answers what a session that is being closed was still asked.
     pub async fn cancel_operations(&mut self, session: SessionId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let message = "the session was archived".to_owned();
         sqlx::query(
             "update operation
              set answer = $3::json, completed_at = now()
-             where tenant_id = $1 and session_id = $2 and completed_at is null",
+             where org_id = $1 and session_id = $2 and completed_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(json(&Answer::Failed { code: Failure::Canceled, message }))
         .execute(self.connection())
@@ -142,16 +142,16 @@ impl Tx {
 }
 
 impl Store {
-    /// What a session's box is asked and nobody has answered, oldest first. By the index
+    /// What a session's sandbox is asked and nobody has answered, oldest first. By the index
     /// `operation_open`.
-    pub async fn open_operations(&self, tenant: TenantId, session: SessionId) -> Result<Vec<Open>> {
+    pub async fn open_operations(&self, org: OrgId, session: SessionId) -> Result<Vec<Open>> {
         let rows: Vec<OpenRow> = sqlx::query_as(
             "select operation_id, request::text, actor::text, sandbox_id
              from operation
-             where tenant_id = $1 and session_id = $2 and completed_at is null
+             where org_id = $1 and session_id = $2 and completed_at is null
              order by created_at, operation_id",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(session.uuid())
         .fetch_all(&self.system)
         .await?;
@@ -166,8 +166,8 @@ impl Store {
         rows.into_iter().map(open).collect()
     }
 
-    /// Notes in which box an operation begins, before it does; once noted, that stays.
-    /// Returns the box in which it began, now or before; `None` when the fence does not
+    /// Notes in which sandbox an operation begins, before it does; once noted, that stays.
+    /// Returns the sandbox in which it began, now or before; `None` when the fence does not
     /// hold or it has its answer.
     pub async fn begin_operation(
         &self,
@@ -181,11 +181,11 @@ impl Store {
              update operation o
              set sandbox_id = coalesce(o.sandbox_id, $5), started_at = coalesce(o.started_at, now())
              from held
-             where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $4
+             where o.org_id = $1 and o.session_id = held.session_id and o.operation_id = $4
                and o.completed_at is null
              returning o.sandbox_id",
         ))
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(operation.uuid())
@@ -195,7 +195,7 @@ impl Store {
         Ok(row.map(|(sandbox,)| Id::from_uuid(sandbox)))
     }
 
-    /// Answers an operation; its box counts as used just now. Returns whether the fence
+    /// Answers an operation; its sandbox counts as used just now. Returns whether the fence
     /// holds.
     pub async fn answer_operation(
         &self,
@@ -209,12 +209,12 @@ impl Store {
                 update sandbox b
                 set used_at = now()
                 from held
-                where b.tenant_id = $1 and b.session_id = held.session_id and b.state <> 'ended'
+                where b.org_id = $1 and b.session_id = held.session_id and b.state <> 'ended'
              ), told as (
                 -- The answer has the whole; what has none keeps what was seen of it.
                 delete from exec_output x
                 using held
-                where x.tenant_id = $1 and x.session_id = held.session_id and x.operation_id = $4
+                where x.org_id = $1 and x.session_id = held.session_id and x.operation_id = $4
                   and $5::json ->> 'kind' = 'exec'
              )
              update operation o
@@ -226,10 +226,10 @@ impl Store {
                      else o.request
                  end
              from held
-             where o.tenant_id = $1 and o.session_id = held.session_id and o.operation_id = $4
+             where o.org_id = $1 and o.session_id = held.session_id and o.operation_id = $4
                and o.completed_at is null",
         ))
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(operation.uuid())
@@ -241,9 +241,9 @@ impl Store {
 
     /// Operations that were answered more than a day ago, a batch of them. By the index
     /// `operation_completed`.
-    pub async fn old_operations(&self) -> Result<Vec<(TenantId, SessionId, OperationId)>> {
+    pub async fn old_operations(&self) -> Result<Vec<(OrgId, SessionId, OperationId)>> {
         let rows: Vec<(Uuid, Uuid, Uuid)> = sqlx::query_as(
-            "select tenant_id, session_id, operation_id
+            "select org_id, session_id, operation_id
              from operation
              where completed_at < now() - make_interval(hours => $1)
              order by completed_at
@@ -253,8 +253,8 @@ impl Store {
         .bind(HOUSEKEEPING_BATCH)
         .fetch_all(&self.system)
         .await?;
-        let ids = |(tenant, session, operation)| {
-            (Id::from_uuid(tenant), Id::from_uuid(session), Id::from_uuid(operation))
+        let ids = |(org, session, operation)| {
+            (Id::from_uuid(org), Id::from_uuid(session), Id::from_uuid(operation))
         };
         Ok(rows.into_iter().map(ids).collect())
     }
@@ -262,12 +262,12 @@ impl Store {
     /// Forgets an operation, after its blob.
     pub async fn forget_operation(
         &self,
-        tenant: TenantId,
+        org: OrgId,
         session: SessionId,
         operation: OperationId,
     ) -> Result<()> {
-        sqlx::query("delete from operation where tenant_id = $1 and session_id = $2 and operation_id = $3")
-            .bind(tenant.uuid())
+        sqlx::query("delete from operation where org_id = $1 and session_id = $2 and operation_id = $3")
+            .bind(org.uuid())
             .bind(session.uuid())
             .bind(operation.uuid())
             .execute(&self.system)

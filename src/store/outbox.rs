@@ -13,17 +13,17 @@ use super::{
     Error, Result, Store,
     audit::{self, Act},
     notice,
-    tenant::unwrap,
+    org::unwrap,
 };
 use crate::{
     base::{Id, Origin, Timestamp, limit},
-    domain::{Actor, DeliveryId, DestinationId, EventId, Notice, SessionId, TenantId, WebhookId},
+    domain::{Actor, DeliveryId, DestinationId, EventId, Notice, OrgId, SessionId, WebhookId},
 };
 
 /// A delivery that was taken to be sent.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub delivery: DeliveryId,
     /// What it is about; none for a notice about the organization.
     pub session: Option<SessionId>,
@@ -54,10 +54,10 @@ pub struct Room {
     pub free: i64,
     /// Letters under way, by destination and by organization.
     pub destinations: (Vec<Uuid>, Vec<i32>),
-    pub tenants: (Vec<Uuid>, Vec<i32>),
+    pub orgs: (Vec<Uuid>, Vec<i32>),
     /// Destinations and organizations that may have no more for now.
     pub full_destinations: Vec<Uuid>,
-    pub full_tenants: Vec<Uuid>,
+    pub full_orgs: Vec<Uuid>,
 }
 
 /// What became of a try.
@@ -85,7 +85,7 @@ pub enum Status {
 
 #[derive(FromRow)]
 struct ClaimRow {
-    tenant_id: Uuid,
+    org_id: Uuid,
     delivery_id: Uuid,
     created_at: Timestamp,
     session_id: Option<Uuid>,
@@ -107,7 +107,7 @@ struct ClaimRow {
 impl From<ClaimRow> for Claimed {
     fn from(row: ClaimRow) -> Self {
         Self {
-            tenant: Id::from_uuid(row.tenant_id),
+            org: Id::from_uuid(row.org_id),
             delivery: Id::from_uuid(row.delivery_id),
             session: row.session_id.map(Id::from_uuid),
             destination: Id::from_uuid(row.destination_id),
@@ -141,11 +141,11 @@ const _: () =
 /// letter would be looked for among all that are due.
 const CLAIM: &str = "
 with due as (
-    select tenant_id, delivery_id, created_at, destination_id, ready_at
+    select org_id, delivery_id, created_at, destination_id, ready_at
     from delivery
     where ready_at <= now()
       and destination_id <> all ($3::uuid[])
-      and tenant_id <> all ($4::uuid[])
+      and org_id <> all ($4::uuid[])
     order by ready_at
     limit 1024
 ), of_destination as (
@@ -153,23 +153,23 @@ with due as (
            row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as place
     from due
     left join unnest($5::uuid[], $6::integer[]) as d (destination_id, held) using (destination_id)
-), of_tenant as (
+), of_org as (
     -- Of those that their destinations may have, or one that is behind would keep the others from theirs.
-    select f.tenant_id, f.delivery_id, f.created_at, f.destination_id, f.ready_at,
-           row_number() over (partition by f.tenant_id order by f.ready_at) + coalesce(t.held, 0) as place
+    select f.org_id, f.delivery_id, f.created_at, f.destination_id, f.ready_at,
+           row_number() over (partition by f.org_id order by f.ready_at) + coalesce(t.held, 0) as place
     from of_destination f
-    left join unnest($7::uuid[], $8::integer[]) as t (tenant_id, held) using (tenant_id)
+    left join unnest($7::uuid[], $8::integer[]) as t (org_id, held) using (org_id)
     where f.place <= $9
 ), taken as (
     -- Only these are locked; one that another courier took meanwhile is due no more.
     select v.*
     from (
-        select * from of_tenant where place <= $10 order by ready_at
+        select * from of_org where place <= $10 order by ready_at
     ) r
     cross join lateral (
-        select v.tenant_id, v.delivery_id, v.created_at, v.destination_id
+        select v.org_id, v.delivery_id, v.created_at, v.destination_id
         from delivery v
-        where v.tenant_id = r.tenant_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
+        where v.org_id = r.org_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
           and v.destination_id = r.destination_id
           and coalesce(v.ready_at <= now(), false)
         limit 1
@@ -181,21 +181,21 @@ with due as (
     set status = 'delivering', attempts = v.attempts + 1, ready_at = now() + $2 * interval '1 second',
         last_attempt_at = now(), updated_at = now()
     from taken
-    where v.tenant_id = taken.tenant_id
+    where v.org_id = taken.org_id
       and v.delivery_id = taken.delivery_id
       and v.created_at = taken.created_at
       and v.destination_id = taken.destination_id
     returning v.*
 )
-select h.tenant_id, h.delivery_id, h.created_at, h.session_id, h.destination_id, h.event_id, h.event_seq, h.type,
+select h.org_id, h.delivery_id, h.created_at, h.session_id, h.destination_id, h.event_id, h.event_seq, h.type,
        h.notice::text, h.attempts, d.url, d.include_raw, d.enabled and d.deleted_at is null as is_wanted,
        s.metadata::text, t.data_key as wrapped_key, d.sealed_secret,
        case when d.secret_before_until > now() then d.sealed_secret_before end as sealed_secret_before
 from held h
-join tenant t using (tenant_id)
-join destination d using (tenant_id, destination_id)
+join org t using (org_id)
+join destination d using (org_id, destination_id)
 left join lateral (
-    select metadata from session s where s.tenant_id = h.tenant_id and s.session_id = h.session_id limit 1
+    select metadata from session s where s.org_id = h.org_id and s.session_id = h.session_id limit 1
 ) s on true";
 
 impl Store {
@@ -207,13 +207,13 @@ impl Store {
             .bind(room.free)
             .bind(limit::WEBHOOK_HOLD.as_secs_f64())
             .bind(&room.full_destinations)
-            .bind(&room.full_tenants)
+            .bind(&room.full_orgs)
             .bind(&room.destinations.0)
             .bind(&room.destinations.1)
-            .bind(&room.tenants.0)
-            .bind(&room.tenants.1)
+            .bind(&room.orgs.0)
+            .bind(&room.orgs.1)
             .bind(limit::WEBHOOKS_PER_DESTINATION_MAX)
-            .bind(limit::WEBHOOKS_PER_TENANT_MAX)
+            .bind(limit::WEBHOOKS_PER_ORG_MAX)
             .fetch_all(&self.system)
             .await?;
         Ok(rows.into_iter().map(Claimed::from).collect())
@@ -221,8 +221,8 @@ impl Store {
 
     /// The destination's secrets: one, or two while the first replaces the second.
     pub fn secrets(&self, claimed: &Claimed) -> Result<Vec<String>> {
-        let key = unwrap(&self.master, &claimed.wrapped_key, claimed.tenant)?;
-        let context = super::destination::context(claimed.tenant, claimed.destination);
+        let key = unwrap(&self.master, &claimed.wrapped_key, claimed.org)?;
+        let context = super::destination::context(claimed.org, claimed.destination);
         let open = |sealed: &Vec<u8>| {
             let plain = key.open(sealed, &context).map_err(|error| Error::Corrupt(error.to_string()))?;
             String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))
@@ -264,9 +264,9 @@ impl Store {
                 target: Some(id.clone()),
                 details: json!({ "reason": reason }),
             };
-            audit::remember(&mut tx, claimed.tenant, &act).await?;
+            audit::remember(&mut tx, claimed.org, &act).await?;
             let notice = Notice::disabled(id, session, &reason, origin);
-            notice::tell(&mut tx, claimed.tenant, &notice, Some(claimed.destination)).await?;
+            notice::tell(&mut tx, claimed.org, &notice, Some(claimed.destination)).await?;
         }
         Ok(tx.commit().await?)
     }
@@ -285,23 +285,23 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
         "with settled as (
             update delivery
             set status = $4, ready_at = $5, response_code = $6, error = $7, updated_at = now()
-            where tenant_id = $1 and delivery_id = $2 and created_at = $3 and destination_id = $10
+            where org_id = $1 and delivery_id = $2 and created_at = $3 and destination_id = $10
               and status = 'delivering' and attempts = $8
-            returning tenant_id, delivery_id, session_id, attempts
+            returning org_id, delivery_id, session_id, attempts
          ), logged as (
             insert into delivery_attempt (
-                tenant_id, delivery_id, session_id, number, response_code, error, duration_ms
+                org_id, delivery_id, session_id, number, response_code, error, duration_ms
             )
-            select tenant_id, delivery_id, session_id, attempts, $6, $7, $9
+            select org_id, delivery_id, session_id, attempts, $6, $7, $9
             from settled
             where $9 is not null
          )
          select exists (
-             select from destination where tenant_id = $1 and destination_id = $10 and failing_since is not null
+             select from destination where org_id = $1 and destination_id = $10 and failing_since is not null
          )
          from settled",
     )
-    .bind(claimed.tenant.uuid())
+    .bind(claimed.org.uuid())
     .bind(claimed.delivery.uuid())
     .bind(claimed.created_at)
     .bind(status)
@@ -327,14 +327,14 @@ async fn judge(
     let is_success = settled.status == Status::Delivered;
     let row: Option<(Option<Uuid>, Option<String>)> = sqlx::query_as(
         "with verdict as (
-            select tenant_id, destination_id,
+            select org_id, destination_id,
                    case
                        when not enabled or $3 then null
                        when $4 then 'gone'
                        when failing_since <= now() - $5 * interval '1 second' then 'failing'
                    end as reason
             from destination
-            where tenant_id = $1
+            where org_id = $1
               and destination_id = $2
               and (case when $3 then failing_since is not null else failing_since is null end
                    or (enabled and not $3 and ($4 or failing_since <= now() - $5 * interval '1 second')))
@@ -346,10 +346,10 @@ async fn judge(
              disabled_reason = coalesce(v.reason, d.disabled_reason),
              updated_at = now()
          from verdict v
-         where d.tenant_id = v.tenant_id and d.destination_id = v.destination_id
+         where d.org_id = v.org_id and d.destination_id = v.destination_id
          returning d.session_id, v.reason",
     )
-    .bind(claimed.tenant.uuid())
+    .bind(claimed.org.uuid())
     .bind(claimed.destination.uuid())
     .bind(is_success)
     .bind(settled.status == Status::Gone)

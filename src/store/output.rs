@@ -55,15 +55,15 @@ impl Tx {
         operation: OperationId,
         (stdout, stderr): (u64, u64),
     ) -> Result<Vec<Chunk>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(
             "select stream, position, content, written
              from exec_output
-             where tenant_id = $1 and session_id = $2 and operation_id = $3
+             where org_id = $1 and session_id = $2 and operation_id = $3
                and position + octet_length(content) > case stream when 'stdout' then $4 else $5 end
              order by stream desc, position",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(operation.uuid())
         .bind(count(stdout))
@@ -80,10 +80,10 @@ impl Store {
         let rows: Vec<Row> = sqlx::query_as(
             "select distinct on (stream) stream, position, content, written
              from exec_output
-             where tenant_id = $1 and session_id = $2 and operation_id = $3
+             where org_id = $1 and session_id = $2 and operation_id = $3
              order by stream, position desc",
         )
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(operation.uuid())
         .fetch_all(&self.system)
@@ -101,10 +101,10 @@ impl Store {
             held!(),
             ", added as (
                 insert into exec_output
-                    (tenant_id, session_id, operation_id, stream, position, content, written)
-                select o.tenant_id, o.session_id, o.operation_id, new.stream, new.position, new.content, new.written
+                    (org_id, session_id, operation_id, stream, position, content, written)
+                select o.org_id, o.session_id, o.operation_id, new.stream, new.position, new.content, new.written
                 from held
-                join operation o on o.tenant_id = $1 and o.session_id = held.session_id
+                join operation o on o.org_id = $1 and o.session_id = held.session_id
                     and o.operation_id = $4 and o.completed_at is null
                 cross join unnest($5::text[], $6::bigint[], $7::text[], $8::bigint[])
                     as new (stream, position, content, written)
@@ -112,7 +112,7 @@ impl Store {
              )
              select session_id from held",
         ))
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(operation.uuid())

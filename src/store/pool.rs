@@ -1,4 +1,4 @@
-//! Connections: the pools, and a transaction that speaks for one tenant.
+//! Connections: the pools, and a transaction that speaks for one organization.
 
 use std::{str::FromStr, time::Duration};
 
@@ -10,7 +10,7 @@ use sqlx::{
 use super::Result;
 use crate::{
     base::{Timestamp, limit, seal::MasterKey},
-    domain::TenantId,
+    domain::OrgId,
 };
 
 /// Where the database is and as whom it is spoken to.
@@ -18,7 +18,7 @@ use crate::{
 pub struct Urls {
     /// Owns the schema and migrates.
     pub owner: String,
-    /// Serves requests, one tenant at a time.
+    /// Serves requests, one organization at a time.
     pub app: String,
     /// The service's own work. The same role as `app` in a single-role deployment.
     pub system: String,
@@ -47,10 +47,10 @@ pub struct Store {
     pub(super) master: MasterKey,
 }
 
-/// A transaction that sees one tenant's rows. Dropped without commit, it is undone.
+/// A transaction that sees one organization's rows. Dropped without commit, it is undone.
 pub struct Tx {
     pub(super) inner: Transaction<'static, Postgres>,
-    pub(super) tenant: TenantId,
+    pub(super) org: OrgId,
 }
 
 /// How many connections the pools may open; that of the appends is a part of `system`'s
@@ -78,31 +78,31 @@ impl Store {
         Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), append, master })
     }
 
-    /// Begins a transaction that sees only `tenant`'s rows.
+    /// Begins a transaction that sees only `organization`'s rows.
     ///
     /// The settings travel with `begin` itself, so they cost no round trip and
     /// end with the transaction: safe behind a pooler in transaction mode.
-    pub async fn begin(&self, tenant: TenantId) -> Result<Tx> {
-        self.begin_with(tenant, String::new()).await
+    pub async fn begin(&self, org: OrgId) -> Result<Tx> {
+        self.begin_with(org, String::new()).await
     }
 
     /// Begins a transaction as [`Store::begin`] does, for commands: they find their rows by
     /// whole keys, so the server plans each statement once. Pages of a list want plans of
     /// their own.
-    pub async fn begin_command(&self, tenant: TenantId) -> Result<Tx> {
+    pub async fn begin_command(&self, org: OrgId) -> Result<Tx> {
         let (name, value) = GENERIC_PLANS;
-        self.begin_with(tenant, format!("; set local {name} = {value}")).await
+        self.begin_with(org, format!("; set local {name} = {value}")).await
     }
 
-    async fn begin_with(&self, tenant: TenantId, more: String) -> Result<Tx> {
+    async fn begin_with(&self, org: OrgId, more: String) -> Result<Tx> {
         let begin = format!(
-            "begin; set local sojourn.tenant = '{}'; set local lock_timeout = '{}ms'; set local statement_timeout = '{}ms'{more}",
-            tenant.uuid(),
+            "begin; set local sojourn.org = '{}'; set local lock_timeout = '{}ms'; set local statement_timeout = '{}ms'{more}",
+            org.uuid(),
             limit::IDEMPOTENCY_WAIT.as_millis(),
             limit::STATEMENT_TIMEOUT.as_millis(),
         );
         let inner = self.app.begin_with(AssertSqlSafe(begin)).await?;
-        Ok(Tx { inner, tenant })
+        Ok(Tx { inner, org })
     }
 
     /// Whether the database answers.
@@ -130,9 +130,9 @@ impl Store {
 }
 
 impl Tx {
-    /// The tenant whose rows this transaction sees.
-    pub fn tenant(&self) -> TenantId {
-        self.tenant
+    /// The organization whose rows this transaction sees.
+    pub fn org(&self) -> OrgId {
+        self.org
     }
 
     /// Makes everything that was done in it durable, at once.

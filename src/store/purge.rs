@@ -8,21 +8,21 @@ use crate::{
         Id,
         limit::{HOUSEKEEPING_BATCH, LEFTOVER_AFTER},
     },
-    domain::{Session, SessionId, TenantId},
+    domain::{OrgId, Session, SessionId},
 };
 
 impl Tx {
     /// Deletes a locked session from every table. Its blobs are left to the caller and,
     /// should that one die, to the workers.
     pub async fn purge_session(&mut self, session: &Session) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("insert into leftover (tenant_id, session_id) values ($1, $2) on conflict do nothing")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("insert into leftover (org_id, session_id) values ($1, $2) on conflict do nothing")
+            .bind(org)
             .bind(session.id.uuid())
             .execute(self.connection())
             .await?;
-        sqlx::query("insert into removal (tenant_id, session_id) values ($1, $2)")
-            .bind(tenant)
+        sqlx::query("insert into removal (org_id, session_id) values ($1, $2)")
+            .bind(org)
             .bind(session.id.uuid())
             .execute(self.connection())
             .await?;
@@ -30,16 +30,16 @@ impl Tx {
         // Its own key may name another session now, and so may those of its messages.
         sqlx::query(
             "delete from idempotency
-             where tenant_id = $1
+             where org_id = $1
                and (scope = $2 or (scope = 'session' and key = $3))",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(format!("steer/{}", session.id))
         .bind(&session.created.key)
         .execute(self.connection())
         .await?;
         sqlx::query("select sojourn_purge($1, $2)")
-            .bind(tenant)
+            .bind(org)
             .bind(session.id.uuid())
             .execute(self.connection())
             .await?;
@@ -50,9 +50,9 @@ impl Tx {
 impl Store {
     /// Sessions that were deleted a while ago and whose blobs may still be there: a
     /// worker that did not know yet may have written one after the first removal.
-    pub async fn leftovers(&self) -> Result<Vec<(TenantId, SessionId)>> {
+    pub async fn leftovers(&self) -> Result<Vec<(OrgId, SessionId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
-            "select tenant_id, session_id
+            "select org_id, session_id
              from leftover
              where created_at < now() - $1 * interval '1 second'
              limit $2",
@@ -65,9 +65,9 @@ impl Store {
     }
 
     /// Nothing is left of a session.
-    pub async fn nothing_left(&self, tenant: TenantId, session: SessionId) -> Result<()> {
-        sqlx::query("delete from leftover where tenant_id = $1 and session_id = $2")
-            .bind(tenant.uuid())
+    pub async fn nothing_left(&self, org: OrgId, session: SessionId) -> Result<()> {
+        sqlx::query("delete from leftover where org_id = $1 and session_id = $2")
+            .bind(org.uuid())
             .bind(session.uuid())
             .execute(&self.system)
             .await?;
@@ -78,18 +78,18 @@ impl Store {
     ///
     /// Reads the archived sessions of organizations that set a retention, once a
     /// minute: an index on a session's status would make every append dearer.
-    pub async fn expired_sessions(&self, limit: i64) -> Result<Vec<(TenantId, SessionId)>> {
+    pub async fn expired_sessions(&self, limit: i64) -> Result<Vec<(OrgId, SessionId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
-            "select s.tenant_id, s.session_id
-             from tenant t
-             join session s using (tenant_id)
+            "select s.org_id, s.session_id
+             from org t
+             join session s using (org_id)
              where t.retention_days is not null
                and t.deleted_at is null
                and s.status = 'archived'
                and s.updated_at < now() - make_interval(days => t.retention_days)
                and not exists (
                    select from session c
-                   where c.tenant_id = s.tenant_id
+                   where c.org_id = s.org_id
                      and c.parent_session_id = s.session_id
                      and c.status <> 'archived'
                )
@@ -102,6 +102,6 @@ impl Store {
     }
 }
 
-fn pairs(rows: Vec<(Uuid, Uuid)>) -> Vec<(TenantId, SessionId)> {
-    rows.into_iter().map(|(tenant, session)| (Id::from_uuid(tenant), Id::from_uuid(session))).collect()
+fn pairs(rows: Vec<(Uuid, Uuid)>) -> Vec<(OrgId, SessionId)> {
+    rows.into_iter().map(|(org, session)| (Id::from_uuid(org), Id::from_uuid(session))).collect()
 }

@@ -21,27 +21,27 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{SessionId, TenantId, TurnId, delta::Delta},
+    domain::{OrgId, SessionId, TurnId, delta::Delta},
 };
 
 /// The right to write for a session, until someone else takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub epoch: i64,
     /// The process that holds the job.
     pub worker: Uuid,
 }
 
-/// A session that is still this lease's, $1 tenant, $2 session, $3 epoch: the beginning of
+/// A session that is still this lease's, $1 organization, $2 session, $3 epoch: the beginning of
 /// a statement that changes something beside its row.
 macro_rules! held {
     () => {
         "with held as (
     select session_id
     from session
-    where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+    where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
     for share
 )"
     };
@@ -113,7 +113,7 @@ impl Store {
         let columns = Columns::of(events);
         let end = delta.end.as_ref();
         let query = sqlx::query_as(RECORD)
-            .bind(fence.tenant.uuid())
+            .bind(fence.org.uuid())
             .bind(fence.session.uuid())
             .bind(fence.epoch)
             .bind(fence.worker)
@@ -151,7 +151,7 @@ impl Store {
     }
 }
 
-/// $1 tenant, $2 session, $3 epoch, $4 worker, $5 turn or null, $6 time, $7-$16 events,
+/// $1 organization, $2 session, $3 epoch, $4 worker, $5 turn or null, $6 time, $7-$16 events,
 /// $17 attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether
 /// there is any, $38 the model that answered, $39 whether a call is over.
 const RECORD: &str = concat!(
@@ -196,7 +196,7 @@ with s as (
         unpriced_steps = unpriced_steps + $36,
         active_seconds = active_seconds + coalesce($25, 0),
         listed_in = case when $17 is not null or $19 is not null then pg_current_xact_id() else listed_in end
-    where tenant_id = $1
+    where org_id = $1
       and session_id = $2
       and epoch = $3
       and status <> 'archived'
@@ -205,7 +205,7 @@ with s as (
            or ($17 > 1 and running_turn_id = $5))
       -- Nothing is written for a turn that is over, by whoever comes late.
       and ($5::uuid is null or running_turn_id = $5 or (queued_turn_id = $5 and running_turn_id is null))
-    returning tenant_id, session_id, updated_at as ts, head - cardinality($7::uuid[]) as base,
+    returning org_id, session_id, updated_at as ts, head - cardinality($7::uuid[]) as base,
               queued_turn_id is not null as more, agent_id,
               case when $37 then coalesce($38, ",
     snapshot!("session"),
@@ -245,26 +245,26 @@ with s as (
         fee_micros = t.fee_micros + $35,
         unpriced_steps = t.unpriced_steps + $36
     from s
-    where t.tenant_id = $1
+    where t.org_id = $1
       and t.session_id = $2
       and t.turn_id = $5
       and ($17 is not null or $19 is not null or $37)
 ), ",
     ledger!(
-        "select $1 as tenant_id, $2 as session_id, $6 as ts, s.agent_id, s.model,
+        "select $1 as org_id, $2 as session_id, $6 as ts, s.agent_id, s.model,
            $26 as input_tokens, $27 as output_tokens, $28 as cache_write_tokens, $29 as cache_read_tokens,
            $30 as steps, $31 as tool_calls, $32 as model_micros, $33 as sandbox_cpu_micros,
            $34 as sandbox_memory_micros, $35 as fee_micros, $36 as unpriced_steps
     from s
     where s.model is not null",
-        "select $1 as tenant_id, $2 as session_id from s where $39"
+        "select $1 as org_id, $2 as session_id from s where $39"
     ),
     ", done as (
     delete from job j
     using s
     where $19 is not null
       and not s.more
-      and j.tenant_id = $1
+      and j.org_id = $1
       and j.session_id = $2
       and j.kind = 'turn'
       and j.worker_id = $4
@@ -274,13 +274,13 @@ with s as (
     from s
     where $19 is not null
       and s.more
-      and j.tenant_id = $1
+      and j.org_id = $1
       and j.session_id = $2
       and j.kind = 'turn'
       and j.worker_id = $4
 )
 select (select base from s) as base,
-       exists (select from session where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived')
+       exists (select from session where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived')
            as held,
        exists (select from outbox) as letters"
 );

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Result, Store, Tx, column::storable, record::Fence};
 use crate::{
     base::{Id, Timestamp},
-    domain::{SessionId, TenantId, revisit::When},
+    domain::{OrgId, SessionId, revisit::When},
 };
 
 /// What came of the wish for a timer.
@@ -39,7 +39,7 @@ pub struct Wish<'a> {
 /// A timer that went off.
 #[derive(Clone, Debug)]
 pub struct Due {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub call_id: String,
     pub note: String,
@@ -48,25 +48,25 @@ pub struct Due {
 impl Store {
     /// Sets a timer of a leased session, once for each call.
     pub async fn set_revisit(&self, fence: Fence, wish: Wish<'_>) -> Result<Set> {
-        let (tenant, session) = (fence.tenant.uuid(), fence.session.uuid());
+        let (org, session) = (fence.org.uuid(), fence.session.uuid());
         let mut tx = self.system.begin().await?;
         // Shared: an archive waits for this and then removes the timer, or is waited for.
         let now: Option<(Timestamp,)> = sqlx::query_as(
             "select now()
              from session
-             where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
+             where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
              for share",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session)
         .bind(fence.epoch)
         .fetch_optional(&mut *tx)
         .await?;
         let Some((now,)) = now else { return Ok(Set::Stale) };
         let before: Option<(Timestamp,)> = sqlx::query_as(
-            "select fire_at from revisit where tenant_id = $1 and session_id = $2 and call_id = $3",
+            "select fire_at from revisit where org_id = $1 and session_id = $2 and call_id = $3",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session)
         .bind(wish.call_id)
         .fetch_optional(&mut *tx)
@@ -85,9 +85,9 @@ impl Store {
             return Ok(Set::TooFar(now));
         }
         let (pending,): (i64,) = sqlx::query_as(
-            "select count(*) from revisit where tenant_id = $1 and session_id = $2 and fired_at is null",
+            "select count(*) from revisit where org_id = $1 and session_id = $2 and fired_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session)
         .fetch_one(&mut *tx)
         .await?;
@@ -95,9 +95,9 @@ impl Store {
             return Ok(Set::Full);
         }
         sqlx::query(
-            "insert into revisit (tenant_id, session_id, call_id, fire_at, note) values ($1, $2, $3, $4, $5)",
+            "insert into revisit (org_id, session_id, call_id, fire_at, note) values ($1, $2, $3, $4, $5)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session)
         .bind(wish.call_id)
         .bind(fire_at)
@@ -112,9 +112,9 @@ impl Store {
     /// By the index `revisit_due`.
     pub async fn due_revisits(&self, limit: i64) -> Result<Vec<Due>> {
         let rows: Vec<(Uuid, Uuid, String, String)> = sqlx::query_as(
-            "select r.tenant_id, r.session_id, r.call_id, r.note
+            "select r.org_id, r.session_id, r.call_id, r.note
              from revisit r
-             join tenant t using (tenant_id)
+             join org t using (org_id)
              where r.fired_at is null and r.fire_at <= now() and t.suspended_at is null and t.deleted_at is null
              order by r.fire_at
              limit $1",
@@ -122,8 +122,8 @@ impl Store {
         .bind(limit)
         .fetch_all(&self.system)
         .await?;
-        let due = |(tenant, session, call_id, note)| Due {
-            tenant: Id::from_uuid(tenant),
+        let due = |(org, session, call_id, note)| Due {
+            org: Id::from_uuid(org),
             session: Id::from_uuid(session),
             call_id,
             note,
@@ -136,13 +136,13 @@ impl Tx {
     /// Marks a timer as gone off; false when another process did, or it is no more. The
     /// caller holds the session's row.
     pub async fn take_revisit(&mut self, session: SessionId, call_id: &str) -> Result<bool> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done = sqlx::query(
             "update revisit
              set fired_at = now()
-             where tenant_id = $1 and session_id = $2 and call_id = $3 and fired_at is null",
+             where org_id = $1 and session_id = $2 and call_id = $3 and fired_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(call_id)
         .execute(self.connection())
@@ -152,9 +152,9 @@ impl Tx {
 
     /// Removes the timers of a session that is closed.
     pub async fn delete_revisits(&mut self, session: SessionId) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("delete from revisit where tenant_id = $1 and session_id = $2")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("delete from revisit where org_id = $1 and session_id = $2")
+            .bind(org)
             .bind(session.uuid())
             .execute(self.connection())
             .await?;

@@ -15,7 +15,7 @@ use crate::{
         limit::{ROOTFS_FAILURE_KEPT, ROOTFS_PER_ORGANIZATION_MAX, ROOTFS_UNUSED},
     },
     domain::{
-        TenantId,
+        OrgId,
         rootfs::{Build, RootFs, State},
     },
 };
@@ -47,7 +47,7 @@ impl Tx {
     /// Asks every node that is there for a root file system, as far as the organization has
     /// not asked for too many already. With `again`, also where it failed.
     pub async fn want_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
              select n.node_id, $1, $2::json, $3
@@ -62,7 +62,7 @@ impl Tx {
         )
         .bind(rootfs.key())
         .bind(json(rootfs))
-        .bind(tenant)
+        .bind(org)
         .bind(ROOTFS_PER_ORGANIZATION_MAX)
         .bind(again)
         .execute(self.connection())
@@ -89,7 +89,7 @@ impl Tx {
 impl Store {
     /// Asks a node for a root file system that is not there; says how far it is. A failure
     /// answers until it is old. `None` while the organization has asked for too many.
-    pub async fn need_rootfs(&self, node: Uuid, tenant: TenantId, rootfs: &RootFs) -> Result<Option<Build>> {
+    pub async fn need_rootfs(&self, node: Uuid, org: OrgId, rootfs: &RootFs) -> Result<Option<Build>> {
         let row: Option<Row> = sqlx::query_as(
             "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
              select $1, $2, $3::json, $4
@@ -110,7 +110,7 @@ impl Store {
         .bind(node)
         .bind(rootfs.key())
         .bind(json(rootfs))
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(ROOTFS_PER_ORGANIZATION_MAX)
         .bind(seconds(ROOTFS_FAILURE_KEPT))
         .fetch_optional(&self.system)

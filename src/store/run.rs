@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{RunId, ScheduleId, SessionId, TenantId, TurnId, schedule::RunState},
+    domain::{OrgId, RunId, ScheduleId, SessionId, TurnId, schedule::RunState},
 };
 
 /// A run of a schedule.
@@ -74,13 +74,13 @@ impl Ended {
 impl Tx {
     /// Whether a slot was fired before, by the index `schedule_run_slot`.
     pub async fn has_run(&mut self, schedule: ScheduleId, slot: Timestamp) -> Result<bool> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let found = sqlx::query_scalar(
             "select exists (
-                 select from schedule_run where tenant_id = $1 and schedule_id = $2 and slot = $3 and not manual
+                 select from schedule_run where org_id = $1 and schedule_id = $2 and slot = $3 and not manual
              )",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(schedule.uuid())
         .bind(slot)
         .fetch_one(self.connection())
@@ -91,18 +91,18 @@ impl Tx {
     /// Whether the turn of an earlier run goes on, or a turn of the session that the
     /// schedule wakes. By the index `schedule_run_open`.
     pub async fn is_schedule_busy(&mut self, schedule: &Schedule) -> Result<bool> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let busy = sqlx::query_scalar(
             "select exists (
                  select from schedule_run r
-                 join turn t on t.tenant_id = r.tenant_id and t.session_id = r.session_id and t.turn_id = r.turn_id
-                 where r.tenant_id = $1 and r.schedule_id = $2 and r.state = 'started' and t.completed_at is null
+                 join turn t on t.org_id = r.org_id and t.session_id = r.session_id and t.turn_id = r.turn_id
+                 where r.org_id = $1 and r.schedule_id = $2 and r.state = 'started' and t.completed_at is null
              ) or exists (
                  select from session
-                 where tenant_id = $1 and session_id = $3 and status in ('queued', 'running')
+                 where org_id = $1 and session_id = $3 and status in ('queued', 'running')
              )",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(schedule.id.uuid())
         .bind(schedule.session.map(Id::uuid))
         .fetch_one(self.connection())
@@ -115,14 +115,14 @@ impl Tx {
     /// # Errors
     /// `Conflict("schedule_run_slot")` when the slot was fired before.
     pub async fn insert_run(&mut self, schedule: ScheduleId, run: &Run) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let (code, message) = run.error.clone().unzip();
         sqlx::query(
-            "insert into schedule_run (tenant_id, run_id, schedule_id, slot, manual, state, session_id, turn_id,
+            "insert into schedule_run (org_id, run_id, schedule_id, slot, manual, state, session_id, turn_id,
                                        error_code, error_message)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(run.id.uuid())
         .bind(schedule.uuid())
         .bind(run.slot)
@@ -139,15 +139,15 @@ impl Tx {
 
     /// A page of a schedule's runs, newest first, by the index `schedule_run_of_schedule`.
     pub async fn runs(&mut self, schedule: ScheduleId, below: Option<RunId>, limit: i64) -> Result<Vec<Run>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<RunRow> = sqlx::query_as(
             "select run_id, slot, manual, state, session_id, turn_id, error_code, error_message
              from schedule_run
-             where tenant_id = $1 and schedule_id = $2 and ($3::uuid is null or run_id < $3)
+             where org_id = $1 and schedule_id = $2 and ($3::uuid is null or run_id < $3)
              order by run_id desc
              limit $4",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(schedule.uuid())
         .bind(below.map(Id::uuid))
         .bind(limit)
@@ -159,21 +159,21 @@ impl Tx {
     /// Says of the runs of a locked schedule whose turn is over what became of them, in
     /// the order in which their turns ended. One whose session was deleted is over too.
     pub async fn settle_runs(&mut self, schedule: ScheduleId) -> Result<Vec<Ended>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let ended: Vec<Ended> = sqlx::query_as(
             "select r.run_id, r.manual, t.error_code, t.error_message,
                     coalesce(t.state = 'error'
                              or (t.started_at is null and t.yield_reason <> 'canceled'), false) as failed
              from schedule_run r
              left join turn t
-                 on t.tenant_id = r.tenant_id and t.session_id = r.session_id and t.turn_id = r.turn_id
-             where r.tenant_id = $1
+                 on t.org_id = r.org_id and t.session_id = r.session_id and t.turn_id = r.turn_id
+             where r.org_id = $1
                and r.schedule_id = $2
                and r.state = 'started'
                and (t.turn_id is null or t.completed_at is not null)
              order by t.completed_at, r.run_id",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(schedule.uuid())
         .fetch_all(self.connection())
         .await?;
@@ -181,9 +181,9 @@ impl Tx {
             sqlx::query(
                 "update schedule_run
                  set state = $3, error_code = $4, error_message = $5
-                 where tenant_id = $1 and run_id = $2",
+                 where org_id = $1 and run_id = $2",
             )
-            .bind(tenant)
+            .bind(org)
             .bind(run.run_id)
             .bind(word(&if run.failed { RunState::Failed } else { RunState::Completed }))
             .bind(run.error_code.as_deref().or(run.failed.then_some("refused")))
@@ -201,12 +201,12 @@ impl Tx {
 
 impl Store {
     /// Schedules with runs whose turn is over. By the index `schedule_run_open`.
-    pub async fn schedules_to_settle(&self, limit: i64) -> Result<Vec<(TenantId, ScheduleId)>> {
+    pub async fn schedules_to_settle(&self, limit: i64) -> Result<Vec<(OrgId, ScheduleId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
-            "select distinct r.tenant_id, r.schedule_id
+            "select distinct r.org_id, r.schedule_id
              from schedule_run r
              left join turn t
-                 on t.tenant_id = r.tenant_id and t.session_id = r.session_id and t.turn_id = r.turn_id
+                 on t.org_id = r.org_id and t.session_id = r.session_id and t.turn_id = r.turn_id
              where r.state = 'started' and (t.turn_id is null or t.completed_at is not null)
              limit $1",
         )
@@ -221,8 +221,8 @@ impl Store {
     pub async fn forget_runs(&self, days: i32, batch: i64) -> Result<u64> {
         let done = sqlx::query(
             "delete from schedule_run
-             where (tenant_id, run_id) in (
-                 select tenant_id, run_id
+             where (org_id, run_id) in (
+                 select org_id, run_id
                  from schedule_run
                  where created_at < now() - make_interval(days => $1) and state <> 'started'
                  order by created_at

@@ -1,4 +1,4 @@
-//! Sandboxes as rows: written before the box exists, ended after it is gone.
+//! Sandboxes as rows: written before the sandbox exists, ended after it is gone.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{CheckpointId, SandboxId, Session, SessionId, TenantId, environment::Life},
+    domain::{CheckpointId, OrgId, SandboxId, Session, SessionId, environment::Life},
 };
 
-/// A box that should exist.
+/// A sandbox that should exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveSandbox {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub sandbox: SandboxId,
     pub node: Uuid,
@@ -30,7 +30,7 @@ pub struct LiveSandbox {
     pub life: Option<Life>,
 }
 
-/// What a box that should exist is in the middle of.
+/// What a sandbox that should exist is in the middle of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Liveness {
     Live,
@@ -40,10 +40,10 @@ pub enum Liveness {
     Ending(String),
 }
 
-/// A box to be made.
+/// A sandbox to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSandbox {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub sandbox: SandboxId,
     pub node: Uuid,
@@ -53,19 +53,19 @@ pub struct NewSandbox {
     pub rest_after: Duration,
 }
 
-/// What is known of the boxes that a session had.
+/// What is known of the sandboxes that a session had.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
     /// The last one that the log tells of, and those since: the session's files are
     /// what one of these left.
-    pub boxes: Vec<SandboxId>,
+    pub sandboxes: Vec<SandboxId>,
     /// There was one that the log tells of.
     pub was_used: bool,
     /// The checkpoint that has all that the last one left.
     pub checkpoint: Option<CheckpointId>,
 }
 
-/// A session's box as its callers see it.
+/// A session's sandbox as its callers see it.
 #[derive(Clone, Debug)]
 pub struct Shown {
     pub sandbox: SandboxId,
@@ -94,7 +94,7 @@ struct ShownRow {
 
 #[derive(FromRow)]
 struct Row {
-    tenant_id: Uuid,
+    org_id: Uuid,
     session_id: Uuid,
     sandbox_id: Uuid,
     node_id: Uuid,
@@ -109,7 +109,7 @@ struct Row {
 impl From<Row> for LiveSandbox {
     fn from(row: Row) -> Self {
         Self {
-            tenant: Id::from_uuid(row.tenant_id),
+            org: Id::from_uuid(row.org_id),
             session: Id::from_uuid(row.session_id),
             sandbox: Id::from_uuid(row.sandbox_id),
             node: row.node_id,
@@ -131,7 +131,7 @@ impl From<Row> for LiveSandbox {
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select tenant_id, session_id, sandbox_id, node_id, is_announced, state, ending, checkpoint_id,
+            "select org_id, session_id, sandbox_id, node_id, is_announced, state, ending, checkpoint_id,
                     extract(epoch from rotates_at - coalesce(paused_at, now()))::float8 as rotates_in,
                     extract(epoch from expires_at - coalesce(paused_at, now()))::float8 as ends_in
              from sandbox ",
@@ -141,20 +141,20 @@ macro_rules! columns {
 }
 
 impl Tx {
-    /// The box of each of these sessions that has or had one: the live one, else the
+    /// The sandbox of each of these sessions that has or had one: the live one, else the
     /// last. By the index `sandbox_of_session`.
     pub async fn sandboxes(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Shown>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let ids: Vec<_> = sessions.iter().map(|session| session.id.uuid()).collect();
         let rows: Vec<ShownRow> = sqlx::query_as(
             "select distinct on (session_id)
                     session_id, sandbox_id, state, is_announced, ending is not null as is_put_away, checkpoint_id,
                     created_at, expires_at + coalesce(now() - paused_at, interval '0') as expires_at
              from sandbox
-             where tenant_id = $1 and session_id = any($2) and (state <> 'ended' or is_announced)
+             where org_id = $1 and session_id = any($2) and (state <> 'ended' or is_announced)
              order by session_id, (state <> 'ended') desc, created_at desc",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(ids)
         .fetch_all(self.connection())
         .await?;
@@ -176,31 +176,31 @@ impl Tx {
 }
 
 impl Tx {
-    /// Whether a session's box is there, in the log as in its row.
+    /// Whether a session's sandbox is there, in the log as in its row.
     pub async fn has_sandbox(&mut self, session: SessionId) -> Result<bool> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let there = sqlx::query_scalar(
             "select exists (
                  select from sandbox
-                 where tenant_id = $1 and session_id = $2 and state in ('live', 'frozen') and is_announced
+                 where org_id = $1 and session_id = $2 and state in ('live', 'frozen') and is_announced
              )",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .fetch_one(self.connection())
         .await?;
         Ok(there)
     }
 
-    /// Lets the time of a session's box stand still.
+    /// Lets the time of a session's sandbox stand still.
     pub async fn pause_sandbox(&mut self, session: SessionId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update sandbox
              set paused_at = now()
-             where tenant_id = $1 and session_id = $2 and state <> 'ended' and paused_at is null",
+             where org_id = $1 and session_id = $2 and state <> 'ended' and paused_at is null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .execute(self.connection())
         .await?;
@@ -209,14 +209,14 @@ impl Tx {
 
     /// Lets it go on, with what was left.
     pub async fn resume_sandbox(&mut self, session: SessionId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update sandbox
              set rotates_at = rotates_at + (now() - paused_at), expires_at = expires_at + (now() - paused_at),
                  used_at = now(), paused_at = null
-             where tenant_id = $1 and session_id = $2 and state <> 'ended' and paused_at is not null",
+             where org_id = $1 and session_id = $2 and state <> 'ended' and paused_at is not null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .execute(self.connection())
         .await?;
@@ -225,20 +225,20 @@ impl Tx {
 }
 
 impl Store {
-    /// The session's live box, by the unique index `sandbox_live`.
-    pub async fn live_sandbox(&self, tenant: TenantId, session: SessionId) -> Result<Option<LiveSandbox>> {
+    /// The session's live sandbox, by the unique index `sandbox_live`.
+    pub async fn live_sandbox(&self, org: OrgId, session: SessionId) -> Result<Option<LiveSandbox>> {
         let row: Option<Row> =
-            sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 and state <> 'ended'"))
-                .bind(tenant.uuid())
+            sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and state <> 'ended'"))
+                .bind(org.uuid())
                 .bind(session.uuid())
                 .fetch_optional(&self.system)
                 .await?;
         Ok(row.map(Into::into))
     }
 
-    /// The row before the box, and the job that looks after it. Ties the session's jobs
-    /// to the box's node. Returns whether `epoch` still holds the session: an archive
-    /// finds each box's row, or the box is not made.
+    /// The row before the sandbox, and the job that looks after it. Ties the session's jobs
+    /// to the sandbox's node. Returns whether `epoch` still holds the session: an archive
+    /// finds each sandbox's row, or the sandbox is not made.
     ///
     /// # Errors
     /// `Conflict("sandbox_live")` when the session has one already.
@@ -247,26 +247,26 @@ impl Store {
             "with held as (
                 select session_id
                 from session
-                where tenant_id = $1 and session_id = $3 and epoch = $5 and status <> 'archived'
+                where org_id = $1 and session_id = $3 and epoch = $5 and status <> 'archived'
                 for share
              ), tied as (
                 update job j
                 set node_id = $4
                 from held
-                where j.tenant_id = $1 and j.session_id = held.session_id and j.kind <> 'rest'
+                where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'rest'
              ), rest as (
-                insert into job (tenant_id, session_id, kind, ready_at, node_id)
+                insert into job (org_id, session_id, kind, ready_at, node_id)
                 select $1, session_id, 'rest', now() + $6 * interval '1 millisecond', $4 from held
-                on conflict (tenant_id, session_id, kind) do update
+                on conflict (org_id, session_id, kind) do update
                 set ready_at = excluded.ready_at, node_id = excluded.node_id, worker_id = null
                 where job.worker_id is null or job.ready_at <= now()
              )
-             insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)
+             insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)
              select $1, $2, session_id, $4, 'live', now() + $7 * interval '1 millisecond',
                     now() + $8 * interval '1 millisecond'
              from held",
         )
-        .bind(new.tenant.uuid())
+        .bind(new.org.uuid())
         .bind(new.sandbox.uuid())
         .bind(new.session.uuid())
         .bind(new.node)
@@ -279,17 +279,17 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Notes that the log says that the box is there.
-    pub async fn announced_sandbox(&self, tenant: TenantId, sandbox: SandboxId) -> Result<()> {
-        sqlx::query("update sandbox set is_announced = true where tenant_id = $1 and sandbox_id = $2")
-            .bind(tenant.uuid())
+    /// Notes that the log says that the sandbox is there.
+    pub async fn announced_sandbox(&self, org: OrgId, sandbox: SandboxId) -> Result<()> {
+        sqlx::query("update sandbox set is_announced = true where org_id = $1 and sandbox_id = $2")
+            .bind(org.uuid())
             .bind(sandbox.uuid())
             .execute(&self.system)
             .await?;
         Ok(())
     }
 
-    /// Notes that the box stands still, and the checkpoint that has its files. Returns
+    /// Notes that the sandbox stands still, and the checkpoint that has its files. Returns
     /// whether the fence holds.
     pub async fn froze_sandbox(
         &self,
@@ -300,20 +300,20 @@ impl Store {
         self.change(fence, sandbox, "frozen", None, checkpoint).await
     }
 
-    /// Notes that the box goes on, before anything can run in it: no checkpoint has its
+    /// Notes that the sandbox goes on, before anything can run in it: no checkpoint has its
     /// files from here on. Returns whether the fence holds.
     pub async fn thawed_sandbox(&self, fence: Fence, sandbox: SandboxId) -> Result<bool> {
         self.change(fence, sandbox, "live", None, None).await
     }
 
-    /// Has the session's box looked at after this time, if that is sooner than planned.
-    pub async fn rest_soon(&self, tenant: TenantId, session: SessionId, after: Duration) -> Result<()> {
+    /// Has the session's sandbox looked at after this time, if that is sooner than planned.
+    pub async fn rest_soon(&self, org: OrgId, session: SessionId, after: Duration) -> Result<()> {
         sqlx::query(
             "update job
              set ready_at = least(ready_at, now() + $3 * interval '1 millisecond')
-             where tenant_id = $1 and session_id = $2 and kind = 'rest' and worker_id is null",
+             where org_id = $1 and session_id = $2 and kind = 'rest' and worker_id is null",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(session.uuid())
         .bind(millis(after))
         .execute(&self.system)
@@ -321,7 +321,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that the box is being removed: nobody uses it from here on. Returns
+    /// Notes that the sandbox is being removed: nobody uses it from here on. Returns
     /// whether the fence holds.
     pub async fn ending_sandbox(
         &self,
@@ -347,9 +347,9 @@ impl Store {
              update sandbox b
              set state = $5, ending = $6, checkpoint_id = $7
              from held
-             where b.tenant_id = $1 and b.session_id = held.session_id and b.sandbox_id = $4 and b.state <> 'ended'",
+             where b.org_id = $1 and b.session_id = held.session_id and b.sandbox_id = $4 and b.state <> 'ended'",
         ))
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(sandbox.uuid())
@@ -361,26 +361,26 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The box is gone; any node may serve the session again. Nothing happens when its row
+    /// The sandbox is gone; any node may serve the session again. Nothing happens when its row
     /// says so already: by then the session may have another, and another's holder.
-    pub async fn end_sandbox(&self, tenant: TenantId, session: SessionId, sandbox: SandboxId) -> Result<()> {
+    pub async fn end_sandbox(&self, org: OrgId, session: SessionId, sandbox: SandboxId) -> Result<()> {
         sqlx::query(
             "with ended as (
                 update sandbox
                 set state = 'ended', ended_at = now()
-                where tenant_id = $1 and sandbox_id = $3 and state <> 'ended'
+                where org_id = $1 and sandbox_id = $3 and state <> 'ended'
                 returning session_id
              ), untied as (
                 update job j
                 set node_id = null
                 from ended
-                where j.tenant_id = $1 and j.session_id = $2 and j.kind <> 'rest'
+                where j.org_id = $1 and j.session_id = $2 and j.kind <> 'rest'
              )
              delete from job j
              using ended
-             where j.tenant_id = $1 and j.session_id = $2 and j.kind = 'rest' and j.worker_id is null",
+             where j.org_id = $1 and j.session_id = $2 and j.kind = 'rest' and j.worker_id is null",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(session.uuid())
         .bind(sandbox.uuid())
         .execute(&self.system)
@@ -388,22 +388,22 @@ impl Store {
         Ok(())
     }
 
-    /// The boxes that a session had, by the index `sandbox_of_session`.
-    pub async fn past_sandboxes(&self, tenant: TenantId, session: SessionId) -> Result<Past> {
+    /// The sandboxes that a session had, by the index `sandbox_of_session`.
+    pub async fn past_sandboxes(&self, org: OrgId, session: SessionId) -> Result<Past> {
         let rows: Vec<(Uuid, bool, Option<Uuid>, bool)> = sqlx::query_as(
             "select sandbox_id, is_announced, checkpoint_id, ending is not distinct from 'restored'
              from sandbox
-             where tenant_id = $1
+             where org_id = $1
                and session_id = $2
                and state = 'ended'
                and created_at >= coalesce((
                    select max(created_at)
                    from sandbox
-                   where tenant_id = $1 and session_id = $2 and state = 'ended' and is_announced
+                   where org_id = $1 and session_id = $2 and state = 'ended' and is_announced
                ), '-infinity')
              order by created_at",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(session.uuid())
         .fetch_all(&self.system)
         .await?;
@@ -412,7 +412,7 @@ impl Store {
             was_used: used.is_some(),
             checkpoint: used.and_then(|(_, _, checkpoint, _)| checkpoint.map(Id::from_uuid)),
             // What was gone back from is not gone on with.
-            boxes: rows
+            sandboxes: rows
                 .iter()
                 .filter(|(.., is_left_behind)| !is_left_behind)
                 .map(|(sandbox, ..)| Id::from_uuid(*sandbox))
@@ -420,7 +420,7 @@ impl Store {
         })
     }
 
-    /// Every box that should exist on a node (index `sandbox_of_node`).
+    /// Every sandbox that should exist on a node (index `sandbox_of_node`).
     pub async fn sandboxes_of_node(&self, node: Uuid) -> Result<Vec<LiveSandbox>> {
         let rows: Vec<Row> = sqlx::query_as(columns!("where node_id = $1 and state <> 'ended'"))
             .bind(node)
@@ -430,23 +430,19 @@ impl Store {
     }
 
     /// Which of these sessions' disks on this node may go: the session is closed or
-    /// unknown, or its files are elsewhere (saved before its last box was removed, or
-    /// with a box on another node).
-    pub async fn stale_disks(
-        &self,
-        node: Uuid,
-        sessions: &[(TenantId, SessionId)],
-    ) -> Result<Vec<SessionId>> {
-        let (tenants, ids): (Vec<_>, Vec<_>) =
-            sessions.iter().map(|(tenant, session)| (tenant.uuid(), session.uuid())).unzip();
+    /// unknown, or its files are elsewhere (saved before its last sandbox was removed, or
+    /// with a sandbox on another node).
+    pub async fn stale_disks(&self, node: Uuid, sessions: &[(OrgId, SessionId)]) -> Result<Vec<SessionId>> {
+        let (orgs, ids): (Vec<_>, Vec<_>) =
+            sessions.iter().map(|(org, session)| (org.uuid(), session.uuid())).unzip();
         let rows: Vec<(Uuid,)> = sqlx::query_as(
             "select wanted.session_id
-             from unnest($1::uuid[], $2::uuid[]) as wanted (tenant_id, session_id)
-             left join session s using (tenant_id, session_id)
+             from unnest($1::uuid[], $2::uuid[]) as wanted (org_id, session_id)
+             left join session s using (org_id, session_id)
              left join lateral (
                  select b.node_id, b.state, b.ending
                  from sandbox b
-                 where b.tenant_id = wanted.tenant_id and b.session_id = wanted.session_id and b.is_announced
+                 where b.org_id = wanted.org_id and b.session_id = wanted.session_id and b.is_announced
                  order by b.created_at desc
                  limit 1
              ) last on true
@@ -455,7 +451,7 @@ impl Store {
                 or last.node_id <> $3
                 or (last.state = 'ended' and last.ending is not null and last.ending <> 'rotated')",
         )
-        .bind(tenants)
+        .bind(orgs)
         .bind(ids)
         .bind(node)
         .fetch_all(&self.system)

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     base::{Id, Timestamp},
     domain::{
-        AgentId, ScheduleId, SessionId, TenantId,
+        AgentId, OrgId, ScheduleId, SessionId,
         schedule::{Overlap, Recipe},
     },
 };
@@ -87,7 +87,7 @@ macro_rules! schedules {
             "select schedule_id, agent_id, cron, time_zone, input::text, overlap, enabled, session_id, recipe::text,
                     next_fire_at, consecutive_failures, paused_reason, created_at, updated_at
              from schedule
-             where tenant_id = $1 ",
+             where org_id = $1 ",
             $rest
         )
     };
@@ -101,13 +101,13 @@ impl Tx {
 
     /// Stores a schedule.
     pub async fn insert_schedule(&mut self, schedule: &Schedule) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into schedule (tenant_id, schedule_id, agent_id, session_id, created_at, updated_at, cron, time_zone,
+            "insert into schedule (org_id, schedule_id, agent_id, session_id, created_at, updated_at, cron, time_zone,
                                    input, overlap, enabled, recipe, next_fire_at)
              values ($1, $2, $3, $4, $5, $5, $6, $7, $8::json, $9, $10, $11::json, $12)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(schedule.id.uuid())
         .bind(schedule.agent.uuid())
         .bind(schedule.session.map(Id::uuid))
@@ -126,13 +126,12 @@ impl Tx {
 
     /// How many schedules an agent has, by the index `schedule_of_agent`.
     pub async fn count_schedules(&mut self, agent: AgentId) -> Result<i64> {
-        let tenant = self.tenant.uuid();
-        let count =
-            sqlx::query_scalar("select count(*) from schedule where tenant_id = $1 and agent_id = $2")
-                .bind(tenant)
-                .bind(agent.uuid())
-                .fetch_one(self.connection())
-                .await?;
+        let org = self.org.uuid();
+        let count = sqlx::query_scalar("select count(*) from schedule where org_id = $1 and agent_id = $2")
+            .bind(org)
+            .bind(agent.uuid())
+            .fetch_one(self.connection())
+            .await?;
         Ok(count)
     }
 
@@ -143,11 +142,11 @@ impl Tx {
         below: Option<ScheduleId>,
         limit: i64,
     ) -> Result<Vec<Schedule>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(schedules!(
             "and agent_id = $2 and ($3::uuid is null or schedule_id < $3) order by schedule_id desc limit $4"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(agent.uuid())
         .bind(below.map(Id::uuid))
         .bind(limit)
@@ -158,9 +157,9 @@ impl Tx {
 
     /// One schedule of an agent.
     pub async fn schedule(&mut self, agent: AgentId, schedule: ScheduleId) -> Result<Schedule> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(schedules!("and agent_id = $2 and schedule_id = $3"))
-            .bind(tenant)
+            .bind(org)
             .bind(agent.uuid())
             .bind(schedule.uuid())
             .fetch_one(self.connection())
@@ -170,9 +169,9 @@ impl Tx {
 
     /// One schedule of an agent, locked until the transaction ends.
     pub async fn lock_schedule(&mut self, agent: AgentId, schedule: ScheduleId) -> Result<Schedule> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row = sqlx::query_as(schedules!("and agent_id = $2 and schedule_id = $3 for update"))
-            .bind(tenant)
+            .bind(org)
             .bind(agent.uuid())
             .bind(schedule.uuid())
             .fetch_one(self.connection())
@@ -182,11 +181,11 @@ impl Tx {
 
     /// A schedule whose slot has come, locked; none when another process has it, or had.
     pub async fn take_due_schedule(&mut self, schedule: ScheduleId) -> Result<Option<Schedule>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(schedules!(
             "and schedule_id = $2 and next_fire_at <= now() for update skip locked"
         ))
-        .bind(tenant)
+        .bind(org)
         .bind(schedule.uuid())
         .fetch_optional(self.connection())
         .await?;
@@ -195,9 +194,9 @@ impl Tx {
 
     /// A schedule by its id alone, locked; none when it was deleted.
     pub async fn lock_schedule_to_settle(&mut self, schedule: ScheduleId) -> Result<Option<Schedule>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(schedules!("and schedule_id = $2 for update"))
-            .bind(tenant)
+            .bind(org)
             .bind(schedule.uuid())
             .fetch_optional(self.connection())
             .await?;
@@ -206,14 +205,14 @@ impl Tx {
 
     /// Writes what may change of a locked schedule.
     pub async fn update_schedule(&mut self, schedule: &Schedule) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "update schedule
              set cron = $3, time_zone = $4, input = $5::json, overlap = $6, enabled = $7, recipe = $8::json,
                  next_fire_at = $9, consecutive_failures = $10, paused_reason = $11, updated_at = $12
-             where tenant_id = $1 and schedule_id = $2",
+             where org_id = $1 and schedule_id = $2",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(schedule.id.uuid())
         .bind(&schedule.cron)
         .bind(&schedule.time_zone)
@@ -232,10 +231,10 @@ impl Tx {
 
     /// Deletes a schedule with its runs; what they started goes on.
     pub async fn delete_schedule(&mut self, agent: AgentId, schedule: ScheduleId) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let done =
-            sqlx::query("delete from schedule where tenant_id = $1 and agent_id = $2 and schedule_id = $3")
-                .bind(tenant)
+            sqlx::query("delete from schedule where org_id = $1 and agent_id = $2 and schedule_id = $3")
+                .bind(org)
                 .bind(agent.uuid())
                 .bind(schedule.uuid())
                 .execute(self.connection())
@@ -247,11 +246,11 @@ impl Tx {
 impl Store {
     /// Schedules whose slot has come, of organizations that may work, the longest
     /// waiting first. By the index `schedule_due`.
-    pub async fn due_schedules(&self, limit: i64) -> Result<Vec<(TenantId, ScheduleId)>> {
+    pub async fn due_schedules(&self, limit: i64) -> Result<Vec<(OrgId, ScheduleId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
-            "select s.tenant_id, s.schedule_id
+            "select s.org_id, s.schedule_id
              from schedule s
-             join tenant t using (tenant_id)
+             join org t using (org_id)
              where s.next_fire_at <= now() and t.suspended_at is null and t.deleted_at is null
              order by s.next_fire_at
              limit $1",
@@ -263,6 +262,6 @@ impl Store {
     }
 }
 
-pub(super) fn pairs(rows: Vec<(Uuid, Uuid)>) -> Vec<(TenantId, ScheduleId)> {
-    rows.into_iter().map(|(tenant, schedule)| (Id::from_uuid(tenant), Id::from_uuid(schedule))).collect()
+pub(super) fn pairs(rows: Vec<(Uuid, Uuid)>) -> Vec<(OrgId, ScheduleId)> {
+    rows.into_iter().map(|(org, schedule)| (Id::from_uuid(org), Id::from_uuid(schedule))).collect()
 }

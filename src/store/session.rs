@@ -15,7 +15,7 @@ use super::{
 use crate::{
     base::{Id, Timestamp},
     domain::{
-        Actor, AgentId, Session, SessionId, Status, TenantId, Turn,
+        Actor, AgentId, OrgId, Session, SessionId, Status, Turn,
         session::{Created, Stopped},
         turn::LastTurn,
     },
@@ -65,9 +65,9 @@ macro_rules! snapshot {
         concat!(
             "coalesce(",
             $session,
-            ".agent_snapshot, (select p.content from agent_snapshot p where p.tenant_id = ",
+            ".agent_snapshot, (select p.content from agent_snapshot p where p.org_id = ",
             $session,
-            ".tenant_id and p.snapshot_id = ",
+            ".org_id and p.snapshot_id = ",
             $session,
             ".snapshot_id))"
         )
@@ -93,7 +93,7 @@ macro_rules! columns {
     };
 }
 
-/// Which sessions of a tenant are listed; every absent field matches all.
+/// Which sessions of an organization are listed; every absent field matches all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub status: Option<Status>,
@@ -176,36 +176,36 @@ impl Row {
 impl Tx {
     /// One session.
     pub async fn session(&mut self, session: SessionId) -> Result<Session> {
-        let tenant = self.tenant;
-        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2"))
-            .bind(tenant.uuid())
+        let org = self.org;
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2"))
+            .bind(org.uuid())
             .bind(session.uuid())
             .fetch_one(self.connection())
             .await?;
-        one(self.connection(), tenant, row).await
+        one(self.connection(), org, row).await
     }
 
     /// One session, locked until the transaction ends: what a command is decided on.
     pub async fn lock_session(&mut self, session: SessionId) -> Result<Session> {
-        let tenant = self.tenant;
-        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2 for update"))
-            .bind(tenant.uuid())
+        let org = self.org;
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 for update"))
+            .bind(org.uuid())
             .bind(session.uuid())
             .fetch_one(self.connection())
             .await?;
-        one(self.connection(), tenant, row).await
+        one(self.connection(), org, row).await
     }
 
     /// The session that a caller's key made, by the unique index `session_key`.
     pub async fn session_by_key(&mut self, key: &str) -> Result<Option<Session>> {
-        let tenant = self.tenant;
-        let row: Option<Row> = sqlx::query_as(columns!("where tenant_id = $1 and key = $2"))
-            .bind(tenant.uuid())
+        let org = self.org;
+        let row: Option<Row> = sqlx::query_as(columns!("where org_id = $1 and key = $2"))
+            .bind(org.uuid())
             .bind(key)
             .fetch_optional(self.connection())
             .await?;
         match row {
-            Some(row) => one(self.connection(), tenant, row).await.map(Some),
+            Some(row) => one(self.connection(), org, row).await.map(Some),
             None => Ok(None),
         }
     }
@@ -214,31 +214,31 @@ impl Tx {
     pub async fn session_by_slug(&mut self, slug: &str) -> Result<Option<Session>> {
         // No slug holds what a text of the database cannot.
         let slug = slug.replace('\0', "");
-        let tenant = self.tenant;
+        let org = self.org;
         let row: Option<Row> =
-            sqlx::query_as(columns!("where tenant_id = $1 and slug = $2 and status <> 'archived'"))
-                .bind(tenant.uuid())
+            sqlx::query_as(columns!("where org_id = $1 and slug = $2 and status <> 'archived'"))
+                .bind(org.uuid())
                 .bind(slug)
                 .fetch_optional(self.connection())
                 .await?;
         match row {
-            Some(row) => one(self.connection(), tenant, row).await.map(Some),
+            Some(row) => one(self.connection(), org, row).await.map(Some),
             None => Ok(None),
         }
     }
 
     /// The newest session of a client that is not closed, by the index `session_client`.
     pub async fn session_of_client(&mut self, client: &str) -> Result<Option<Session>> {
-        let tenant = self.tenant;
+        let org = self.org;
         let row: Option<Row> = sqlx::query_as(columns!(
-            "where tenant_id = $1 and client_id = $2 and status <> 'archived' order by session_id desc limit 1"
+            "where org_id = $1 and client_id = $2 and status <> 'archived' order by session_id desc limit 1"
         ))
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(client)
         .fetch_optional(self.connection())
         .await?;
         match row {
-            Some(row) => one(self.connection(), tenant, row).await.map(Some),
+            Some(row) => one(self.connection(), org, row).await.map(Some),
             None => Ok(None),
         }
     }
@@ -246,11 +246,11 @@ impl Tx {
     /// A page of sessions, newest first: in the order of the primary key, or of
     /// the index `session_agent` or `session_parent` when an agent or a parent is named.
     pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
-        let tenant = self.tenant;
+        let org = self.org;
         let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
         let rows: Vec<Row> = sqlx::query_as(concat!(
             columns!(
-                "where tenant_id = $1
+                "where org_id = $1
                and ($2::uuid is null or session_id < $2)
                and ($3::text is null or status = $3)
                and ($4::uuid is null or agent_id = $4)
@@ -269,7 +269,7 @@ impl Tx {
             ") order by session_id desc
              limit $10"
         ))
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(filter.below.map(Id::uuid))
         .bind(filter.status.as_ref().map(word))
         .bind(filter.agent.map(Id::uuid))
@@ -285,28 +285,28 @@ impl Tx {
         .bind(filter.parent.map(Id::uuid))
         .fetch_all(self.connection())
         .await?;
-        let turns = turns_of(self.connection(), tenant, &rows).await?;
+        let turns = turns_of(self.connection(), org, &rows).await?;
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }
 
     /// Those of these sessions that are there, in no order.
     pub async fn sessions_of(&mut self, ids: &[SessionId]) -> Result<Vec<Session>> {
-        let tenant = self.tenant;
+        let org = self.org;
         let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
-        let rows: Vec<Row> = sqlx::query_as(columns!("where tenant_id = $1 and session_id = any($2)"))
-            .bind(tenant.uuid())
+        let rows: Vec<Row> = sqlx::query_as(columns!("where org_id = $1 and session_id = any($2)"))
+            .bind(org.uuid())
             .bind(ids)
             .fetch_all(self.connection())
             .await?;
-        let turns = turns_of(self.connection(), tenant, &rows).await?;
+        let turns = turns_of(self.connection(), org, &rows).await?;
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }
 
     /// Writes the counters of an imported session as its fold has them.
     pub async fn adopt_usage(&mut self, session: &Session) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("update session set tool_calls = $3 where tenant_id = $1 and session_id = $2")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("update session set tool_calls = $3 where org_id = $1 and session_id = $2")
+            .bind(org)
             .bind(session.id.uuid())
             .bind(super::column::count(session.usage.tool_calls))
             .execute(self.connection())
@@ -317,26 +317,26 @@ impl Tx {
 
 impl Store {
     /// One session, for the service's own work.
-    pub async fn load_session(&self, tenant: TenantId, session: SessionId) -> Result<Session> {
+    pub async fn load_session(&self, org: OrgId, session: SessionId) -> Result<Session> {
         let mut connection = self.system.acquire().await.map_err(Error::from)?;
-        let row: Row = sqlx::query_as(columns!("where tenant_id = $1 and session_id = $2"))
-            .bind(tenant.uuid())
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2"))
+            .bind(org.uuid())
             .bind(session.uuid())
             .fetch_one(&mut *connection)
             .await?;
-        one(&mut connection, tenant, row).await
+        one(&mut connection, org, row).await
     }
 }
 
-async fn one(connection: &mut PgConnection, tenant: TenantId, row: Row) -> Result<Session> {
+async fn one(connection: &mut PgConnection, org: OrgId, row: Row) -> Result<Session> {
     let ids: Vec<_> = row.turn_ids().collect();
     if ids.is_empty() {
         return row.session(&HashMap::new());
     }
     // Not as a join of pairs, as below: the server would plan that anew each time.
     let turns: Vec<turn::Row> =
-        sqlx::query_as("select * from turn where tenant_id = $1 and session_id = $2 and turn_id = any($3)")
-            .bind(tenant.uuid())
+        sqlx::query_as("select * from turn where org_id = $1 and session_id = $2 and turn_id = any($3)")
+            .bind(org.uuid())
             .bind(row.session_id)
             .bind(ids)
             .fetch_all(connection)
@@ -347,7 +347,7 @@ async fn one(connection: &mut PgConnection, tenant: TenantId, row: Row) -> Resul
 /// The running, queued and last turns of some sessions, by the turns' primary key.
 async fn turns_of(
     connection: &mut PgConnection,
-    tenant: TenantId,
+    org: OrgId,
     rows: &[Row],
 ) -> Result<HashMap<(Uuid, Uuid), Turn>> {
     let sessions: Vec<_> = rows.iter().flat_map(|row| row.turn_ids().map(|_| row.session_id)).collect();
@@ -355,9 +355,9 @@ async fn turns_of(
     let rows: Vec<turn::Row> = sqlx::query_as(
         "select t.*
          from unnest($2::uuid[], $3::uuid[]) as wanted (session_id, turn_id)
-         join turn t on t.tenant_id = $1 and t.session_id = wanted.session_id and t.turn_id = wanted.turn_id",
+         join turn t on t.org_id = $1 and t.session_id = wanted.session_id and t.turn_id = wanted.turn_id",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(sessions)
     .bind(turns)
     .fetch_all(connection)

@@ -1,6 +1,6 @@
 //! What may be spent: standings, promises to calls under way, balances.
 //!
-//! A promise is made by one asker of a tenant at a time, and everything that it is
+//! A promise is made by one asker of an organization at a time, and everything that it is
 //! judged by is read in one statement after that: a call's append turns its promise
 //! into cost in one statement too, so the sum of both never misses any.
 
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::Id,
     domain::{
-        AgentId, SessionId, TenantId,
+        AgentId, OrgId, SessionId,
         budget::{self, Most},
         spend::{Spend, SpendCaps, Spent, Standing, Verdict, judge},
     },
@@ -69,7 +69,7 @@ with spent as (
             select agent_id, day + make_interval(hours => shard / 8) as began,
                    model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros as micros
             from usage_day
-            where tenant_id = $1 and day >= (now() at time zone 'utc')::date - 28
+            where org_id = $1 and day >= (now() at time zone 'utc')::date - 28
         ) began
     ) passed
     where hours <= 672
@@ -79,16 +79,16 @@ with spent as (
     from (
         select session_id, agent_id, epoch, micros
         from reservation
-        where tenant_id = $1 and ($4::text is not null or session_id is distinct from $3)
+        where org_id = $1 and ($4::text is not null or session_id is distinct from $3)
         union all
         select session_id, agent_id, epoch, micros
         from exec_reservation
-        where tenant_id = $1 and (session_id is distinct from $3 or call_id is distinct from $4)
+        where org_id = $1 and (session_id is distinct from $3 or call_id is distinct from $4)
     ) r
-    join session s on s.tenant_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
+    join session s on s.org_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
     where exists (
         select from job j
-        where j.tenant_id = $1
+        where j.org_id = $1
           and j.session_id = r.session_id
           and j.kind in ('turn', 'operate')
           and j.worker_id is not null
@@ -96,9 +96,9 @@ with spent as (
     )
 )
 select o.spend_caps::text as organization_caps, g.spend_caps::text as agent_caps, o.balance_micros, spent.*, reserved.*
-from (values ($1::uuid, $2::uuid)) as wanted (tenant_id, agent_id)
-left join account o on o.tenant_id = wanted.tenant_id
-left join agent g on g.tenant_id = wanted.tenant_id and g.agent_id = wanted.agent_id
+from (values ($1::uuid, $2::uuid)) as wanted (org_id, agent_id)
+left join account o on o.org_id = wanted.org_id
+left join agent g on g.org_id = wanted.org_id and g.agent_id = wanted.agent_id
 cross join spent
 cross join reserved";
 
@@ -126,12 +126,12 @@ struct Asker<'a> {
 
 async fn standings(
     connection: &mut PgConnection,
-    tenant: TenantId,
+    org: OrgId,
     agent: Option<AgentId>,
     asker: Option<Asker<'_>>,
 ) -> Result<Standings> {
     let row: Row = sqlx::query_as(STANDINGS)
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(agent.map(Id::uuid))
         .bind(asker.map(|asker| asker.session.uuid()))
         .bind(asker.and_then(|asker| asker.call))
@@ -158,9 +158,9 @@ async fn standings(
 
 impl Store {
     /// Where an organization stands, and one of its agents, for the service's own work.
-    pub async fn standings_of(&self, tenant: TenantId, agent: Option<AgentId>) -> Result<Standings> {
+    pub async fn standings_of(&self, org: OrgId, agent: Option<AgentId>) -> Result<Standings> {
         let mut connection = self.system.acquire().await?;
-        standings(&mut connection, tenant, agent, None).await
+        standings(&mut connection, org, agent, None).await
     }
 
     /// Promises what a call of a lease may use at most, if that may be spent: to a model
@@ -193,8 +193,8 @@ impl Store {
             let is_first = match spend.session {
                 // Of its own limits the session warns by itself.
                 Some(session) if session == fence.session => false,
-                Some(session) => is_first_to_warn(&mut tx, fence.tenant, session, &spend).await?,
-                None => is_first_to_say(&mut tx, fence.tenant, ask.agent, "warning", &spend).await?,
+                Some(session) => is_first_to_warn(&mut tx, fence.org, session, &spend).await?,
+                None => is_first_to_say(&mut tx, fence.org, ask.agent, "warning", &spend).await?,
             };
             if is_first {
                 new.push(spend);
@@ -206,8 +206,8 @@ impl Store {
 
     /// Ends the promise to a command, after its cost is written.
     pub async fn release_exec(&self, fence: Fence, call: &str) -> Result<()> {
-        sqlx::query("delete from exec_reservation where tenant_id = $1 and session_id = $2 and call_id = $3")
-            .bind(fence.tenant.uuid())
+        sqlx::query("delete from exec_reservation where org_id = $1 and session_id = $2 and call_id = $3")
+            .bind(fence.org.uuid())
             .bind(fence.session.uuid())
             .bind(call)
             .execute(&self.system)
@@ -216,13 +216,13 @@ impl Store {
     }
 
     /// The cap that is spent, where nobody said so yet within its days.
-    pub async fn newly_exceeded(&self, tenant: TenantId, agent: Option<AgentId>) -> Result<Option<Spend>> {
+    pub async fn newly_exceeded(&self, org: OrgId, agent: Option<AgentId>) -> Result<Option<Spend>> {
         let mut tx = self.system.begin().await?;
-        let now = standings(&mut tx, tenant, agent, None).await?;
+        let now = standings(&mut tx, org, agent, None).await?;
         let Verdict::Exceeded(spend) = judge(&now.organization, &now.agent, now.balance) else {
             return Ok(None);
         };
-        let is_first = is_first_to_say(&mut tx, tenant, agent, "exceeded", &spend).await?;
+        let is_first = is_first_to_say(&mut tx, org, agent, "exceeded", &spend).await?;
         tx.commit().await?;
         Ok(is_first.then_some(spend))
     }
@@ -231,13 +231,13 @@ impl Store {
     ///
     /// # Errors
     /// `Conflict` when there is no such organization.
-    pub async fn set_balance(&self, tenant: TenantId, micros: Option<i64>) -> Result<()> {
+    pub async fn set_balance(&self, org: OrgId, micros: Option<i64>) -> Result<()> {
         sqlx::query(
-            "insert into account (tenant_id, balance_micros)
+            "insert into account (org_id, balance_micros)
              values ($1, $2)
-             on conflict (tenant_id) do update set balance_micros = excluded.balance_micros, updated_at = now()",
+             on conflict (org_id) do update set balance_micros = excluded.balance_micros, updated_at = now()",
         )
-        .bind(tenant.uuid())
+        .bind(org.uuid())
         .bind(micros)
         .execute(&self.system)
         .await?;
@@ -249,34 +249,34 @@ impl Store {
     ///
     /// # Errors
     /// `Conflict` when there is no such organization.
-    pub async fn top_up(&self, tenant: TenantId, micros: i64) -> Result<i64> {
-        top_up(&mut *self.system.acquire().await?, tenant, micros).await
+    pub async fn top_up(&self, org: OrgId, micros: i64) -> Result<i64> {
+        top_up(&mut *self.system.acquire().await?, org, micros).await
     }
 }
 
-async fn top_up(connection: &mut PgConnection, tenant: TenantId, micros: i64) -> Result<i64> {
+async fn top_up(connection: &mut PgConnection, org: OrgId, micros: i64) -> Result<i64> {
     let (balance,): (i64,) = sqlx::query_as(
-        "insert into account as a (tenant_id, balance_micros)
+        "insert into account as a (org_id, balance_micros)
          values ($1, $2)
-         on conflict (tenant_id) do update set
+         on conflict (org_id) do update set
             balance_micros = coalesce(a.balance_micros, 0) + excluded.balance_micros, updated_at = now()
          returning balance_micros",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(micros)
     .fetch_one(connection)
     .await?;
     Ok(balance)
 }
 
-/// One asker of a tenant at a time; what it reads was committed before.
+/// One asker of an organization at a time; what it reads was committed before.
 async fn judged_by_account(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
-        .bind(format!("spend/{}", fence.tenant))
+        .bind(format!("spend/{}", fence.org))
         .execute(&mut *tx)
         .await?;
     let asker = Asker { session: fence.session, call: ask.call };
-    let now = standings(tx, fence.tenant, ask.agent, Some(asker)).await?;
+    let now = standings(tx, fence.org, ask.agent, Some(asker)).await?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Granted { .. } if ask.most.cost_micros.is_none() => Verdict::Unpriced,
         verdict => verdict,
@@ -285,32 +285,32 @@ async fn judged_by_account(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
 
 /// The same of a tree of sessions.
 async fn judged_by_tree(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
-    lock_tree(tx, fence.tenant, fence.session).await?;
-    let budgets = budgets(tx, fence.tenant, fence.session, ask.call).await?;
+    lock_tree(tx, fence.org, fence.session).await?;
+    let budgets = budgets(tx, fence.org, fence.session, ask.call).await?;
     Ok(budget::judge(&budgets, ask.most))
 }
 
 /// Writes a promise down; false when the fence does not hold.
 async fn promise(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
-    let to_model = "insert into reservation (tenant_id, session_id, agent_id, epoch, micros, tokens)
-         select tenant_id, session_id, $4, $3, $5, $7
+    let to_model = "insert into reservation (org_id, session_id, agent_id, epoch, micros, tokens)
+         select org_id, session_id, $4, $3, $5, $7
          from session
-         where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $6::text is null
-         on conflict (tenant_id, session_id) do update set
+         where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $6::text is null
+         on conflict (org_id, session_id) do update set
             agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros,
             tokens = excluded.tokens";
     // What was promised under leases of before counts no more.
     let to_command = "with past as (
-            delete from exec_reservation where tenant_id = $1 and session_id = $2 and epoch < $3 and call_id <> $6
+            delete from exec_reservation where org_id = $1 and session_id = $2 and epoch < $3 and call_id <> $6
          )
-         insert into exec_reservation (tenant_id, session_id, call_id, agent_id, epoch, micros)
-         select tenant_id, session_id, $6, $4, $3, $5
+         insert into exec_reservation (org_id, session_id, call_id, agent_id, epoch, micros)
+         select org_id, session_id, $6, $4, $3, $5
          from session
-         where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $7::bigint is not null
-         on conflict (tenant_id, session_id, call_id) do update set
+         where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $7::bigint is not null
+         on conflict (org_id, session_id, call_id) do update set
             epoch = excluded.epoch, micros = excluded.micros";
     let done = sqlx::query(if ask.call.is_some() { to_command } else { to_model })
-        .bind(fence.tenant.uuid())
+        .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(ask.agent.map(Id::uuid))
@@ -325,18 +325,18 @@ async fn promise(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<b
 /// Whether nobody said this of the cap as it is, within the days that it sums.
 async fn is_first_to_say(
     tx: &mut PgConnection,
-    tenant: TenantId,
+    org: OrgId,
     agent: Option<AgentId>,
     what: &str,
     spend: &Spend,
 ) -> Result<bool> {
     let done = sqlx::query(
-        "insert into spend_said as s (tenant_id, agent_id, what, cap, allowed)
+        "insert into spend_said as s (org_id, agent_id, what, cap, allowed)
          values ($1, $2, $3, $4, $5)
-         on conflict (tenant_id, agent_id, what, cap) do update set allowed = excluded.allowed, said_at = now()
+         on conflict (org_id, agent_id, what, cap) do update set allowed = excluded.allowed, said_at = now()
          where s.allowed <> excluded.allowed or s.said_at < now() - make_interval(days => $6)",
     )
-    .bind(tenant.uuid())
+    .bind(org.uuid())
     .bind(agent.filter(|_| spend.is_of_agent()).map_or(Uuid::nil(), Id::uuid))
     .bind(what)
     .bind(spend.limit)
@@ -350,25 +350,25 @@ async fn is_first_to_say(
 impl Tx {
     /// Where the organization stands, and one of its agents.
     pub async fn standings(&mut self, agent: Option<AgentId>) -> Result<Standings> {
-        let tenant = self.tenant;
-        standings(self.connection(), tenant, agent, None).await
+        let org = self.org;
+        standings(self.connection(), org, agent, None).await
     }
 
     /// Adds to what is left to the organization and returns the sum.
     pub async fn top_up(&mut self, micros: i64) -> Result<i64> {
-        let tenant = self.tenant;
-        top_up(self.connection(), tenant, micros).await
+        let org = self.org;
+        top_up(self.connection(), org, micros).await
     }
 
     /// Replaces the caps of the organization.
     pub async fn set_spend_caps(&mut self, caps: &SpendCaps) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
-            "insert into account (tenant_id, spend_caps)
+            "insert into account (org_id, spend_caps)
              values ($1, $2::json)
-             on conflict (tenant_id) do update set spend_caps = excluded.spend_caps, updated_at = now()",
+             on conflict (org_id) do update set spend_caps = excluded.spend_caps, updated_at = now()",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(json(caps))
         .execute(self.connection())
         .await?;

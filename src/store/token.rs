@@ -6,13 +6,13 @@ use uuid::Uuid;
 use super::{Result, Store, Tx, column};
 use crate::{
     base::{Id, Timestamp},
-    domain::{Level, SessionId, TenantId},
+    domain::{Level, OrgId, SessionId},
 };
 
 /// A token that may be used now.
 #[derive(Clone, Debug)]
 pub struct LiveToken {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub scopes: Vec<String>,
     /// The token sees nothing beyond this level.
@@ -31,7 +31,7 @@ pub struct NewToken {
 
 #[derive(FromRow)]
 struct Row {
-    tenant_id: Uuid,
+    org_id: Uuid,
     session_id: Uuid,
     scopes: Vec<String>,
     level: i16,
@@ -40,15 +40,15 @@ struct Row {
 impl Tx {
     /// Stores a token's hash and forgets the session's expired ones.
     pub async fn create_token(&mut self, session: SessionId, new: &NewToken) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "with expired as (
-                delete from client_token where tenant_id = $1 and session_id = $3 and expires_at < now()
+                delete from client_token where org_id = $1 and session_id = $3 and expires_at < now()
              )
-             insert into client_token (tenant_id, hash, session_id, scopes, level, expires_at)
+             insert into client_token (org_id, hash, session_id, scopes, level, expires_at)
              values ($1, $2, $3, $4, $5, $6)",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(&new.hash)
         .bind(session.uuid())
         .bind(&new.scopes)
@@ -61,9 +61,9 @@ impl Tx {
 
     /// Ends every token of a session.
     pub async fn delete_tokens(&mut self, session: SessionId) -> Result<()> {
-        let tenant = self.tenant.uuid();
-        sqlx::query("delete from client_token where tenant_id = $1 and session_id = $2")
-            .bind(tenant)
+        let org = self.org.uuid();
+        sqlx::query("delete from client_token where org_id = $1 and session_id = $2")
+            .bind(org)
             .bind(session.uuid())
             .execute(self.connection())
             .await?;
@@ -75,9 +75,9 @@ impl Store {
     /// The live token behind a bearer secret, by the unique index `client_token_hash`.
     pub async fn find_token(&self, secret: &str) -> Result<Option<LiveToken>> {
         let row: Option<Row> = sqlx::query_as(
-            "select tenant_id, session_id, scopes, level
+            "select org_id, session_id, scopes, level
              from client_token
-             join tenant using (tenant_id)
+             join org using (org_id)
              where hash = $1 and expires_at > now() and suspended_at is null",
         )
         .bind(self.master.fingerprint(secret).as_slice())
@@ -85,7 +85,7 @@ impl Store {
         .await?;
         row.map(|row| {
             Ok(LiveToken {
-                tenant: Id::from_uuid(row.tenant_id),
+                org: Id::from_uuid(row.org_id),
                 session: Id::from_uuid(row.session_id),
                 scopes: row.scopes,
                 level: column::level(row.level)?,

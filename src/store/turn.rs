@@ -56,10 +56,10 @@ impl Row {
 impl Tx {
     /// One turn of a session.
     pub async fn turn(&mut self, session: SessionId, turn: TurnId) -> Result<Turn> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let row: Row =
-            sqlx::query_as("select * from turn where tenant_id = $1 and session_id = $2 and turn_id = $3")
-                .bind(tenant)
+            sqlx::query_as("select * from turn where org_id = $1 and session_id = $2 and turn_id = $3")
+                .bind(org)
                 .bind(session.uuid())
                 .bind(turn.uuid())
                 .fetch_one(self.connection())
@@ -74,17 +74,17 @@ impl Tx {
         before: Option<TurnId>,
         limit: i64,
     ) -> Result<Vec<Turn>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(
             "select *
              from turn
-             where tenant_id = $1
+             where org_id = $1
                and session_id = $2
                and ($3::uuid is null or turn_id < $3)
              order by turn_id desc
              limit $4",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(before.map(Id::uuid))
         .bind(limit)
@@ -103,16 +103,16 @@ impl Tx {
         if turns.is_empty() {
             return Ok(Vec::new());
         }
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<(Uuid, Timestamp)> = sqlx::query_as(
             "select turn_id, coalesce(started_at, completed_at)
              from turn
-             where tenant_id = $1
+             where org_id = $1
                and session_id = $2
                and turn_id = any($3)
                and coalesce(started_at, completed_at) is not null",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(turns.iter().map(|turn| turn.uuid()).collect::<Vec<_>>())
         .fetch_all(self.connection())
@@ -122,15 +122,15 @@ impl Tx {
 
     /// Writes a turn in whatever state the fold left it.
     pub(super) async fn put_turn(&mut self, session: SessionId, turn: &Turn) -> Result<()> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         sqlx::query(
             "insert into turn (
-                tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq, started_at,
+                org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq, started_at,
                 completed_at, yield_reason, result_event_id, error_code, error_message, active_seconds,
                 input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls
              )
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
-             on conflict (tenant_id, session_id, turn_id) do update set
+             on conflict (org_id, session_id, turn_id) do update set
                 state = excluded.state,
                 attempt = excluded.attempt,
                 input_to_seq = excluded.input_to_seq,
@@ -142,7 +142,7 @@ impl Tx {
                 error_message = excluded.error_message,
                 active_seconds = excluded.active_seconds",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .bind(turn.id.uuid())
         .bind(word(&turn.state))

@@ -23,8 +23,8 @@ use crate::{
 /// Adds what was used to both sums and takes it from the balances, and forgets what was
 /// promised for calls that are over. Parts of a statement's `with`.
 ///
-/// `used` selects `tenant_id, session_id, ts, agent_id, model` and the counters, one row a
-/// session; `over` selects `tenant_id, session_id`. What a session without an agent used
+/// `used` selects `org_id, session_id, ts, agent_id, model` and the counters, one row a
+/// session; `over` selects `org_id, session_id`. What a session without an agent used
 /// is that of no agent (the nil id) and no model (an empty name). Rows that sessions share
 /// are locked in one order. A shard is one of eight for an hour of the day, and each
 /// connection adds to one of its own, so that two seldom wait for each other.
@@ -37,13 +37,13 @@ macro_rules! ledger {
             "
 ), of_session as (
     insert into session_model as m (
-        tenant_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+        org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
         tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
-    select tenant_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+    select org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
            tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     from used
-    on conflict (tenant_id, session_id, model) do update set
+    on conflict (org_id, session_id, model) do update set
         input_tokens = m.input_tokens + excluded.input_tokens,
         output_tokens = m.output_tokens + excluded.output_tokens,
         cache_write_tokens = m.cache_write_tokens + excluded.cache_write_tokens,
@@ -57,18 +57,18 @@ macro_rules! ledger {
         unpriced_steps = m.unpriced_steps + excluded.unpriced_steps
 ), of_day as (
     insert into usage_day as d (
-        tenant_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
+        org_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
         steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
-    select tenant_id, hour::date, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
+    select org_id, hour::date, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
            extract(hour from hour) * 8 + pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens),
            sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
            sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
     from used
     cross join lateral date_trunc('hour', used.ts at time zone 'utc') as hour
-    group by tenant_id, hour, agent_id, model
-    order by tenant_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
-    on conflict (tenant_id, day, agent_id, model, shard) do update set
+    group by org_id, hour, agent_id, model
+    order by org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
+    on conflict (org_id, day, agent_id, model, shard) do update set
         input_tokens = d.input_tokens + excluded.input_tokens,
         output_tokens = d.output_tokens + excluded.output_tokens,
         cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
@@ -81,29 +81,29 @@ macro_rules! ledger {
         fee_micros = d.fee_micros + excluded.fee_micros,
         unpriced_steps = d.unpriced_steps + excluded.unpriced_steps
 ), payer as (
-    select a.tenant_id, owed.micros
+    select a.org_id, owed.micros
     from (
-        select tenant_id,
+        select org_id,
                sum(model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros)::bigint as micros
         from used
-        group by tenant_id
+        group by org_id
     ) owed
-    join account a using (tenant_id)
+    join account a using (org_id)
     where owed.micros > 0
       and a.balance_micros is not null
-    order by a.tenant_id
+    order by a.org_id
     for update of a
 ), paid as (
     update account a
     set balance_micros = a.balance_micros - p.micros
     from payer p
-    where a.tenant_id = p.tenant_id
+    where a.org_id = p.org_id
 ), freed as (
     delete from reservation r
     using (",
             $over,
             ") o
-    where r.tenant_id = o.tenant_id
+    where r.org_id = o.org_id
       and r.session_id = o.session_id
 )"
         )
@@ -208,7 +208,7 @@ struct OfModel {
 impl Tx {
     /// Sums in the order of day, agent and model, by the primary key of `usage_day`.
     pub async fn usage(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Sum>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let Filter { from, to, by, agent, model, after } = filter;
         let rows: Vec<SumRow> = sqlx::query_as(
             "select *
@@ -228,7 +228,7 @@ impl Tx {
                         sum(fee_micros)::bigint as fee_micros,
                         sum(unpriced_steps)::bigint as unpriced_steps
                  from usage_day
-                 where tenant_id = $1
+                 where org_id = $1
                    and day between $2 and $3
                    and ($4::uuid is null or agent_id = $4)
                    and ($5::text is null or model = $5)
@@ -240,7 +240,7 @@ impl Tx {
              order by day, agent_id, model collate \"C\"
              limit $12",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(from)
         .bind(to)
         .bind(agent.map(Id::uuid))
@@ -265,14 +265,14 @@ impl Tx {
 
     /// What a session used of each model, by its primary key.
     pub async fn usage_by_model(&mut self, session: SessionId) -> Result<Vec<(Option<String>, Usage)>> {
-        let tenant = self.tenant.uuid();
+        let org = self.org.uuid();
         let rows: Vec<OfModel> = sqlx::query_as(
             "select *
              from session_model
-             where tenant_id = $1 and session_id = $2
+             where org_id = $1 and session_id = $2
              order by model",
         )
-        .bind(tenant)
+        .bind(org)
         .bind(session.uuid())
         .fetch_all(self.connection())
         .await?;
@@ -281,7 +281,7 @@ impl Tx {
     }
 }
 
-/// $1 tenant, $2 session, $3 the lease that it was closed under, $4 model, $5 time, $6-$16
+/// $1 organization, $2 session, $3 the lease that it was closed under, $4 model, $5 time, $6-$16
 /// what was used. The log of a closed session says no more: only the sums do.
 const LATE: &str = concat!(
     "with s as (
@@ -289,16 +289,16 @@ const LATE: &str = concat!(
     snapshot!("session"),
     " ->> 'model', '') as model
     from session
-    where tenant_id = $1 and session_id = $2 and status = 'archived' and closed_epoch = $3
+    where org_id = $1 and session_id = $2 and status = 'archived' and closed_epoch = $3
     for no key update
 ), ",
     ledger!(
-        "select $1 as tenant_id, $2 as session_id, $5 as ts, s.agent_id, s.model,
+        "select $1 as org_id, $2 as session_id, $5 as ts, s.agent_id, s.model,
            $6 as input_tokens, $7 as output_tokens, $8 as cache_write_tokens, $9 as cache_read_tokens,
            $10 as steps, $11 as tool_calls, $12 as model_micros, $13 as sandbox_cpu_micros,
            $14 as sandbox_memory_micros, $15 as fee_micros, $16 as unpriced_steps
     from s",
-        "select $1 as tenant_id, $2 as session_id from s"
+        "select $1 as org_id, $2 as session_id from s"
     ),
     "
 select exists (select from s)"
@@ -310,7 +310,7 @@ impl Store {
     pub async fn pay_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
         let (usage, cost) = (&delta.usage, &delta.usage.cost);
         let (is_paid,): (bool,) = sqlx::query_as(LATE)
-            .bind(fence.tenant.uuid())
+            .bind(fence.org.uuid())
             .bind(fence.session.uuid())
             .bind(fence.epoch)
             .bind(&delta.model)
@@ -347,12 +347,12 @@ impl Store {
                 returning *
              )
              insert into usage_day as d
-             select tenant_id, day, agent_id, model, shard - shard % 8, sum(input_tokens), sum(output_tokens),
+             select org_id, day, agent_id, model, shard - shard % 8, sum(input_tokens), sum(output_tokens),
                     sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
                     sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
              from spread
-             group by tenant_id, day, agent_id, model, shard - shard % 8
-             on conflict (tenant_id, day, agent_id, model, shard) do update set
+             group by org_id, day, agent_id, model, shard - shard % 8
+             on conflict (org_id, day, agent_id, model, shard) do update set
                 input_tokens = d.input_tokens + excluded.input_tokens,
                 output_tokens = d.output_tokens + excluded.output_tokens,
                 cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,

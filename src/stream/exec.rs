@@ -17,7 +17,7 @@ use crate::{
         text,
     },
     domain::{
-        OperationId, SessionId, TenantId,
+        OperationId, OrgId, SessionId,
         operation::{Answer, OutputStream, Request},
     },
     store::{self, Store, hint::Watch, operation::Seen},
@@ -27,7 +27,7 @@ use crate::{
 /// What a follower wants of a command.
 #[derive(Clone, Debug)]
 pub struct ExecTail {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub exec: OperationId,
     /// Where the reader is.
@@ -144,8 +144,8 @@ impl Follower {
     }
 
     async fn look(&self) -> store::Result<Look> {
-        let ExecTail { tenant, session, exec, place } = self.tail;
-        let mut tx = self.store.begin(tenant).await?;
+        let ExecTail { org, session, exec, place } = self.tail;
+        let mut tx = self.store.begin(org).await?;
         let seen = tx.operation(session, exec).await?;
         let pieces = match &seen.answer {
             Some(Answer::Exec { stdout, stderr, .. }) => {

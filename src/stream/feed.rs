@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::frame::Item;
 use crate::{
     base::limit::{STREAM_FEED_BYTES, STREAM_FEED_EVENTS, STREAM_PAGE_ROWS, STREAM_POLL},
-    domain::{Level, SessionId, TenantId},
+    domain::{Level, OrgId, SessionId},
     store::{self, Store, event::Range, hint::Watch},
 };
 
@@ -32,7 +32,7 @@ pub(super) struct Seat {
 }
 
 struct Feed {
-    tenant: TenantId,
+    org: OrgId,
     session: SessionId,
     followers: AtomicUsize,
     // Held while the database is asked: whoever comes meanwhile waits for the answer.
@@ -62,10 +62,10 @@ pub(super) enum Look {
 
 impl Feeds {
     /// Takes a place at a session's feed.
-    pub(super) fn sit(&self, tenant: TenantId, session: SessionId) -> Seat {
+    pub(super) fn sit(&self, org: OrgId, session: SessionId) -> Seat {
         let new = || {
             Arc::new(Feed {
-                tenant,
+                org,
                 session,
                 followers: AtomicUsize::new(0),
                 newest: tokio::sync::Mutex::default(),
@@ -117,7 +117,7 @@ impl Seat {
         let (begin, looked) = (newest.to.unwrap_or(after), Instant::now());
         let limit = STREAM_PAGE_ROWS;
         let range = Range { after: begin, level: Level::Internal, kind: None, turn: None, limit };
-        let page = store.read_events(self.feed.tenant, self.feed.session, &range).await?;
+        let page = store.read_events(self.feed.org, self.feed.session, &range).await?;
         let items: Vec<_> = page.iter().map(|entry| Arc::new(Item::of(entry))).collect();
         let has_more = items.len() as i64 == limit;
         newest.keep(begin, &items, is_shared);

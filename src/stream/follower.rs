@@ -69,7 +69,7 @@ impl Follower {
         let wants_pieces = tail.deltas && tail.level >= Level::Progress;
         Self {
             store: streams.store.clone(),
-            seat: streams.feeds.sit(tail.tenant, tail.session),
+            seat: streams.feeds.sit(tail.org, tail.session),
             watch: streams.hints.watch(tail.session),
             pieces: wants_pieces.then(|| streams.hints.pieces(tail.session)),
             pending: VecDeque::new(),
@@ -154,7 +154,7 @@ impl Follower {
             turn: self.tail.turn,
             limit: STREAM_PAGE_ROWS,
         };
-        let read = self.store.read_events(self.tail.tenant, self.tail.session, &range).await;
+        let read = self.store.read_events(self.tail.org, self.tail.session, &range).await;
         let Some(page) = self.readable(read) else { return Ok(false) };
         let is_last = (page.len() as i64) < STREAM_PAGE_ROWS;
         for entry in &page {

@@ -1,7 +1,7 @@
-//! The live list of a tenant's sessions: those that are there, then whatever changes.
+//! The live list of an organization's sessions: those that are there, then whatever changes.
 //!
 //! A frame is a state, not a step: it replaces what the reader has of that session. All
-//! who follow the lists of one tenant share one read a hint, and each filters for itself.
+//! who follow the lists of one organization share one read a hint, and each filters for itself.
 //! A place in a list is a snapshot of the database, so that nothing is stepped over
 //! however late it was committed; `store::listing` says how.
 
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     base::{Timestamp, limit::STREAM_PAGE_ROWS},
-    domain::{AgentId, Session, SessionId, Status, TenantId},
+    domain::{AgentId, OrgId, Session, SessionId, Status},
     store::{
         self, Store, Tx,
         listing::{Change, Place, Snapshot},
@@ -34,7 +34,7 @@ pub(super) use follower::Follower;
 /// What a follower wants of a list.
 #[derive(Clone, Debug)]
 pub struct Roll {
-    pub tenant: TenantId,
+    pub org: OrgId,
     /// Which sessions; what is `overdue` is not followed, for no change makes it so.
     pub filter: Filter,
     /// Sessions that are said at the beginning, the newest ones.
@@ -168,7 +168,7 @@ impl Item {
 
 /// The newest sessions of a list and the place behind them.
 async fn begin(store: &Store, roll: &Roll) -> store::Result<(Vec<Arc<str>>, Position)> {
-    let mut tx = store.begin(roll.tenant).await?;
+    let mut tx = store.begin(roll.org).await?;
     let seen = tx.freeze().await?;
     let sessions = tx.sessions(&roll.filter, roll.rows).await?;
     let lines = listed(&mut tx, sessions).await?.into_iter().map(|(_, json)| json).collect();
@@ -176,14 +176,14 @@ async fn begin(store: &Store, roll: &Roll) -> store::Result<(Vec<Arc<str>>, Posi
 }
 
 /// Where a list is now.
-async fn now(store: &Store, tenant: TenantId) -> store::Result<Position> {
-    let seen = store.begin(tenant).await?.freeze().await?;
+async fn now(store: &Store, org: OrgId) -> store::Result<Position> {
+    let seen = store.begin(org).await?.freeze().await?;
     Ok(Position { seen, way: None })
 }
 
 /// What changed beyond a place.
-async fn read(store: &Store, tenant: TenantId, from: &Position) -> store::Result<Page> {
-    let mut tx = store.begin(tenant).await?;
+async fn read(store: &Store, org: OrgId, from: &Position) -> store::Result<Page> {
+    let mut tx = store.begin(org).await?;
     let current = tx.freeze().await?;
     if !current.can_follow(&from.seen) {
         return Ok(Page::Foreign);

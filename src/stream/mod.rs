@@ -23,7 +23,7 @@ use crate::{
         Origin,
         limit::{STREAM_BUFFER_FRAMES, STREAMS_MAX},
     },
-    domain::{Level, SessionId, TenantId, TurnId},
+    domain::{Level, OrgId, SessionId, TurnId},
     store::{Store, hint::Hints},
 };
 
@@ -48,7 +48,7 @@ pub struct Streams {
 /// What a follower wants of a log.
 #[derive(Clone, Debug)]
 pub struct Tail {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     /// Events beyond this `seq`.
     pub after: i64,
@@ -84,7 +84,7 @@ impl Streams {
         Ok(reader)
     }
 
-    /// Follows the list of a tenant's sessions, under the same bounds.
+    /// Follows the list of an organization's sessions, under the same bounds.
     pub fn follow_list(&self, roll: Roll) -> Result<mpsc::Receiver<RollFrame>, Full> {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
         let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);

@@ -79,7 +79,7 @@ impl Catalogue {
     }
 
     /// The result of a call that cannot run as it is: an unknown tool, arguments
-    /// that do not fit. Known without a box.
+    /// that do not fit. Known without a sandbox.
     pub fn refused(&self, call: &ToolCall) -> Option<Done> {
         self.checked(call).err().map(Done::error)
     }
@@ -119,7 +119,7 @@ impl Catalogue {
         }
     }
 
-    /// Sets the timer that a call asks for; `None` when it asks for none. Needs no box,
+    /// Sets the timer that a call asks for; `None` when it asks for none. Needs no sandbox,
     /// and is safe to repeat.
     pub async fn set_timer(&self, call: &ToolCall, timers: &dyn Timers) -> Option<Result<Done, ToolFault>> {
         if call.tool != REVISIT {
@@ -131,7 +131,7 @@ impl Catalogue {
         })
     }
 
-    /// Starts the session that a call asks for; `None` when it asks for none. Needs no box,
+    /// Starts the session that a call asks for; `None` when it asks for none. Needs no sandbox,
     /// and is safe to repeat.
     pub async fn start_session(
         &self,
@@ -147,7 +147,7 @@ impl Catalogue {
         })
     }
 
-    /// What became of a call whose worker died, asked of the box that outlived it.
+    /// What became of a call whose worker died, asked of the sandbox that outlived it.
     ///
     /// Calls that are safe to repeat are run again. Waits for a command that is
     /// still running.
@@ -182,7 +182,7 @@ impl Catalogue {
 
     /// Ends the command of a call and all its descendants; nothing when there is
     /// none. Returns when none is left, with how the agent's own command ended; or when
-    /// the box cannot be asked: then the command's own time limit, or the end of the box,
+    /// the sandbox cannot be asked: then the command's own time limit, or the end of the sandbox,
     /// ends it.
     pub async fn cancel(&self, call: &ToolCall, hands: &Hands) -> Option<ExecSummary> {
         let is_own = match self.entry(&call.tool).map(|entry| entry.tool) {

@@ -2,7 +2,7 @@
 //!
 //! Called by the catalogue; calls the port `Sandbox`. Where the new text holds the
 //! old one, a second edit would change the file twice. So a note with the digests
-//! of the file before and after is left in the box before the file is written: a
+//! of the file before and after is left in the sandbox before the file is written: a
 //! takeover compares them with the file and knows on which side the crash was.
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ struct Note {
     words: String,
 }
 
-/// Beside the spilled outputs: it must live exactly as long as the box.
+/// Beside the spilled outputs: it must live exactly as long as the sandbox.
 const NOTE_DIR: &str = "/tmp/tool-output";
 /// Largest note that is believed; ours have a few hundred bytes.
 const NOTE_BYTES_MAX: usize = 8 << 10;

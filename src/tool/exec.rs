@@ -23,7 +23,7 @@ const SPILL_DIR: &str = "/tmp/tool-output";
 /// Longest call id that is used as it is.
 const PLAIN_ID_BYTES_MAX: usize = 100;
 
-/// The id under which the box knows a call's command.
+/// The id under which the sandbox knows a call's command.
 pub(super) fn id(call: &ToolCall) -> String {
     let id = &call.call_id;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -85,7 +85,7 @@ pub(super) async fn bytes(
 pub(super) async fn written(hands: &Hands, id: &str, exit: &Exit) -> Result<String, Stop> {
     let total = exit.stdout_bytes;
     if total <= 2 * END_BYTES as u64 {
-        // The box is not asked for more than there is, nor for nothing.
+        // The sandbox is not asked for more than there is, nor for nothing.
         let all = bytes(hands, id, OutputStream::Stdout, 0, total as usize).await?;
         return Ok(text::printable(&all));
     }

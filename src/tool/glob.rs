@@ -1,6 +1,6 @@
 //! `glob`: paths that fit a pattern. Changes nothing.
 //!
-//! Called by the catalogue; calls `exec`. The box's own bash expands the pattern,
+//! Called by the catalogue; calls `exec`. The sandbox's own bash expands the pattern,
 //! without ever evaluating it; braces are unfolded here, because bash does not
 //! unfold them in a variable.
 

@@ -1,6 +1,6 @@
 //! `grep`: lines of files that fit a regular expression. Changes nothing.
 //!
-//! Called by the catalogue; calls `exec`. The box's own grep searches, with Perl's
+//! Called by the catalogue; calls `exec`. The sandbox's own grep searches, with Perl's
 //! expressions where it knows them.
 
 use serde::Deserialize;

@@ -36,12 +36,12 @@ pub use start_session::Child;
 /// Where all relative paths begin.
 pub const WORKSPACE: &str = "/workspace";
 
-/// What a tool works with: the session's box, held by a lease.
+/// What a tool works with: the session's sandbox, held by a lease.
 #[derive(Clone)]
 pub struct Hands {
     pub sandbox: Arc<dyn Sandbox>,
     pub grip: Grip,
-    /// Variables beyond the box's own.
+    /// Variables beyond the sandbox's own.
     pub env: Vec<(String, String)>,
     /// Absolute; where commands start. `/workspace` when empty.
     pub cwd: String,
@@ -49,14 +49,14 @@ pub struct Hands {
     pub web: Arc<dyn Web>,
 }
 
-/// The world beyond the box, under the rules that hold for the box.
+/// The world beyond the sandbox, under the rules that hold for the sandbox.
 #[async_trait]
 pub trait Web: Send + Sync {
     /// A page, or why there is none, in words for the model.
     async fn fetch(&self, url: &str) -> Result<Page, String>;
 }
 
-/// The timers of the session, beyond any box.
+/// The timers of the session, beyond any sandbox.
 #[async_trait]
 pub trait Timers: Send + Sync {
     /// Sets the timer of a call, once however often it is asked: when it goes off, or
@@ -127,13 +127,13 @@ pub enum Recovered {
 /// Why a call has no result yet, by what the harness will do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ToolFault {
-    /// The box is gone: an unsafe call that was under way is `outcome unknown`.
+    /// The sandbox is gone: an unsafe call that was under way is `outcome unknown`.
     #[error("the sandbox is gone")]
     SandboxGone,
     /// Another worker holds the session: stop.
     #[error("another worker holds this sandbox")]
     Stale,
-    /// The box did not answer: ask again with `recover`, bounded.
+    /// The sandbox did not answer: ask again with `recover`, bounded.
     #[error("the sandbox did not answer: {0}")]
     Retry(String),
     /// The record is out of reach: make the call again later.
@@ -142,7 +142,7 @@ pub enum ToolFault {
 }
 
 impl Hands {
-    /// The path in the box: absolute ones as they are, others below `cwd`.
+    /// The path in the sandbox: absolute ones as they are, others below `cwd`.
     fn path(&self, path: &str) -> String {
         let path = path.strip_prefix("./").unwrap_or(path);
         if path.starts_with('/') {

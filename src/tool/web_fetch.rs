@@ -1,7 +1,7 @@
 //! `web_fetch`: a page of the web. Changes nothing.
 //!
 //! Called by the catalogue; calls the port [`super::Web`], behind which are the rules
-//! of the session's environment: what its box may not reach, this may not either.
+//! of the session's environment: what its sandbox may not reach, this may not either.
 
 use serde::Deserialize;
 use serde_json::json;

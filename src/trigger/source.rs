@@ -11,7 +11,7 @@ use crate::{
     store,
 };
 
-/// Pins what is cloned into the session's box: of two sources of one name, the one of the
+/// Pins what is cloned into the session's sandbox: of two sources of one name, the one of the
 /// later list, all of them in front of the environment's.
 pub async fn pin_sources(
     unit: &mut Unit,

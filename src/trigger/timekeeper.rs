@@ -15,7 +15,7 @@ use crate::{
         TRIGGERS_TOGETHER_MAX,
     },
     domain::{
-        ScheduleId, TenantId,
+        OrgId, ScheduleId,
         decide::{Command, Stamp},
         revisit,
         schedule::Cadence,
@@ -57,22 +57,22 @@ impl Timekeeper {
             Ok(due) => due,
             Err(error) => return tracing::warn!(%error, "due schedules could not be looked for"),
         };
-        let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |(tenant, schedule)| {
-            let Err(error) = self.fire(tenant, schedule).await else { return };
-            tracing::warn!(tenant.id = %tenant, schedule.id = %schedule, %error, "a schedule could not be fired");
+        let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |(org, schedule)| {
+            let Err(error) = self.fire(org, schedule).await else { return };
+            tracing::warn!(org.id = %org, schedule.id = %schedule, %error, "a schedule could not be fired");
             if is_passing(&error) {
                 return;
             }
             // It would fail the same way every second: the slot counts as a failure.
-            if let Err(error) = self.give_up(tenant, schedule).await {
-                tracing::error!(tenant.id = %tenant, schedule.id = %schedule, %error, "a schedule is stuck");
+            if let Err(error) = self.give_up(org, schedule).await {
+                tracing::error!(org.id = %org, schedule.id = %schedule, %error, "a schedule is stuck");
             }
         });
         each.await;
     }
 
-    async fn fire(&self, tenant: TenantId, schedule: ScheduleId) -> Result<(), journal::Error> {
-        let mut unit = self.journal.begin(tenant).await?;
+    async fn fire(&self, org: OrgId, schedule: ScheduleId) -> Result<(), journal::Error> {
+        let mut unit = self.journal.begin(org).await?;
         let Some(schedule) = unit.tx().take_due_schedule(schedule).await? else { return Ok(()) };
         let now = unit.tx().now().await?;
         let stamp = self.stamp(&schedule);
@@ -81,8 +81,8 @@ impl Timekeeper {
     }
 
     /// Passes over a slot that the service itself cannot fire.
-    async fn give_up(&self, tenant: TenantId, schedule: ScheduleId) -> Result<(), journal::Error> {
-        let mut unit = self.journal.begin(tenant).await?;
+    async fn give_up(&self, org: OrgId, schedule: ScheduleId) -> Result<(), journal::Error> {
+        let mut unit = self.journal.begin(org).await?;
         let Some(mut schedule) = unit.tx().take_due_schedule(schedule).await? else { return Ok(()) };
         let now = unit.tx().now().await?;
         let cadence = Cadence::parse(&schedule.cron, &schedule.time_zone).ok();
@@ -105,7 +105,7 @@ impl Timekeeper {
         let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |due| {
             if let Err(error) = self.wake(&due).await {
                 tracing::warn!(
-                    tenant.id = %due.tenant, session.id = %due.session, %error, "a session could not be woken"
+                    org.id = %due.org, session.id = %due.session, %error, "a session could not be woken"
                 );
             }
         });
@@ -115,7 +115,7 @@ impl Timekeeper {
     /// The message and the word that it was sent commit together; the session's row is
     /// locked before the timer's, as it is where a session is closed.
     async fn wake(&self, due: &Due) -> Result<(), journal::Error> {
-        let mut unit = self.journal.begin(due.tenant).await?;
+        let mut unit = self.journal.begin(due.org).await?;
         let stamp = Stamp { actor: revisit::actor(&due.call_id), origin: self.journal.origin().clone() };
         let steer = Command::Steer(revisit::message(&due.call_id, &due.note));
         match unit.execute(due.session, steer, &stamp).await {
@@ -142,15 +142,15 @@ impl Timekeeper {
             Ok(open) => open,
             Err(error) => return tracing::warn!(%error, "runs that are over could not be looked for"),
         };
-        for (tenant, schedule) in open {
-            if let Err(error) = self.settle(tenant, schedule).await {
-                tracing::warn!(tenant.id = %tenant, schedule.id = %schedule, %error, "runs could not be settled");
+        for (org, schedule) in open {
+            if let Err(error) = self.settle(org, schedule).await {
+                tracing::warn!(org.id = %org, schedule.id = %schedule, %error, "runs could not be settled");
             }
         }
     }
 
-    async fn settle(&self, tenant: TenantId, schedule: ScheduleId) -> Result<(), journal::Error> {
-        let mut unit = self.journal.begin(tenant).await?;
+    async fn settle(&self, org: OrgId, schedule: ScheduleId) -> Result<(), journal::Error> {
+        let mut unit = self.journal.begin(org).await?;
         let Some(mut schedule) = unit.tx().lock_schedule_to_settle(schedule).await? else { return Ok(()) };
         let stamp = self.stamp(&schedule);
         for ended in unit.tx().settle_runs(schedule.id).await? {

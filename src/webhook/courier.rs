@@ -149,7 +149,7 @@ impl Courier {
             return Ok(RawValue::from_string(notice.clone()).ok().map(|event| (kind.clone(), event)));
         }
         let (Some(session), Some(seq)) = (claimed.session, claimed.event_seq) else { return Ok(None) };
-        let entry = match self.store.event_at(claimed.tenant, session, seq).await {
+        let entry = match self.store.event_at(claimed.org, session, seq).await {
             Ok(entry) => entry,
             Err(store::Error::NotFound) => return Ok(None),
             Err(error) => return Err(error),

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::{
     base::limit::{
         WEBHOOK_SLOW_AFTER, WEBHOOK_SLOW_MEMORY, WEBHOOKS_IN_FLIGHT_MAX, WEBHOOKS_PER_DESTINATION_MAX,
-        WEBHOOKS_PER_TENANT_MAX, WEBHOOKS_SLOW_MAX,
+        WEBHOOKS_PER_ORG_MAX, WEBHOOKS_SLOW_MAX,
     },
     store::outbox::{Claimed, Room},
 };
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     destination: Uuid,
-    tenant: Uuid,
+    org: Uuid,
     /// Taken by a receiver that was known to be slow.
     was_slow: bool,
 }
@@ -32,7 +32,7 @@ pub struct Place {
 #[derive(Debug, Default)]
 pub struct Places {
     destinations: HashMap<Uuid, i32>,
-    tenants: HashMap<Uuid, i32>,
+    orgs: HashMap<Uuid, i32>,
     /// When a receiver was last slow.
     slow: HashMap<Uuid, Instant>,
     taken: usize,
@@ -42,11 +42,11 @@ pub struct Places {
 impl Place {
     /// A place for this letter.
     pub fn of(claimed: &Claimed) -> Self {
-        Self::new(claimed.destination.uuid(), claimed.tenant.uuid())
+        Self::new(claimed.destination.uuid(), claimed.org.uuid())
     }
 
-    fn new(destination: Uuid, tenant: Uuid) -> Self {
-        Self { destination, tenant, was_slow: false }
+    fn new(destination: Uuid, org: Uuid) -> Self {
+        Self { destination, org, was_slow: false }
     }
 }
 
@@ -64,8 +64,8 @@ impl Places {
         Room {
             free: WEBHOOKS_IN_FLIGHT_MAX.saturating_sub(self.taken) as i64,
             destinations: self.destinations.iter().map(|(id, held)| (*id, *held)).unzip(),
-            tenants: self.tenants.iter().map(|(id, held)| (*id, *held)).unzip(),
-            full_tenants: full(&self.tenants, WEBHOOKS_PER_TENANT_MAX),
+            orgs: self.orgs.iter().map(|(id, held)| (*id, *held)).unzip(),
+            full_orgs: full(&self.orgs, WEBHOOKS_PER_ORG_MAX),
             full_destinations,
         }
     }
@@ -75,14 +75,14 @@ impl Places {
         self.taken >= WEBHOOKS_IN_FLIGHT_MAX
             || self.taken_by_slow >= WEBHOOKS_SLOW_MAX
             || self.destinations.values().any(|held| *held >= WEBHOOKS_PER_DESTINATION_MAX)
-            || self.tenants.values().any(|held| *held >= WEBHOOKS_PER_TENANT_MAX)
+            || self.orgs.values().any(|held| *held >= WEBHOOKS_PER_ORG_MAX)
     }
 
     /// Takes a place for a letter that was claimed.
     pub fn take(&mut self, mut place: Place) -> Place {
         place.was_slow = self.slow.contains_key(&place.destination);
         *self.destinations.entry(place.destination).or_default() += 1;
-        *self.tenants.entry(place.tenant).or_default() += 1;
+        *self.orgs.entry(place.org).or_default() += 1;
         self.taken += 1;
         self.taken_by_slow += usize::from(place.was_slow);
         place
@@ -90,7 +90,7 @@ impl Places {
 
     /// Gives the place back; `took` and `has_answered` say how the receiver was.
     pub fn give_back(&mut self, place: Place, took: Duration, has_answered: bool, now: Instant) {
-        for (held, id) in [(&mut self.destinations, place.destination), (&mut self.tenants, place.tenant)] {
+        for (held, id) in [(&mut self.destinations, place.destination), (&mut self.orgs, place.org)] {
             if let Some(count) = held.get_mut(&id) {
                 *count -= 1;
                 if *count == 0 {
@@ -126,17 +126,17 @@ mod tests {
         }
         assert_eq!(places.room(now).full_destinations, [id(1)]);
         assert!(places.is_crowded());
-        for number in 2..=(WEBHOOKS_PER_TENANT_MAX - WEBHOOKS_PER_DESTINATION_MAX + 1) {
+        for number in 2..=(WEBHOOKS_PER_ORG_MAX - WEBHOOKS_PER_DESTINATION_MAX + 1) {
             held.push(places.take(Place::new(id(number as u128), id(100))));
         }
         let room = places.room(now);
-        assert_eq!(room.full_tenants, [id(100)]);
-        assert_eq!(room.free as usize, WEBHOOKS_IN_FLIGHT_MAX - WEBHOOKS_PER_TENANT_MAX as usize);
+        assert_eq!(room.full_orgs, [id(100)]);
+        assert_eq!(room.free as usize, WEBHOOKS_IN_FLIGHT_MAX - WEBHOOKS_PER_ORG_MAX as usize);
         for place in held {
             places.give_back(place, Duration::ZERO, true, now);
         }
         let room = places.room(now);
-        assert!(room.full_tenants.is_empty() && room.tenants.0.is_empty() && !places.is_crowded());
+        assert!(room.full_orgs.is_empty() && room.orgs.0.is_empty() && !places.is_crowded());
         assert_eq!(room.free as usize, WEBHOOKS_IN_FLIGHT_MAX);
     }
 
@@ -144,15 +144,15 @@ mod tests {
     fn slow_receivers_have_half_of_the_places_until_they_answer_again() {
         let mut places = Places::default();
         let now = Instant::now();
-        let (count, tenant) = (WEBHOOKS_SLOW_MAX as u128, |number: u128| id(1_000 + number / 60));
+        let (count, org) = (WEBHOOKS_SLOW_MAX as u128, |number: u128| id(1_000 + number / 60));
         for number in 0..count {
-            let place = places.take(Place::new(id(number), tenant(number)));
+            let place = places.take(Place::new(id(number), org(number)));
             let (took, has_answered) =
                 if number % 2 == 0 { (WEBHOOK_SLOW_AFTER, true) } else { (Duration::ZERO, false) };
             places.give_back(place, took, has_answered, now);
         }
         let held: Vec<_> =
-            (0..count).map(|number| places.take(Place::new(id(number), tenant(number)))).collect();
+            (0..count).map(|number| places.take(Place::new(id(number), org(number)))).collect();
         let room = places.room(now);
         assert_eq!(room.full_destinations.len(), WEBHOOKS_SLOW_MAX, "no more for those that are slow");
         assert_eq!(room.free as usize, WEBHOOKS_IN_FLIGHT_MAX - WEBHOOKS_SLOW_MAX, "the rest is for others");

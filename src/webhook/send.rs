@@ -27,7 +27,7 @@ use crate::{
 pub struct Outcome {
     /// The receiver's answer, if it gave one.
     pub status: Option<u16>,
-    /// Why the try failed, for the tenant to read; `None` after a 2xx.
+    /// Why the try failed, for the organization to read; `None` after a 2xx.
     pub error: Option<String>,
     pub duration: Duration,
     /// How long the receiver asks to be left alone.

@@ -28,7 +28,7 @@ pub struct Secret(SecretString);
 /// Signatures of one message that are looked at: there are two during a rotation.
 const SIGNATURES_MAX: usize = 8;
 
-/// Why a secret that a tenant brought is refused.
+/// Why a secret that an organization brought is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a secret has 1 to {WEBHOOK_SECRET_BYTES_MAX} bytes beyond its {WEBHOOK_SECRET_PREFIX} prefix")]
 pub struct SecretError;
@@ -40,7 +40,7 @@ impl Secret {
         Self(format!("{WEBHOOK_SECRET_PREFIX}{}", STANDARD.encode(*bits)).into())
     }
 
-    /// A secret that a tenant brought, in any form that [`Secret::key`] reads.
+    /// A secret that an organization brought, in any form that [`Secret::key`] reads.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let bare = text.strip_prefix(WEBHOOK_SECRET_PREFIX).unwrap_or(text);
         if bare.is_empty() || bare.len() > WEBHOOK_SECRET_BYTES_MAX {
@@ -49,7 +49,7 @@ impl Secret {
         Ok(Self(text.into()))
     }
 
-    /// The secret as the tenant knows it: shown once, and sealed for storage.
+    /// The secret as the organization knows it: shown once, and sealed for storage.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -57,7 +57,7 @@ impl Secret {
     /// The bytes of the HMAC key.
     ///
     /// What follows the prefix, when it is canonical base64 (padded or not), names
-    /// the bytes. Anything else is a secret of the tenant's own making and is its
+    /// the bytes. Anything else is a secret of the organization's own making and is its
     /// own UTF-8, prefix included: so the published verifiers read it.
     fn key(&self) -> Zeroizing<Vec<u8>> {
         let text = self.expose();

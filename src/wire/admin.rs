@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::{
     base::limit::{NAME_BYTES_MAX, ORGANIZATION_TURNS_MAX, ORGANIZATION_WEIGHT_MAX},
-    domain::{TenantId, price::PriceList},
+    domain::{OrgId, price::PriceList},
 };
 
 /// An organization to make.
@@ -22,7 +22,7 @@ pub struct CreateOrganization {
 /// What changes of an organization; an absent field stays.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchTenant {
+pub struct PatchAdminOrganization {
     /// Turns that may run at once; null is the deployment's own number.
     #[garde(inner(inner(range(min = 1, max = ORGANIZATION_TURNS_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
@@ -76,9 +76,9 @@ pub struct SetPrices {
 
 /// An organization as the operator sees it.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Tenant)]
-pub struct TenantView {
-    pub id: TenantId,
+#[schema(as = Organization)]
+pub struct AdminOrganization {
+    pub id: OrgId,
     pub name: String,
     /// `active`, `suspended` or `deleted`.
     pub state: &'static str,

@@ -84,7 +84,7 @@ pub struct EnvironmentView {
     pub updated_at: OffsetDateTime,
 }
 
-/// Refuses an environment that no box can be.
+/// Refuses an environment that no sandbox can be.
 pub(super) fn sound(environment: &Environment, _context: &()) -> garde::Result {
     match environment.problem() {
         None => Ok(()),

@@ -8,14 +8,14 @@ use utoipa::ToSchema;
 
 use crate::{
     base::limit::{NAME_BYTES_MAX, RETENTION_DAYS_MAX},
-    domain::{Actor, AuditId, TenantId},
+    domain::{Actor, AuditId, OrgId},
 };
 
 /// The organization that the key belongs to.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Organization)]
 pub struct OrganizationView {
-    pub id: TenantId,
+    pub id: OrgId,
     pub name: String,
     /// Days after which an archived session is deleted; null keeps it.
     #[schema(required)]

@@ -1,6 +1,6 @@
 //! Directories that a caller reads or writes in one piece: a tar archive of what is below.
 //!
-//! Called by `operate`. Like single files they travel through the blob store. The box makes
+//! Called by `operate`. Like single files they travel through the blob store. The sandbox makes
 //! and unpacks the archive as its own user; the host only counts its bytes.
 
 use std::{
@@ -28,11 +28,11 @@ pub(super) async fn read(
     path: &str,
 ) -> Result<Answer, Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
-    let blob = journal::operation_blob(place.fence.tenant, place.fence.session, place.operation);
+    let blob = journal::operation_blob(place.fence.org, place.fence.session, place.operation);
     let (packed, kept) = tokio::join!(sandbox.read_tree(grip, path, sender), keep(place.blobs, receiver));
     let (file, bytes) = match kept.map_err(|error| away(&error))? {
         Some(kept) => kept,
-        // The box broke off because nobody takes more.
+        // The sandbox broke off because nobody takes more.
         None => {
             let message = format!(
                 "what is there makes an archive of more than {ARCHIVE_BYTES_MAX} bytes; read it directory by directory"
@@ -73,7 +73,7 @@ pub(super) async fn write(
     let mut file = place.blobs.get_file(blob).await.map_err(|error| away(&error))?;
     let bytes = file.metadata().map_err(|error| away(&error.into()))?.len();
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
-    // A box that refuses the rest takes no more parts: that ends this task.
+    // A sandbox that refuses the rest takes no more parts: that ends this task.
     let sent = spawn_blocking(move || {
         loop {
             let mut part = Vec::with_capacity(ARCHIVE_PART_BYTES);

@@ -1,4 +1,4 @@
-//! What a caller asks of the box as a whole: there, away, saved, gone back; and the order
+//! What a caller asks of the sandbox as a whole: there, away, saved, gone back; and the order
 //! in which operations are served.
 //!
 //! Called by `operate`, under whatever lease holds the session.
@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::{
-    operate::{Operator, Stopped, exec_id, without_box},
+    operate::{Operator, Stopped, exec_id, without_sandbox},
     reap::blobs_of,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     store::{hint::Hint, operation::Open},
 };
 
-/// Why a box ends that its caller stopped.
+/// Why a sandbox ends that its caller stopped.
 const STOPPED: &str = "stopped";
 
 /// Who is served, and who waits for that.
@@ -33,7 +33,7 @@ pub(super) struct Line {
 
 impl Line {
     /// Who is served next, if anybody may be now: commands some at a time, so that they
-    /// keep nobody from looking at files or ending one; and alone who wants the box alone.
+    /// keep nobody from looking at files or ending one; and alone who wants the sandbox alone.
     pub fn next(&mut self) -> Option<Open> {
         let is_alone = |open: &Open| open.request.is_alone();
         let is_command = |open: &Open| matches!(open.request, Request::Exec { .. });
@@ -65,7 +65,7 @@ impl Line {
         self.under_way.retain(|open| open.id != operation);
     }
 
-    /// Whether the box is to be stopped, and commands are in the way of that.
+    /// Whether the sandbox is to be stopped, and commands are in the way of that.
     pub fn wants_an_end(&self) -> bool {
         let stops = |open: &Open| matches!(open.request, Request::Stop);
         self.waiting.iter().any(stops) && !self.under_way.is_empty()
@@ -73,7 +73,7 @@ impl Line {
 }
 
 impl Operator<'_> {
-    /// What is asked of the box as a whole; `None` when something in it is meant.
+    /// What is asked of the sandbox as a whole; `None` when something in it is meant.
     pub(super) async fn control(
         &self,
         open: &Open,
@@ -102,12 +102,12 @@ impl Operator<'_> {
             Err(ToolFault::Stale) => Err(Stopped::Stale),
             Err(ToolFault::Away(reason)) => Err(Stopped::Away(reason)),
             Err(fault @ (ToolFault::Unavailable(_) | ToolFault::Unready(..))) => {
-                Ok(Some(Err(without_box(fault))))
+                Ok(Some(Err(without_sandbox(fault))))
             }
         }
     }
 
-    /// Goes back to a checkpoint. From the moment of the answer on whoever needs the box
+    /// Goes back to a checkpoint. From the moment of the answer on whoever needs the sandbox
     /// gets those files, whatever becomes of this worker.
     pub(super) async fn restore(&self, open: &Open, wanted: CheckpointId) -> Result<(), Stopped> {
         let fence = self.writer.fence();
@@ -129,9 +129,9 @@ impl Operator<'_> {
         match left {
             Ok(()) => Ok(()),
             Err(ToolFault::Stale) => Err(Stopped::Stale),
-            // Whoever needs a box next finishes that first.
+            // Whoever needs a sandbox next finishes that first.
             Err(ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Unready(_, reason)) => {
-                tracing::warn!(session.id = %self.session.id, reason, "a box that was left behind is still there");
+                tracing::warn!(session.id = %self.session.id, reason, "a sandbox that was left behind is still there");
                 Ok(())
             }
         }
@@ -143,7 +143,7 @@ impl Operator<'_> {
         if let Some(refused) = self.refused().await? {
             return Ok(Err(refused));
         }
-        let all = self.worker.store.checkpoints(fence.tenant, fence.session).await?;
+        let all = self.worker.store.checkpoints(fence.org, fence.session).await?;
         let Some(found) = all.into_iter().find(|one| one.checkpoint == wanted) else {
             return Ok(Err((Failure::NotFound, "the checkpoint is not kept any longer".to_owned())));
         };
@@ -156,7 +156,7 @@ impl Operator<'_> {
             let message = "commands run in the sandbox; end them or wait for their end";
             return Ok(Err((Failure::InUse, message.to_owned())));
         }
-        let session = blobs_of(fence.tenant, fence.session);
+        let session = blobs_of(fence.org, fence.session);
         Ok(match checkpoint::fetch(&self.worker.blobs, &session, &found.digest).await {
             Ok(_) => Ok(()),
             Err(Fault::NotFound(message)) => Err((Failure::NotFound, message)),
@@ -166,12 +166,12 @@ impl Operator<'_> {
 
     /// What keeps a command from being run: what may be spent.
     pub(super) async fn refused(&self) -> Result<Option<(Failure, String)>, Stopped> {
-        let (tenant, agent) = (self.writer.fence().tenant, self.session.created.agent_id);
+        let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.worker.store;
-        if !store.account(tenant, agent).await?.is_bound {
+        if !store.account(org, agent).await?.is_bound {
             return Ok(None);
         }
-        let now = store.standings_of(tenant, agent).await?;
+        let now = store.standings_of(org, agent).await?;
         Ok(match judge(&now.organization, &now.agent, now.balance) {
             Verdict::Exceeded(spend) => {
                 Some((Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit)))

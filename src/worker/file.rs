@@ -1,7 +1,7 @@
-//! Files that a caller reads, writes and lists in a session's box.
+//! Files that a caller reads, writes and lists in a session's sandbox.
 //!
-//! Called by `operate`. The bytes travel through the blob store: the box may be far from
-//! whoever asked. The host never opens a path of the box; the box does, as its user.
+//! Called by `operate`. The bytes travel through the blob store: the sandbox may be far from
+//! whoever asked. The host never opens a path of the sandbox; the sandbox does, as its user.
 
 use std::io::Write;
 
@@ -50,13 +50,13 @@ pub(super) async fn read(
         if part.content.is_empty() || wanted == 0 {
             break;
         }
-        // A box may answer with more than it was asked for.
+        // A sandbox may answer with more than it was asked for.
         let content = &part.content[..part.content.len().min(wanted)];
         file.write_all(content).map_err(|error| Fault::Unavailable(error.to_string()))?;
         bytes += content.len() as u64;
     }
     std::io::Seek::rewind(&mut file).map_err(|error| Fault::Unavailable(error.to_string()))?;
-    let blob = journal::operation_blob(place.fence.tenant, place.fence.session, place.operation);
+    let blob = journal::operation_blob(place.fence.org, place.fence.session, place.operation);
     place.blobs.put_file(&blob, file).await.map_err(|error| away(&error))?;
     Ok(Answer::Read { blob, bytes, size })
 }
@@ -80,7 +80,7 @@ pub(super) async fn write(
     Ok(Answer::Written { bytes: content.len() as u64 })
 }
 
-/// Names what a directory holds, by the box's own `find`.
+/// Names what a directory holds, by the sandbox's own `find`.
 pub(super) async fn list(
     sandbox: &dyn Sandbox,
     grip: Grip,

@@ -1,4 +1,4 @@
-//! The session's box: attached when a tool first needs it, not before.
+//! The session's sandbox: attached when a tool first needs it, not before.
 
 use std::{
     sync::{
@@ -27,21 +27,21 @@ use crate::{
     tool,
 };
 
-/// What a turn holds of its session's box.
+/// What a turn holds of its session's sandbox.
 pub(super) struct Hands {
     pub(super) keeper: Keeper,
     pub(super) writer: Writer,
     pub(super) outlet: Arc<Outlet>,
-    /// The box whose way out is open.
+    /// The sandbox whose way out is open.
     opened: std::sync::Mutex<Option<SandboxId>>,
-    /// The box whose hooks have run and that has the session's sources.
+    /// The sandbox whose hooks have run and that has the session's sources.
     prepared: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<Met>>,
     /// Calls that are under way.
     uses: AtomicUsize,
 }
 
-/// A call under way. As long as there is another, the box stays.
+/// A call under way. As long as there is another, the sandbox stays.
 pub(super) struct Use<'a>(&'a AtomicUsize);
 
 impl Drop for Use<'_> {
@@ -51,7 +51,7 @@ impl Drop for Use<'_> {
 }
 
 impl Hands {
-    /// Where a box is made, it is one like `wish`.
+    /// Where a sandbox is made, it is one like `wish`.
     pub(super) fn new(worker: Worker, writer: Writer, outlet: Arc<Outlet>, wish: Wish) -> Self {
         Self {
             keeper: Keeper { worker, fence: writer.fence(), turn: writer.turn(), wish },
@@ -75,7 +75,7 @@ impl Hands {
         self.uses.load(Ordering::SeqCst) > 0
     }
 
-    /// The box, made when there is none.
+    /// The sandbox, made when there is none.
     pub(super) async fn attached(&self) -> Result<tool::Hands, ToolFault> {
         let sandbox = self.keeper.provider()?;
         let mut attached = self.attached.lock().await;
@@ -84,7 +84,7 @@ impl Hands {
         self.prepare(sandbox, met.id).await
     }
 
-    /// The box for a call that has not begun anywhere: another one, when the time of
+    /// The sandbox for a call that has not begun anywhere: another one, when the time of
     /// this one is almost over and no other call is under way in it.
     pub(super) async fn ready(&self) -> Result<tool::Hands, ToolFault> {
         let sandbox = self.keeper.provider()?;
@@ -110,7 +110,7 @@ impl Hands {
         }
     }
 
-    /// Returns when the box's time is over; never, when it has none.
+    /// Returns when the sandbox's time is over; never, when it has none.
     pub(super) async fn end_of_life(&self) {
         let ends_at = self.attached.lock().await.and_then(|met| met.ends_at);
         match ends_at {
@@ -119,7 +119,7 @@ impl Hands {
         }
     }
 
-    /// The box, if there is one.
+    /// The sandbox, if there is one.
     pub(super) async fn if_attached(&self) -> Option<tool::Hands> {
         let sandbox = self.keeper.provider().ok()?;
         let met = match *self.attached.lock().await {
@@ -130,7 +130,7 @@ impl Hands {
         Some(self.hands(sandbox, met.id))
     }
 
-    /// Whether the box that an earlier worker used is still there.
+    /// Whether the sandbox that an earlier worker used is still there.
     pub(super) async fn survived(&self) -> Result<bool, ToolFault> {
         let sandbox = self.keeper.provider()?;
         let mut attached = self.attached.lock().await;
@@ -141,13 +141,13 @@ impl Hands {
     }
 
     /// Whether a command of this call may ever have been started, read from the log as
-    /// it is now: the loss of its box may just have been written.
+    /// it is now: the loss of its sandbox may just have been written.
     pub(super) async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
         let log = self.writer.log().await.map_err(|error| ToolFault::Away(error.to_string()))?;
         Ok(history::may_have_run(&log, call_id))
     }
 
-    /// Writes down that the box is gone; the next use makes another. Of several calls
+    /// Writes down that the sandbox is gone; the next use makes another. Of several calls
     /// that lost it together, the first one writes.
     pub(super) async fn lost(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
         let mut attached = self.attached.lock().await;
@@ -158,7 +158,7 @@ impl Hands {
     }
 
     /// Saves the files as they are now, which a caller's hand keeps. Whoever begins
-    /// something in the box meanwhile waits.
+    /// something in the sandbox meanwhile waits.
     pub(super) async fn save(&self) -> Result<CheckpointId, ToolFault> {
         let Keeper { worker, fence, .. } = &self.keeper;
         let sandbox = self.keeper.provider()?;
@@ -167,7 +167,7 @@ impl Hands {
             Some(met) => Some(met),
             None => self.keeper.greet(&*sandbox).await?,
         };
-        let past = worker.store.past_sandboxes(fence.tenant, fence.session).await.map_err(away)?;
+        let past = worker.store.past_sandboxes(fence.org, fence.session).await.map_err(away)?;
         let checkpoint = match (met, past.checkpoint) {
             // Nothing has run since.
             (None, Some(checkpoint)) => checkpoint,
@@ -186,7 +186,7 @@ impl Hands {
         }
     }
 
-    /// Saves the files and removes the box, where there is one.
+    /// Saves the files and removes the sandbox, where there is one.
     pub(super) async fn put_away(&self, reason: &str, actor: Actor) -> Result<(), ToolFault> {
         let sandbox = self.keeper.provider()?;
         let mut attached = self.attached.lock().await;
@@ -199,12 +199,12 @@ impl Hands {
         self.keeper.put_away(&*sandbox, met.id, (reason, actor), Some(checkpoint)).await
     }
 
-    /// Removes a box whose files nobody wants any more, as the rows say.
+    /// Removes a sandbox whose files nobody wants any more, as the rows say.
     pub(super) async fn leave_behind(&self, actor: Actor) -> Result<(), ToolFault> {
         let Keeper { worker, fence, .. } = &self.keeper;
         let sandbox = self.keeper.provider()?;
         *self.attached.lock().await = None;
-        let live = worker.store.live_sandbox(fence.tenant, fence.session).await.map_err(away)?;
+        let live = worker.store.live_sandbox(fence.org, fence.session).await.map_err(away)?;
         match live {
             Some(LiveSandbox { sandbox: id, node, state: Liveness::Ending(reason), .. })
                 if node == worker.node =>
@@ -215,19 +215,19 @@ impl Hands {
         }
     }
 
-    /// How long to wait before asking a box again.
+    /// How long to wait before asking a sandbox again.
     pub(super) fn delay(&self, backoff: &Backoff, attempt: u32) -> Duration {
         backoff.delay(attempt, self.keeper.worker.journal.origin())
     }
 
-    /// Makes a box fit for this turn's commands.
+    /// Makes a sandbox fit for this turn's commands.
     async fn prepare(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> Result<tool::Hands, ToolFault> {
         self.open_way_out(&*sandbox, id).await?;
         self.make_ready(&*sandbox, id).await?;
         Ok(self.hands(sandbox, id))
     }
 
-    /// Joins the box to this turn's proxy, once. A box without a way out still works.
+    /// Joins the sandbox to this turn's proxy, once. A sandbox without a way out still works.
     async fn open_way_out(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
         let opened = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if *opened() == Some(id) {
@@ -243,8 +243,8 @@ impl Hands {
         Ok(())
     }
 
-    /// Runs the environment's hook, once in each box, and brings what the session's sources
-    /// name. The box remembers the hook's command, so whoever asks again, now or after a
+    /// Runs the environment's hook, once in each sandbox, and brings what the session's sources
+    /// name. The sandbox remembers the hook's command, so whoever asks again, now or after a
     /// takeover, gets the outcome of the first; what becomes of sources is in the log.
     async fn make_ready(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
         let prepared = || self.prepared.lock().unwrap_or_else(PoisonError::into_inner);

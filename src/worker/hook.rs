@@ -1,7 +1,7 @@
-//! The scripts that make a box ready before its first command.
+//! The scripts that make a sandbox ready before its first command.
 //!
-//! Called by `hands` when a turn first uses a box, and by `source` after the clones. It is a command like any other: it
-//! outlives its worker, and its id is known to the box, so it runs once in each.
+//! Called by `hands` when a turn first uses a sandbox, and by `source` after the clones. It is a command like any other: it
+//! outlives its worker, and its id is known to the sandbox, so it runs once in each.
 
 use crate::{
     base::{

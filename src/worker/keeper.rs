@@ -1,7 +1,7 @@
-//! One session's box under one lease: found, made, told of, given up.
+//! One session's sandbox under one lease: found, made, told of, given up.
 //!
 //! Called by `hands` for a turn and by `rest` between turns. Whatever becomes of the
-//! box is in the log before it is in its row, and a box is in the log before anything
+//! sandbox is in the log before it is in its row, and a sandbox is in the log before anything
 //! runs in it: a takeover reads there what can have begun.
 
 use std::{
@@ -30,24 +30,24 @@ use crate::{
     },
 };
 
-/// Why a box ends whose disk the next one goes on with.
+/// Why a sandbox ends whose disk the next one goes on with.
 const ROTATED: &str = "rotated";
 /// A limit that is asked for and not kept would be worse than none.
 const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker cannot hold a sandbox to them: \
     it is not root, and no cgroup is delegated to it";
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
-/// Who looks after a session's box.
+/// Who looks after a session's sandbox.
 pub(super) struct Keeper {
     pub worker: Worker,
     pub fence: Fence,
     /// The turn that it is for; none between turns.
     pub turn: Option<TurnId>,
-    /// What a new box is like.
+    /// What a new sandbox is like.
     pub wish: Wish,
 }
 
-/// A box that answered, and how long it may be used.
+/// A sandbox that answered, and how long it may be used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub id: SandboxId,
@@ -64,7 +64,7 @@ impl Met {
     }
 }
 
-/// Where the files of a new box come from.
+/// Where the files of a new sandbox come from.
 struct Filled {
     restored: Option<(Checkpoint, Duration)>,
     files: Files,
@@ -79,10 +79,10 @@ impl Keeper {
         Grip { sandbox, epoch: self.fence.epoch }
     }
 
-    /// Says hello to the box that the rows know of; `None` when there is none.
+    /// Says hello to the sandbox that the rows know of; `None` when there is none.
     pub(super) async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<Met>, ToolFault> {
-        let Fence { tenant, session, .. } = self.fence;
-        let Some(live) = self.worker.store.live_sandbox(tenant, session).await.map_err(away)? else {
+        let Fence { org, session, .. } = self.fence;
+        let Some(live) = self.worker.store.live_sandbox(org, session).await.map_err(away)? else {
             return Ok(None);
         };
         let id = live.sandbox;
@@ -97,7 +97,7 @@ impl Keeper {
         }
         match sandbox.attach(self.grip(id)).await {
             Ok(()) if !live.is_announced => {
-                // Its maker died before it could say that the box is there.
+                // Its maker died before it could say that the sandbox is there.
                 self.announce(id, vec![Body::SandboxCreated { sandbox_id: id, duration_ms: 0 }]).await?;
                 Ok(Some(Met::new(id, live.life)))
             }
@@ -127,7 +127,7 @@ impl Keeper {
         }
     }
 
-    /// Writes off a box that did not answer; it is ended first, so that no second one
+    /// Writes off a sandbox that did not answer; it is ended first, so that no second one
     /// lives beside it.
     pub(super) async fn give_up(
         &self,
@@ -146,22 +146,22 @@ impl Keeper {
         }
     }
 
-    /// A new box with the session's files.
+    /// A new sandbox with the session's files.
     pub(super) async fn make(&self, sandbox: &dyn Sandbox) -> Result<Met, ToolFault> {
-        let Fence { tenant, session, epoch, .. } = self.fence;
+        let Fence { org, session, epoch, .. } = self.fence;
         if self.wish.names_size && !sandbox.capabilities().holds_size {
             return Err(ToolFault::Unavailable(NO_SIZE.to_owned()));
         }
         let store = &self.worker.store;
         let (past, checkpoints) =
-            tokio::join!(store.past_sandboxes(tenant, session), store.checkpoints(tenant, session));
+            tokio::join!(store.past_sandboxes(org, session), store.checkpoints(org, session));
         let (mut past, checkpoints) = (past.map_err(away)?, checkpoints.map_err(away)?);
         let life = self.wish.life;
         let started = Instant::now();
         for attempt in 1.. {
             let id: SandboxId = self.worker.journal.origin().id();
             let new = NewSandbox {
-                tenant,
+                org,
                 session,
                 sandbox: id,
                 node: self.worker.node,
@@ -175,12 +175,12 @@ impl Keeper {
             }
             let spec = Spec {
                 sandbox: id,
-                tenant,
+                org,
                 session,
                 limits: self.wish.limits,
                 rootfs: self.wish.rootfs.clone(),
                 env: self.wish.env.clone(),
-                previous: past.boxes.clone(),
+                previous: past.sandboxes.clone(),
                 restores: !checkpoints.is_empty(),
             };
             match self.fill(sandbox, &spec, &checkpoints).await {
@@ -189,12 +189,12 @@ impl Keeper {
                     self.announce(id, created(id, duration_ms, &filled, &past)).await?;
                     return Ok(Met::new(id, life));
                 }
-                // The row stays: the box may be another worker's by now.
+                // The row stays: the sandbox may be another worker's by now.
                 Err(Fault::Stale) => return Err(ToolFault::Stale),
                 Err(fault) => {
                     self.end_row(id).await?;
                     // It may have been the last on the disk all the same.
-                    past.boxes.push(id);
+                    past.sandboxes.push(id);
                     tracing::warn!(session.id = %session, attempt, %fault, "a sandbox did not start");
                     if attempt >= SANDBOX_START_ATTEMPTS_MAX {
                         return Err(ToolFault::Unavailable(fault.to_string()));
@@ -206,7 +206,7 @@ impl Keeper {
         unreachable!("the loop above only ends by returning")
     }
 
-    /// Makes the box and restores its files, from the newest checkpoint that there is.
+    /// Makes the sandbox and restores its files, from the newest checkpoint that there is.
     /// Nothing is left behind when it fails, but for `Stale`: then it is another worker's.
     async fn fill(&self, sandbox: &dyn Sandbox, spec: &Spec, from: &[Checkpoint]) -> Result<Filled, Fault> {
         let mut spec = spec.clone();
@@ -221,7 +221,7 @@ impl Keeper {
                     None => None,
                 }
             };
-            // Read while the box is made: not a byte goes into it before all of them are there.
+            // Read while the sandbox is made: not a byte goes into it before all of them are there.
             let create = sandbox.create(&spec, self.fence.epoch);
             let (files, fetched) = match select(pin!(create), pin!(fetch)).await {
                 Either::Left((files, _)) if files != Ok(Files::Fresh) => (files?, None),
@@ -250,12 +250,12 @@ impl Keeper {
         }
     }
 
-    /// Saves the box's files, unless the newest checkpoint has just these.
+    /// Saves the sandbox's files, unless the newest checkpoint has just these.
     pub(super) async fn save(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<CheckpointId, ToolFault> {
-        let Fence { tenant, session, .. } = self.fence;
+        let Fence { org, session, .. } = self.fence;
         let (store, blobs) = (&self.worker.store, &self.worker.blobs);
         let started = Instant::now();
-        let latest = store.latest_checkpoint(tenant, session).await.map_err(away)?;
+        let latest = store.latest_checkpoint(org, session).await.map_err(away)?;
         let known = latest.as_ref().map(|latest| latest.digest.as_str());
         let saved = checkpoint::save(sandbox, self.grip(id), blobs, &self.blobs_of_session(), known).await;
         let saved = saved.map_err(|fault| match fault {
@@ -280,14 +280,14 @@ impl Keeper {
 
     /// Removes the checkpoints that newer ones have replaced.
     async fn forget_old(&self) {
-        let Fence { tenant, session, .. } = self.fence;
-        let removed = self.worker.remove_old_checkpoints(tenant, session).await;
+        let Fence { org, session, .. } = self.fence;
+        let removed = self.worker.remove_old_checkpoints(org, session).await;
         if let Err(error) = removed {
             tracing::warn!(session.id = %session, error, "old checkpoints could not be removed; they are tried again");
         }
     }
 
-    /// Puts a new box in the place of one whose time is almost over. Its disk goes on;
+    /// Puts a new sandbox in the place of one whose time is almost over. Its disk goes on;
     /// the checkpoint is for the case that it does not.
     pub(super) async fn rotate(&self, sandbox: &dyn Sandbox, old: &Met) -> Result<Met, ToolFault> {
         let started = Instant::now();
@@ -325,7 +325,7 @@ impl Keeper {
         }
     }
 
-    /// Removes a box whose files are saved, and its disk where no other follows; says why,
+    /// Removes a sandbox whose files are saved, and its disk where no other follows; says why,
     /// and who wanted it.
     pub(super) async fn put_away(
         &self,
@@ -341,7 +341,7 @@ impl Keeper {
         self.finish_ending(sandbox, id, reason, actor).await
     }
 
-    /// Removes a box that is ending, whoever began it.
+    /// Removes a sandbox that is ending, whoever began it.
     pub(super) async fn finish_ending(
         &self,
         sandbox: &dyn Sandbox,
@@ -356,47 +356,47 @@ impl Keeper {
         if reason == ROTATED {
             return Ok(());
         }
-        if let Err(fault) = sandbox.erase(self.fence.tenant, self.fence.session).await {
+        if let Err(fault) = sandbox.erase(self.fence.org, self.fence.session).await {
             tracing::warn!(session.id = %self.fence.session, %fault, "a saved disk could not be removed; the reaper will");
         }
         Ok(())
     }
 
-    /// Notes that a frozen box goes on, then says so: from the note on, the checkpoint
+    /// Notes that a frozen sandbox goes on, then says so: from the note on, the checkpoint
     /// of its sleep is out of date.
     pub(super) async fn thawed(&self, id: SandboxId) -> Result<(), ToolFault> {
         let store = &self.worker.store;
         if !store.thawed_sandbox(self.fence, id).await.map_err(away)? {
             return Err(ToolFault::Stale);
         }
-        let Fence { tenant, session, .. } = self.fence;
-        store.rest_soon(tenant, session, self.worker.rest.freeze_after).await.map_err(away)?;
+        let Fence { org, session, .. } = self.fence;
+        store.rest_soon(org, session, self.worker.rest.freeze_after).await.map_err(away)?;
         self.say(vec![Body::SandboxThawed { sandbox_id: id }]).await
     }
 
-    /// Whether the log says that the box is there: its maker may have died before the
+    /// Whether the log says that the sandbox is there: its maker may have died before the
     /// row said so, too.
     async fn was_announced(&self, id: SandboxId) -> Result<bool, ToolFault> {
-        let log = self.worker.journal.log(self.fence.tenant, self.fence.session, 0).await;
+        let log = self.worker.journal.log(self.fence.org, self.fence.session, 0).await;
         let log = log.map_err(|error| ToolFault::Away(error.to_string()))?;
         let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
         Ok(log.iter().any(|event| says(&event.draft.body)))
     }
 
-    /// Says that the box is there, before anything runs in it.
+    /// Says that the sandbox is there, before anything runs in it.
     async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), ToolFault> {
         self.say(bodies).await?;
-        self.worker.store.announced_sandbox(self.fence.tenant, id).await.map_err(away)
+        self.worker.store.announced_sandbox(self.fence.org, id).await.map_err(away)
     }
 
-    /// Says that a box is gone before its row is: whoever finds no row finds that.
+    /// Says that a sandbox is gone before its row is: whoever finds no row finds that.
     pub(super) async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
         self.say(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
         self.end_row(id).await
     }
 
     async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
-        self.worker.store.end_sandbox(self.fence.tenant, self.fence.session, id).await.map_err(away)
+        self.worker.store.end_sandbox(self.fence.org, self.fence.session, id).await.map_err(away)
     }
 
     pub(super) async fn say(&self, bodies: Vec<Body>) -> Result<(), ToolFault> {
@@ -422,11 +422,11 @@ impl Keeper {
     }
 
     fn blobs_of_session(&self) -> String {
-        super::reap::blobs_of(self.fence.tenant, self.fence.session)
+        super::reap::blobs_of(self.fence.org, self.fence.session)
     }
 }
 
-/// What is said of a new box: where its files are from, and which are gone.
+/// What is said of a new sandbox: where its files are from, and which are gone.
 fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &Past) -> Vec<Body> {
     let mut bodies = vec![Body::SandboxCreated { sandbox_id: id, duration_ms }];
     if let Some((checkpoint, took)) = &filled.restored {

@@ -62,25 +62,25 @@ pub struct Worker {
     pub queue: Queue,
     pub hints: Hints,
     pub providers: Arc<Providers>,
-    /// Why there are no boxes here, when there are none.
+    /// Why there are no sandboxes here, when there are none.
     pub sandbox: Result<Arc<dyn Sandbox>, String>,
-    /// What boxes can be made on, where they can be.
+    /// What sandboxes can be made on, where they can be.
     pub images: Option<Images>,
     /// The image of an environment that names none.
     pub default_image: String,
     pub catalogue: Catalogue,
-    /// How boxes reach the world.
+    /// How sandboxes reach the world.
     pub network: Network,
     /// Directories of which repositories may be cloned.
     pub local_sources: LocalDirectories,
     /// Where checkpoints are kept.
     pub blobs: Blobs,
-    /// When boxes rest.
+    /// When sandboxes rest.
     pub rest: Rest,
-    /// The machine whose boxes this worker reaches.
+    /// The machine whose sandboxes this worker reaches.
     pub node: Uuid,
-    /// How long its boxes may run on when it is silent.
-    pub boxes_end: Duration,
+    /// How long its sandboxes may run on when it is silent.
+    pub sandboxes_end: Duration,
     /// Turns that run at the same time.
     pub slots: usize,
 }
@@ -158,10 +158,10 @@ impl Worker {
         let duration_ms = started.elapsed().as_millis() as u64;
         match outcome {
             Ok(what) => tracing::debug!(
-                tenant.id = %claimed.tenant, session.id = %claimed.session, duration_ms, what, "a job was worked on"
+                org.id = %claimed.org, session.id = %claimed.session, duration_ms, what, "a job was worked on"
             ),
             Err(error) => tracing::warn!(
-                tenant.id = %claimed.tenant, session.id = %claimed.session, duration_ms, %error,
+                org.id = %claimed.org, session.id = %claimed.session, duration_ms, %error,
                 "a job was given up; it is taken up again when its lease ends"
             ),
         }

@@ -1,7 +1,7 @@
-//! What callers ask of a session's box themselves: served under whatever lease holds it.
+//! What callers ask of a session's sandbox themselves: served under whatever lease holds it.
 //!
 //! Called by `slot`: beside a turn, or with the job `operate` while there is none; that
-//! one gives way to a turn. A command belongs to the box and not to its worker, so
+//! one gives way to a turn. A command belongs to the sandbox and not to its worker, so
 //! whoever serves the operation next finds it there and waits for the same end.
 
 use std::{
@@ -33,7 +33,7 @@ use crate::{
     domain::{
         Actor, Body, Cost, Event, OperationId, Session,
         operation::{Answer, Failure, Request},
-        price::{BoxSize, Tariff},
+        price::{SandboxSize, Tariff},
     },
     harness::{ToolFault, Unready},
     journal::{Halted, Writer},
@@ -52,12 +52,12 @@ pub(super) struct Operator<'a> {
     pub hands: Arc<Hands>,
     pub session: &'a Session,
     pub tariff: Tariff,
-    pub size: BoxSize,
+    pub size: SandboxSize,
     pub lease: watch::Receiver<State>,
     /// Commands that something is promised to. Held while somebody looks whether a limit is
     /// to be told of.
     pub promised: Mutex<HashSet<OperationId>>,
-    /// Since when commands are at work whose end is not told: one whose box is gone is
+    /// Since when commands are at work whose end is not told: one whose sandbox is gone is
     /// among them until that is in the log.
     pub begun: Mutex<HashMap<OperationId, Instant>>,
 }
@@ -84,28 +84,28 @@ impl From<Halted> for Stopped {
 }
 
 impl Worker {
-    /// Serves what is asked of a session's box while no turn does.
+    /// Serves what is asked of a session's sandbox while no turn does.
     pub(super) async fn operate(
         &self,
         lease: Lease,
         mut draining: watch::Receiver<bool>,
     ) -> Result<&'static str, store::Error> {
         let fence = lease.fence();
-        let session = self.store.load_session(fence.tenant, fence.session).await?;
+        let session = self.store.load_session(fence.org, fence.session).await?;
         let writer = self.journal.writer(fence, None);
         if let Some(outcome) = self.hold_back(&lease, &session).await? {
             return Ok(outcome);
         }
-        let surroundings = surroundings::read(self, fence.tenant, &session).await?;
+        let surroundings = surroundings::read(self, fence.org, &session).await?;
         let (wish, allowed) = match surroundings {
             Ok(surroundings) => surroundings,
             Err((_, message)) => {
                 return self.refuse_all(&lease, Failure::EnvironmentDeleted, message).await;
             }
         };
-        let account = self.store.account(fence.tenant, session.created.agent_id).await?;
+        let account = self.store.account(fence.org, session.created.agent_id).await?;
         let model = session.created.agent_snapshot.as_ref().map_or("", |agent| agent.model.as_str());
-        let size = BoxSize { cpu_millis: wish.limits.cpu_millis, memory_bytes: wish.limits.memory_bytes };
+        let size = SandboxSize { cpu_millis: wish.limits.cpu_millis, memory_bytes: wish.limits.memory_bytes };
         let outlet = Outlet::new(self.network.clone(), writer.clone(), self.journal.origin(), allowed);
         let outlet = Arc::new(outlet);
         let hands = Hands::new(self.clone(), writer.clone(), Arc::clone(&outlet), wish);
@@ -126,7 +126,7 @@ impl Worker {
                 Ok(()) => lease.finish().await.map(|()| "served"),
                 Err(Stopped::Stale) => Ok("the lease was lost"),
                 Err(Stopped::Away(reason)) => {
-                    tracing::warn!(session.id = %fence.session, reason, "a box cannot be asked yet");
+                    tracing::warn!(session.id = %fence.session, reason, "a sandbox cannot be asked yet");
                     lease.release(SANDBOX_BACKOFF.1).await.map(|()| "waits")
                 }
             },
@@ -192,8 +192,8 @@ impl Operator<'_> {
         let mut did_any = false;
         loop {
             lease.mark_unchanged();
-            let open = self.worker.store.open_operations(fence.tenant, fence.session).await?;
-            // Beside a turn nobody has the box alone: whoever wants that waits for its end.
+            let open = self.worker.store.open_operations(fence.org, fence.session).await?;
+            // Beside a turn nobody has the sandbox alone: whoever wants that waits for its end.
             let may_be_served = |open: &Open| self.writer.turn().is_none() || !open.request.is_alone();
             line.waiting.extend(open.into_iter().filter(|open| may_be_served(open) && seen.insert(open.id)));
             if line.wants_an_end() {
@@ -253,13 +253,13 @@ impl Operator<'_> {
                 Err(ToolFault::Away(reason)) => return Err(Stopped::Away(reason)),
                 Err(fault @ (ToolFault::Unavailable(_) | ToolFault::Unready(..))) => {
                     self.say_over(open, None).await?;
-                    return Ok(Err(without_box(fault)));
+                    return Ok(Err(without_sandbox(fault)));
                 }
             };
             let id = hands.grip.sandbox;
             match self.worker.store.begin_operation(self.writer.fence(), open.id, id).await? {
                 None => return Err(Stopped::Stale),
-                // It may have run there, and nobody can ask that box any more.
+                // It may have run there, and nobody can ask that sandbox any more.
                 Some(began_in) if is_command && began_in != id => {
                     self.say_over(open, None).await?;
                     return Ok(Err(lost()));
@@ -282,7 +282,7 @@ impl Operator<'_> {
                     }
                 }
                 Err(Fault::Unavailable(reason)) => {
-                    tracing::warn!(session.id = %self.session.id, attempt, reason, "a box did not answer a caller");
+                    tracing::warn!(session.id = %self.session.id, attempt, reason, "a sandbox did not answer a caller");
                 }
             }
             tokio::time::sleep(self.hands.delay(&BACKOFF, attempt)).await;
@@ -295,7 +295,7 @@ impl Operator<'_> {
         }))
     }
 
-    /// The box: as it is for what may have begun in it, else one that may be used for long.
+    /// The sandbox: as it is for what may have begun in it, else one that may be used for long.
     async fn attached(&self, has_begun: bool) -> Result<tool::Hands, ToolFault> {
         if has_begun { self.hands.attached().await } else { self.hands.ready().await }
     }
@@ -347,7 +347,7 @@ impl Operator<'_> {
             | Request::Stop
             | Request::Checkpoint
             | Request::Restore { .. }
-            | Request::Kill { .. } => unreachable!("what concerns the box itself was done before"),
+            | Request::Kill { .. } => unreachable!("what concerns the sandbox itself was done before"),
         }
     }
 
@@ -435,7 +435,7 @@ impl Operator<'_> {
     }
 }
 
-/// The name of a caller's command in its box.
+/// The name of a caller's command in its sandbox.
 pub(super) fn exec_id(operation: OperationId) -> String {
     format!("d-{operation}")
 }
@@ -449,7 +449,7 @@ fn stopped(fault: ToolFault) -> Stopped {
     }
 }
 
-pub(super) fn without_box(fault: ToolFault) -> (Failure, String) {
+pub(super) fn without_sandbox(fault: ToolFault) -> (Failure, String) {
     match fault {
         ToolFault::Unready(Unready::Hook, reason) => (Failure::LifecycleHookFailed, reason),
         ToolFault::Unready(Unready::RepoAccess, reason) => (Failure::MissingRepoAccess, reason),

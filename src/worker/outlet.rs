@@ -1,7 +1,7 @@
-//! The way out of a session's box, open for as long as its lease is worked under.
+//! The way out of a session's sandbox, open for as long as its lease is worked under.
 //!
-//! Made by `slot` with the turn, by `operate` for callers; opened by `hands` when a box is attached. Its
-//! decisions are written under the turn's lease, so a box whose session rests, or
+//! Made by `slot` with the turn, by `operate` for callers; opened by `hands` when a sandbox is attached. Its
+//! decisions are written under the turn's lease, so a sandbox whose session rests, or
 //! is held elsewhere, reaches nothing: nobody could say that it did.
 
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::{
     tool::{self, Page},
 };
 
-/// The last part of the path that the box's variables name.
+/// The last part of the path that the sandbox's variables name.
 const CERTIFICATES_FILE: &str = "certificates.pem";
 
-/// How boxes reach the world from this process.
+/// How sandboxes reach the world from this process.
 #[derive(Clone, Debug)]
 pub struct Network {
     pub dialer: Dialer,
-    /// What boxes trust beside the public roots: the operator's own authorities.
+    /// What sandboxes trust beside the public roots: the operator's own authorities.
     pub extra_roots: Arc<[CertificateDer<'static>]>,
     /// Where packages come from.
     pub registries: Arc<Registries>,
@@ -63,7 +63,7 @@ impl Outlet {
         Self { proxy, network, origin: origin.clone(), opened, doors }
     }
 
-    /// Joins a box to the proxy, in place of one before it.
+    /// Joins a sandbox to the proxy, in place of one before it.
     pub(super) async fn open(&self, sandbox: &dyn Sandbox, grip: Grip) -> Result<(), Fault> {
         let door = sandbox.door(grip).await?;
         let failed =
@@ -75,7 +75,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Serves the box that was opened last, for ever.
+    /// Serves the sandbox that was opened last, for ever.
     pub(super) async fn run(&self) {
         let mut doors = self.doors.lock().await;
         let mut next = doors.recv().await;

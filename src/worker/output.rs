@@ -123,7 +123,7 @@ fn whole(bytes: &[u8]) -> usize {
     }
 }
 
-/// The beginning of an output, of which the box has kept so many bytes.
+/// The beginning of an output, of which the sandbox has kept so many bytes.
 pub(super) async fn read(
     sandbox: &dyn Sandbox,
     grip: Grip,

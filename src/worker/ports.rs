@@ -50,7 +50,7 @@ pub(super) struct LeasedJournal {
 }
 
 impl LeasedJournal {
-    /// With nothing read yet, for a turn that asks no model and whose box reaches nothing.
+    /// With nothing read yet, for a turn that asks no model and whose sandbox reaches nothing.
     pub(super) fn of(writer: Writer) -> Self {
         let (session, log, weighed) = (Mutex::new(None), Mutex::new(None), Weighed::default());
         Self { writer, session, log, weighed, outlet: None, agent: None, is_free: AtomicBool::new(true) }
@@ -71,7 +71,7 @@ impl LeasedJournal {
         Self { writer, session, log, weighed, outlet: Some(outlet), agent, is_free }
     }
 
-    /// After its end a turn says nothing more, so its box reaches nothing more.
+    /// After its end a turn says nothing more, so its sandbox reaches nothing more.
     async fn record_with(&self, outlet: &Outlet, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
         if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_))) {
             outlet.close().await;
@@ -183,7 +183,7 @@ impl harness::Journal for LeasedJournal {
     }
 }
 
-/// The tools that the agent may use, with the session's box behind them.
+/// The tools that the agent may use, with the session's sandbox behind them.
 pub(super) struct LeasedTools {
     catalogue: Catalogue,
     specs: Vec<ToolSpec>,
@@ -196,7 +196,7 @@ pub(super) struct LeasedTools {
 enum Open {
     /// It did not begin.
     NeverRan,
-    /// Its box is gone.
+    /// Its sandbox is gone.
     Lost,
 }
 
@@ -212,15 +212,15 @@ impl LeasedTools {
         Self { catalogue, specs, hands, begun: Mutex::default() }
     }
 
-    /// Does what needs no box; `None` for a call that does.
-    async fn beyond_the_box(&self, call: &ToolCall) -> Option<Result<tool::Done, tool::ToolFault>> {
+    /// Does what needs no sandbox; `None` for a call that does.
+    async fn beyond_the_sandbox(&self, call: &ToolCall) -> Option<Result<tool::Done, tool::ToolFault>> {
         match self.catalogue.set_timer(call, &*self.hands).await {
             Some(set) => Some(set),
             None => self.catalogue.start_session(call, &*self.hands).await,
         }
     }
 
-    /// Runs a call in the box that is there, asking again while that does not answer.
+    /// Runs a call in the sandbox that is there, asking again while that does not answer.
     async fn run_here(&self, call: &ToolCall, started: Instant) -> Result<Result<Done, Open>, ToolFault> {
         let hands = self.hands.ready().await?;
         match self.within_life(call, &hands, self.catalogue.run(call, &hands)).await {
@@ -234,7 +234,7 @@ impl LeasedTools {
         }
     }
 
-    /// Asks the box what became of a call; bounded, then the box is given up.
+    /// Asks the sandbox what became of a call; bounded, then the sandbox is given up.
     async fn ask_here(
         &self,
         call: &ToolCall,
@@ -258,7 +258,7 @@ impl LeasedTools {
         self.gone(call, &hands, &reason).await
     }
 
-    /// Ends the command of a call when the time of its box is over.
+    /// Ends the command of a call when the time of its sandbox is over.
     async fn within_life<T>(
         &self,
         call: &ToolCall,
@@ -282,8 +282,8 @@ impl LeasedTools {
         done
     }
 
-    /// Writes down that the box of a call is gone. Until that is in the log the call counts
-    /// as at work: its session may have been closed, and the box have gone with it.
+    /// Writes down that the sandbox of a call is gone. Until that is in the log the call counts
+    /// as at work: its session may have been closed, and the sandbox have gone with it.
     async fn gone(
         &self,
         call: &ToolCall,
@@ -325,8 +325,8 @@ impl harness::Tools for LeasedTools {
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         let _use = self.hands.enter();
         let started = Instant::now();
-        if let Some(done) = self.beyond_the_box(call).await {
-            return done.map(|done| ran(done, started)).map_err(without_box);
+        if let Some(done) = self.beyond_the_sandbox(call).await {
+            return done.map(|done| ran(done, started)).map_err(without_sandbox);
         }
         for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
             match self.run_here(call, started).await? {
@@ -341,15 +341,15 @@ impl harness::Tools for LeasedTools {
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         let begun = self.hands.enter();
         let started = Instant::now();
-        if let Some(done) = self.beyond_the_box(call).await {
-            return done.map(|done| ran(done, started)).map_err(without_box);
+        if let Some(done) = self.beyond_the_sandbox(call).await {
+            return done.map(|done| ran(done, started)).map_err(without_sandbox);
         }
-        // Without the box that it was announced for, nobody can say whether it ran.
+        // Without the sandbox that it was announced for, nobody can say whether it ran.
         if self.is_unsafe(call) && !self.hands.survived().await? {
             if self.hands.may_have_run(&call.call_id).await? {
                 return Ok(unknown(started));
             }
-            // Its worker died before it had a box: nothing can have begun.
+            // Its worker died before it had a sandbox: nothing can have begun.
             drop(begun);
             return self.run(call).await;
         }
@@ -385,8 +385,8 @@ impl harness::Tools for LeasedTools {
     }
 }
 
-/// Why a call that needs no box has no result yet.
-fn without_box(fault: tool::ToolFault) -> ToolFault {
+/// Why a call that needs no sandbox has no result yet.
+fn without_sandbox(fault: tool::ToolFault) -> ToolFault {
     match fault {
         tool::ToolFault::Stale => ToolFault::Stale,
         fault @ (tool::ToolFault::Away(_) | tool::ToolFault::Retry(_) | tool::ToolFault::SandboxGone) => {

@@ -6,7 +6,7 @@
 use super::{Worker, slot::unavailable};
 use crate::{
     domain::{
-        Session, TenantId,
+        OrgId, Session,
         price::PriceList,
         spend::{Spend, Verdict, judge},
     },
@@ -48,11 +48,11 @@ pub(super) struct Checked {
 /// Looks at the account, and at what may be spent when the turn has not started yet.
 pub(super) async fn check(
     worker: &Worker,
-    tenant: TenantId,
+    org: OrgId,
     session: &Session,
 ) -> Result<Result<Checked, Refusal>, Halt> {
     let agent = session.created.agent_id;
-    let account: Account = worker.store.account(tenant, agent).await.map_err(unavailable)?;
+    let account: Account = worker.store.account(org, agent).await.map_err(unavailable)?;
     let starts = session.running.is_none();
     if starts && !account.agent_enabled {
         let words = "the agent is disabled; PATCH it with enabled: true, then steer the session";
@@ -62,7 +62,7 @@ pub(super) async fn check(
     if !starts || checked.is_free {
         return Ok(Ok(checked));
     }
-    let now = worker.store.standings_of(tenant, agent).await.map_err(unavailable)?;
+    let now = worker.store.standings_of(org, agent).await.map_err(unavailable)?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Exceeded(spend) => {
             let Spend { limit, used, allowed, .. } = spend;

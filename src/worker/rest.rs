@@ -1,9 +1,9 @@
-//! A box that no turn uses: frozen, saved, removed, each at its time.
+//! A sandbox that no turn uses: frozen, saved, removed, each at its time.
 //!
 //! Called by `slot` with the job `rest`, which is due when something is next to be done
-//! with the box, so that a worker's death delays it and no more. A running command is
-//! never stopped. The files are saved when the box is frozen, not when it is removed: so
-//! whatever kills the box or its node while the session rests loses no file.
+//! with the sandbox, so that a worker's death delays it and no more. A running command is
+//! never stopped. The files are saved when the sandbox is frozen, not when it is removed: so
+//! whatever kills the sandbox or its node while the session rests loses no file.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{
     surroundings::Wish,
 };
 use crate::{
-    base::limit::{PAUSED_BOX_MAX, REST_RETRY},
+    base::limit::{PAUSED_SANDBOX_MAX, REST_RETRY},
     domain::{Actor, Body, CheckpointId, environment::Life},
     harness::ToolFault,
     queue::Lease,
@@ -25,10 +25,10 @@ use crate::{
     },
 };
 
-/// When boxes rest.
+/// When sandboxes rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest {
-    /// Without use for this long, a box is frozen.
+    /// Without use for this long, a sandbox is frozen.
     pub freeze_after: Duration,
     /// Without use for this long, its files are kept and it is removed.
     pub hibernate_after: Duration,
@@ -36,30 +36,30 @@ pub struct Rest {
 
 /// What is to be done next.
 enum Next {
-    /// Nothing: there is no box.
+    /// Nothing: there is no sandbox.
     Nothing,
     /// The same again, after this time.
     Again(Duration),
 }
 
 impl Worker {
-    /// Does what is due for a session's box.
+    /// Does what is due for a session's sandbox.
     pub(super) async fn look_after(&self, lease: Lease) -> Result<&'static str, store::Error> {
         let fence = lease.fence();
         let session = fence.session;
-        let wish = Wish::of(&self.store.load_session(fence.tenant, session).await?, &self.default_image);
+        let wish = Wish::of(&self.store.load_session(fence.org, session).await?, &self.default_image);
         let keeper = Keeper { worker: self.clone(), fence, turn: None, wish };
         let looked = tokio::select! {
             looked = keeper.rest() => looked,
             () = lease.lost() => return Ok("the lease was lost"),
         };
         let outcome = match looked {
-            Ok(Next::Nothing) => lease.finish().await.map(|()| "no box is left"),
-            Ok(Next::Again(delay)) => lease.release(delay).await.map(|()| "the box rests"),
+            Ok(Next::Nothing) => lease.finish().await.map(|()| "no sandbox is left"),
+            Ok(Next::Again(delay)) => lease.release(delay).await.map(|()| "the sandbox rests"),
             Err(ToolFault::Stale) => Ok("the lease was lost"),
             Err(ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Unready(_, reason)) => {
-                tracing::warn!(session.id = %session, reason, "a box could not be looked after; trying again");
-                lease.release(self.rest.retry()).await.map(|()| "the box could not be looked after")
+                tracing::warn!(session.id = %session, reason, "a sandbox could not be looked after; trying again");
+                lease.release(self.rest.retry()).await.map(|()| "the sandbox could not be looked after")
             }
         };
         // A turn may have waited for this.
@@ -76,10 +76,10 @@ impl Rest {
 
 impl Keeper {
     async fn rest(&self) -> Result<Next, ToolFault> {
-        let (tenant, session) = (self.fence.tenant, self.fence.session);
+        let (org, session) = (self.fence.org, self.fence.session);
         let store = &self.worker.store;
-        let Some(idle) = store.idle(tenant, session).await.map_err(away)? else { return Ok(Next::Nothing) };
-        let Some(live) = store.live_sandbox(tenant, session).await.map_err(away)? else {
+        let Some(idle) = store.idle(org, session).await.map_err(away)? else { return Ok(Next::Nothing) };
+        let Some(live) = store.live_sandbox(org, session).await.map_err(away)? else {
             return Ok(Next::Nothing);
         };
         if idle.is_archived || live.node != self.worker.node {
@@ -96,7 +96,7 @@ impl Keeper {
             return Ok(Next::Nothing);
         }
         // What is paused keeps its processes, though they may stand still.
-        let stays = idle.is_paused && idle.idle < PAUSED_BOX_MAX;
+        let stays = idle.is_paused && idle.idle < PAUSED_SANDBOX_MAX;
         if idle.idle >= rest.hibernate_after && !stays {
             return self.hibernate(&*sandbox, &live, "idle").await;
         }
@@ -134,7 +134,7 @@ impl Keeper {
         }
     }
 
-    /// Puts another box in the place of one whose time is almost over. A command that
+    /// Puts another sandbox in the place of one whose time is almost over. A command that
     /// runs is waited for as long as there is time.
     async fn replace(
         &self,
@@ -152,7 +152,7 @@ impl Keeper {
     }
 
     async fn is_there(&self) -> Result<bool, ToolFault> {
-        let live = self.worker.store.live_sandbox(self.fence.tenant, self.fence.session).await;
+        let live = self.worker.store.live_sandbox(self.fence.org, self.fence.session).await;
         Ok(live.map_err(away)?.is_some())
     }
 
@@ -167,13 +167,13 @@ impl Keeper {
         if !self.is_at_rest(sandbox, live).await? {
             return self.not_now().await;
         }
-        // Without a checkpoint the box still rests; it is saved when it is removed.
+        // Without a checkpoint the sandbox still rests; it is saved when it is removed.
         let checkpoint = self.try_to_save(sandbox, live).await?;
         match sandbox.freeze(self.grip(id)).await {
             Ok(()) => {}
             Err(Fault::Stale) => return Err(ToolFault::Stale),
             Err(fault) => {
-                tracing::warn!(session.id = %self.fence.session, %fault, "a box could not be frozen; it runs on");
+                tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox could not be frozen; it runs on");
                 return Ok(Next::Again(left.max(self.worker.rest.retry())));
             }
         }
@@ -185,7 +185,7 @@ impl Keeper {
         }
     }
 
-    /// Removes the box once its files are saved.
+    /// Removes the sandbox once its files are saved.
     async fn hibernate(
         &self,
         sandbox: &dyn Sandbox,
@@ -211,18 +211,18 @@ impl Keeper {
         Ok(Next::Nothing)
     }
 
-    /// A box that cannot be removed rests as well as it can.
+    /// A sandbox that cannot be removed rests as well as it can.
     async fn stay(&self, sandbox: &dyn Sandbox, live: &LiveSandbox) -> Result<Next, ToolFault> {
         if live.state == Liveness::Frozen
             && let Err(fault) = sandbox.freeze(self.grip(live.sandbox)).await
         {
-            tracing::warn!(session.id = %self.fence.session, %fault, "a box could not be frozen again");
+            tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox could not be frozen again");
             self.thawed(live.sandbox).await?;
         }
         Ok(Next::Again(self.worker.rest.hibernate_after.max(self.worker.rest.retry())))
     }
 
-    /// Whether the box is there and runs nothing; a dead one is written off.
+    /// Whether the sandbox is there and runs nothing; a dead one is written off.
     async fn is_at_rest(&self, sandbox: &dyn Sandbox, live: &LiveSandbox) -> Result<bool, ToolFault> {
         let grip = self.grip(live.sandbox);
         if !live.is_announced {
@@ -253,8 +253,7 @@ impl Keeper {
 
     /// Looks again later, if there is still something to look after.
     async fn not_now(&self) -> Result<Next, ToolFault> {
-        let live =
-            self.worker.store.live_sandbox(self.fence.tenant, self.fence.session).await.map_err(away)?;
+        let live = self.worker.store.live_sandbox(self.fence.org, self.fence.session).await.map_err(away)?;
         Ok(live.map_or(Next::Nothing, |_| Next::Again(self.worker.rest.retry())))
     }
 
@@ -266,7 +265,7 @@ impl Keeper {
         match self.save(sandbox, live.sandbox).await {
             Ok(checkpoint) => Ok(Some(checkpoint)),
             Err(ToolFault::Unavailable(reason)) => {
-                tracing::warn!(session.id = %self.fence.session, reason, "the files of a box could not be saved");
+                tracing::warn!(session.id = %self.fence.session, reason, "the files of a sandbox could not be saved");
                 Ok(None)
             }
             Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => Err(fault),

@@ -1,7 +1,7 @@
-//! What sessions' boxes are made on: asked for before a turn starts, made beside all turns.
+//! What sessions' sandboxes are made on: asked for before a turn starts, made beside all turns.
 //!
 //! `make_rootfs` runs once in each worker and makes what the rows of its node ask for;
-//! `stand` is asked by `slot` and `operate` before they use a box. A session that has to wait
+//! `stand` is asked by `slot` and `operate` before they use a sandbox. A session that has to wait
 //! gives its job back and looks again; what it waits for is in its log. What is there is
 //! found on the disk: a row asks and tells, nothing more.
 
@@ -38,7 +38,7 @@ const STEP: &str = "== ";
 /// How far back in a log it is looked for what was told of a build.
 const TOLD_WITHIN: i64 = 200;
 
-/// Whether a session's boxes can be made.
+/// Whether a session's sandboxes can be made.
 pub(super) enum Standing {
     Ready,
     /// It is being made: look again.
@@ -94,7 +94,7 @@ impl Worker {
         }
     }
 
-    /// What becomes of the job of callers who wait for a box that cannot be made; `None` when
+    /// What becomes of the job of callers who wait for a sandbox that cannot be made; `None` when
     /// it can be.
     pub(super) async fn hold_back(
         &self,
@@ -110,7 +110,7 @@ impl Worker {
             }
             Err(Unseen::Stale) => Ok(Some("the lease was lost")),
             Err(Unseen::Away(reason)) => {
-                tracing::warn!(session.id = %session.id, reason, "it cannot be looked what a box is made on");
+                tracing::warn!(session.id = %session.id, reason, "it cannot be looked what a sandbox is made on");
                 lease.release(SANDBOX_BACKOFF.1).await.map(|()| Some("waits"))
             }
         }
@@ -125,7 +125,7 @@ impl Worker {
     ) -> Result<&'static str, store::Error> {
         let fence = lease.fence();
         let failed = Answer::Failed { code, message };
-        for open in self.store.open_operations(fence.tenant, fence.session).await? {
+        for open in self.store.open_operations(fence.org, fence.session).await? {
             self.store.answer_operation(fence, open.id, &failed).await?;
         }
         self.hints.send(Hint::Log(fence.session));
@@ -240,14 +240,14 @@ impl Denied {
     }
 }
 
-/// Whether a session's boxes can be made; says in its log what it waits for.
+/// Whether a session's sandboxes can be made; says in its log what it waits for.
 pub(super) async fn stand(worker: &Worker, fence: Fence, session: &Session) -> Result<Standing, Unseen> {
     let rootfs = rootfs_of(session, &worker.default_image);
-    // Without boxes it is said why when one is needed.
+    // Without sandboxes it is said why when one is needed.
     let Some(images) = worker.images.as_ref().filter(|_| !rootfs.is_host()) else {
         return Ok(Standing::Ready);
     };
-    let log = worker.journal.log(fence.tenant, fence.session, session.head.saturating_sub(TOLD_WITHIN)).await;
+    let log = worker.journal.log(fence.org, fence.session, session.head.saturating_sub(TOLD_WITHIN)).await;
     let log = log.map_err(|error| Unseen::Away(error.to_string()))?;
     let told = Told::of(&log);
     if images.is_ready(&rootfs) {
@@ -258,7 +258,7 @@ pub(super) async fn stand(worker: &Worker, fence: Fence, session: &Session) -> R
         }
         return Ok(Standing::Ready);
     }
-    let build = worker.store.need_rootfs(worker.node, fence.tenant, &rootfs).await?;
+    let build = worker.store.need_rootfs(worker.node, fence.org, &rootfs).await?;
     let mut bodies = Vec::new();
     if told.began.is_none() {
         let RootFs { image, packages } = rootfs;

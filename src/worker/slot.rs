@@ -25,8 +25,8 @@ use crate::{
         limit::{self, RECORD_ATTEMPTS_MAX, TURN_ATTEMPTS_MAX},
     },
     domain::{
-        Session, Status, TenantId, TurnId,
-        price::{BoxSize, Tariff},
+        OrgId, Session, Status, TurnId,
+        price::{SandboxSize, Tariff},
         session::Hold,
         source::told,
     },
@@ -179,8 +179,8 @@ async fn run_next(
     attempts: &mut Attempts,
     draining: &watch::Receiver<bool>,
 ) -> Result<Option<()>, Halt> {
-    let Claimed { tenant, session, takeovers, .. } = attempts.claimed;
-    let session = worker.store.load_session(tenant, session).await.map_err(unavailable)?;
+    let Claimed { org, session, takeovers, .. } = attempts.claimed;
+    let session = worker.store.load_session(org, session).await.map_err(unavailable)?;
     let Some((turn, attempt)) = attempts.of(&session) else { return Ok(None) };
     if session.hold == Some(Hold::Paused) && session.cancel_turn_id.is_none() {
         return Err(Halt::Drained);
@@ -216,7 +216,7 @@ async fn run_turn(
     draining: &watch::Receiver<bool>,
 ) -> Result<(), Halt> {
     // One round trip beside the other: the request to the model leaves the sooner.
-    let prepared = prepare(worker, lease.fence().tenant, session, turn, attempt);
+    let prepared = prepare(worker, lease.fence().org, session, turn, attempt);
     let (prepared, log) = tokio::join!(prepared, writer.recent_log());
     let log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
     let prepared = match prepared? {
@@ -311,7 +311,7 @@ struct Prepared {
 /// What the turn is run with, or why it cannot start.
 async fn prepare(
     worker: &Worker,
-    tenant: TenantId,
+    org: OrgId,
     session: &Session,
     turn: TurnId,
     attempt: i32,
@@ -322,12 +322,12 @@ async fn prepare(
     let credential = async {
         match session.created.credential_id {
             None => Ok(None),
-            Some(credential) => worker.store.open_credential(tenant, credential).await.map(Some),
+            Some(credential) => worker.store.open_credential(org, credential).await.map(Some),
         }
     };
-    let revision = worker.store.load_revision(tenant, snapshot.revision_id);
+    let revision = worker.store.load_revision(org, snapshot.revision_id);
     let (checked, revision, credential) =
-        tokio::join!(preflight::check(worker, tenant, session), revision, credential);
+        tokio::join!(preflight::check(worker, org, session), revision, credential);
     let checked = match checked? {
         Ok(checked) => checked,
         Err(refusal) => return Ok(Err(refusal)),
@@ -360,7 +360,7 @@ async fn prepare(
             return Ok(Err(Refusal::error("no_credential", error.to_string())));
         }
     };
-    let (wish, allowed) = match surroundings::read(worker, tenant, session).await.map_err(unavailable)? {
+    let (wish, allowed) = match surroundings::read(worker, org, session).await.map_err(unavailable)? {
         Ok(surroundings) => surroundings,
         Err((code, message)) => return Ok(Err(Refusal::error(code, message))),
     };
@@ -374,7 +374,7 @@ async fn prepare(
         prompt: revision.prompt + &told(&session.created.sources),
         options: snapshot.model_options.clone(),
         tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
-        size: BoxSize { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes },
+        size: SandboxSize { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes },
     };
     Ok(Ok(Prepared { turn, tools: snapshot.tools.clone(), is_free: checked.is_free, wish, allowed }))
 }

@@ -24,12 +24,12 @@ impl Operator<'_> {
     /// where all that is left is promised to others, waits for them.
     pub(super) async fn reserve(&self, open: &Open) -> Result<Option<(Failure, String)>, Stopped> {
         let Request::Exec { timeout_seconds, .. } = &open.request else { return Ok(None) };
-        let (tenant, agent) = (self.writer.fence().tenant, self.session.created.agent_id);
+        let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.worker.store;
         // One that has begun is promised for too, whoever asked for it.
         let has_begun = open.sandbox.is_some();
         let (account, budgets) =
-            tokio::join!(store.account(tenant, agent), store.budgets_of(tenant, self.session.id));
+            tokio::join!(store.account(org, agent), store.budgets_of(org, self.session.id));
         let is_bound = account?.is_bound;
         let is_shared = budgets?.iter().any(Budget::is_promised);
         if !is_bound && !is_shared {
@@ -92,12 +92,12 @@ impl Operator<'_> {
 
     /// The same of limits that the session shares with those above and below it.
     async fn spent_together(&self) -> Result<(), Stopped> {
-        let (tenant, store) = (self.writer.fence().tenant, &self.worker.store);
-        let budgets = store.budgets_of(tenant, self.session.id).await?;
+        let (org, store) = (self.writer.fence().org, &self.worker.store);
+        let budgets = store.budgets_of(org, self.session.id).await?;
         for spend in budgets.iter().flat_map(Budget::close) {
             let seen = spend.seen_from(self.session.id);
             // Of all below a session the first one warns of its limit.
-            if seen.session.is_none() || store.is_first_to_warn(tenant, &spend).await? {
+            if seen.session.is_none() || store.is_first_to_warn(org, &spend).await? {
                 self.say_once(seen, Spend::warning).await?;
             }
         }
@@ -117,7 +117,7 @@ impl Operator<'_> {
     }
 
     /// Pays for the commands that run, if the session was closed under this lease: they
-    /// end with their box, and its log says no more.
+    /// end with their sandbox, and its log says no more.
     pub(super) async fn pay_late(&self) {
         let begun = std::mem::take(&mut *self.begun.lock().await);
         let exec = |(id, began): (OperationId, Instant)| {
@@ -167,10 +167,10 @@ impl Operator<'_> {
 
     /// Says that a cap is spent, where nobody in the organization has said so.
     async fn say_exceeded(&self) -> Result<(), Stopped> {
-        let (tenant, agent) = (self.writer.fence().tenant, self.session.created.agent_id);
+        let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.worker.store;
-        if store.account(tenant, agent).await?.is_bound
-            && let Some(spend) = store.newly_exceeded(tenant, agent).await?
+        if store.account(org, agent).await?.is_bound
+            && let Some(spend) = store.newly_exceeded(org, agent).await?
         {
             self.say(Actor::system(), spend.exceeded()).await?;
         }

@@ -24,7 +24,7 @@ use crate::{
 impl Sessions for Hands {
     async fn start(&self, call_id: &str, child: Child<'_>) -> Result<Result<SessionId, String>, ToolFault> {
         let (fence, journal) = (self.keeper.fence, &self.keeper.worker.journal);
-        let mut unit = journal.begin(fence.tenant).await.map_err(away)?;
+        let mut unit = journal.begin(fence.org).await.map_err(away)?;
         if !unit.tx().is_held(fence).await.map_err(away)? {
             return Err(ToolFault::Stale);
         }

@@ -1,11 +1,11 @@
-//! What a session's environment means to a worker: the box to make, the way out.
+//! What a session's environment means to a worker: the sandbox to make, the way out.
 //!
 //! Called by `slot` before a turn runs; reads the pinned snapshot and, for the values
 //! of secrets alone, the environment as it is now.
 
 use crate::{
     domain::{
-        Session, TenantId,
+        OrgId, Session,
         context::Context,
         environment::{EnvironmentSnapshot, Life},
         network::HostPattern,
@@ -13,7 +13,7 @@ use crate::{
         source::PinnedSource,
     },
     egress::{Policy, Secret, Secrets},
-    sandbox::BoxLimits,
+    sandbox::SandboxLimits,
     store::{self, Store},
 };
 
@@ -22,16 +22,16 @@ use super::{Worker, outlet::Allowed};
 /// The code of a turn whose secrets are gone.
 const ENVIRONMENT_DELETED: &str = "environment_deleted";
 
-/// The box that a session wants.
+/// The sandbox that a session wants.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wish {
-    pub limits: BoxLimits,
-    /// The environment names processors or memory, which not every provider holds a box to.
+    pub limits: SandboxLimits,
+    /// The environment names processors or memory, which not every provider holds a sandbox to.
     pub names_size: bool,
     pub rootfs: RootFs,
     /// The environment's variables, and the placeholders of its secrets.
     pub env: Vec<(String, String)>,
-    /// What makes the box ready.
+    /// What makes the sandbox ready.
     pub post_start: Option<String>,
     /// What is cloned into it, and what is run after that.
     pub sources: Vec<PinnedSource>,
@@ -54,7 +54,7 @@ impl Wish {
     }
 }
 
-/// What a session's boxes are made on.
+/// What a session's sandboxes are made on.
 pub(super) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
     RootFs::of(session.created.environment.as_ref().map(|pinned| &pinned.config), default_image)
 }
@@ -62,12 +62,12 @@ pub(super) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
 /// Reads a session's environment; or the code and the words of why its turn cannot run.
 pub(super) async fn read(
     worker: &Worker,
-    tenant: TenantId,
+    org: OrgId,
     session: &Session,
 ) -> Result<Result<(Wish, Allowed), (&'static str, String)>, store::Error> {
     let wish = Wish::of(session, &worker.default_image);
     let Some(snapshot) = &session.created.environment else { return Ok(Ok((wish, Allowed::default()))) };
-    let secrets = match secrets(&worker.store, tenant, snapshot).await {
+    let secrets = match secrets(&worker.store, org, snapshot).await {
         Ok(secrets) => secrets,
         Err(store::Error::NotFound) => {
             let message = "the environment whose secrets the session pinned was deleted".to_owned();
@@ -90,7 +90,7 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
     let modules = has_modules.then(|| ("NODE_PATH".to_owned(), "/usr/local/lib/node_modules".to_owned()));
     let env = snapshot.config.env.iter().map(|(name, value)| (name.clone(), value.clone()));
     Wish {
-        limits: BoxLimits {
+        limits: SandboxLimits {
             cpu_millis: size.cpu_millis,
             memory_bytes: size.memory_bytes,
             pids: size.pids,
@@ -107,15 +107,11 @@ fn wish(snapshot: &EnvironmentSnapshot) -> Wish {
     }
 }
 
-async fn secrets(
-    store: &Store,
-    tenant: TenantId,
-    snapshot: &EnvironmentSnapshot,
-) -> Result<Secrets, store::Error> {
+async fn secrets(store: &Store, org: OrgId, snapshot: &EnvironmentSnapshot) -> Result<Secrets, store::Error> {
     let Some(environment) = snapshot.environment_id.filter(|_| !snapshot.secrets.is_empty()) else {
         return Ok(Secrets::default());
     };
-    let mut values = store.open_environment(tenant, environment).await?;
+    let mut values = store.open_environment(org, environment).await?;
     let mut secrets = Vec::with_capacity(snapshot.secrets.len());
     for pinned in &snapshot.secrets {
         // One that was removed since leaves a placeholder that nothing replaces.

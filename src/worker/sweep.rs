@@ -33,7 +33,7 @@ impl Worker {
             }
             Err(error) => tracing::warn!(%error, "forgotten sessions could not be looked for"),
         }
-        if let Err(error) = self.store.purge_deleted_tenants().await {
+        if let Err(error) = self.store.purge_deleted_orgs().await {
             tracing::warn!(%error, "deleted organizations could not be purged again");
         }
         match self.store.sessions_overdue().await {

@@ -25,27 +25,27 @@ const WRITERS: usize = 8;
 const SCHEMA: &str = "
 create schema bench;
 create table bench.session (
-    tenant_id uuid, session_id uuid, head bigint not null default 0, primary key (tenant_id, session_id)
+    org_id uuid, session_id uuid, head bigint not null default 0, primary key (org_id, session_id)
 ) with (fillfactor = 80);
 create table bench.event (
-    tenant_id uuid, session_id uuid, seq bigint, event_id uuid not null, ts timestamptz not null, type text not null,
-    body json not null, primary key (tenant_id, session_id, seq)
+    org_id uuid, session_id uuid, seq bigint, event_id uuid not null, ts timestamptz not null, type text not null,
+    body json not null, primary key (org_id, session_id, seq)
 );
 create table bench.job (
-    tenant_id uuid, session_id uuid, ready_at timestamptz not null, worker_id uuid, primary key (tenant_id, session_id)
+    org_id uuid, session_id uuid, ready_at timestamptz not null, worker_id uuid, primary key (org_id, session_id)
 );
 create index on bench.job (ready_at) where worker_id is null;
 ";
 
 const ONE: &str = "
 with s as (
-    update bench.session set head = head + 1 where tenant_id = $1 and session_id = $2 returning head
+    update bench.session set head = head + 1 where org_id = $1 and session_id = $2 returning head
 )
 insert into bench.event select $1, $2, s.head, gen_random_uuid(), now(), 'agent.message', $3::json from s";
 
 const SEVERAL: &str = "
 with s as (
-    update bench.session set head = head + $4 where tenant_id = $1 and session_id = $2 returning head - $4 as base
+    update bench.session set head = head + $4 where org_id = $1 and session_id = $2 returning head - $4 as base
 )
 insert into bench.event
 select $1, $2, s.base + n, gen_random_uuid(), now(), 'agent.message', $3::json
@@ -53,7 +53,7 @@ from s, generate_series(1, $4::integer) n";
 
 const TOGETHER: &str = "
 with s as (
-    update bench.session set head = head + 1 where tenant_id = $1 and session_id = any($2) returning session_id, head
+    update bench.session set head = head + 1 where org_id = $1 and session_id = any($2) returning session_id, head
 )
 insert into bench.event
 select $1, s.session_id, s.head, gen_random_uuid(), now(), 'agent.message', $3::json from s";
@@ -75,7 +75,7 @@ pub enum Way {
 pub struct Anchor {
     pool: PgPool,
     postmaster: u32,
-    tenant: Uuid,
+    org: Uuid,
     body: String,
 }
 
@@ -89,7 +89,7 @@ impl Anchor {
             sqlx::raw_sql(SCHEMA).execute(&pool).await?;
         }
         let body = body(BODY_BYTES);
-        Ok(Self { pool, postmaster: bench.ground.postmaster, tenant: Uuid::now_v7(), body })
+        Ok(Self { pool, postmaster: bench.ground.postmaster, org: Uuid::now_v7(), body })
     }
 
     pub async fn close(self) {
@@ -103,12 +103,12 @@ impl Anchor {
         let (began, before) = (Instant::now(), cpu::server(self.postmaster)?);
         let mut writers = JoinSet::new();
         for _ in 0..WRITERS {
-            let (pool, tenant, body) = (self.pool.clone(), self.tenant, self.body.clone());
+            let (pool, org, body) = (self.pool.clone(), self.org, self.body.clone());
             let sessions = self.sessions(10).await?;
             let done = done.clone();
             writers.spawn(async move {
                 while began.elapsed() < span {
-                    let events = append(&pool, way, tenant, &sessions, &body).await?;
+                    let events = append(&pool, way, org, &sessions, &body).await?;
                     done.fetch_add(events, Ordering::Relaxed);
                 }
                 anyhow::Ok(())
@@ -128,7 +128,7 @@ impl Anchor {
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
             let began = Instant::now();
-            append(&self.pool, Way::One, self.tenant, &sessions, &self.body).await?;
+            append(&self.pool, Way::One, self.org, &sessions, &self.body).await?;
             times.push(began.elapsed());
         }
         Ok(times)
@@ -142,7 +142,7 @@ impl Anchor {
         for _ in 0..count {
             let (session, began) = (Uuid::now_v7(), Instant::now());
             sqlx::query("insert into bench.job values ($1, $2, now())")
-                .bind(self.tenant)
+                .bind(self.org)
                 .bind(session)
                 .execute(&self.pool)
                 .await?;
@@ -150,12 +150,12 @@ impl Anchor {
             listener.recv().await?;
             sqlx::query(
                 "update bench.job set worker_id = $1, ready_at = now() + interval '15 s'
-                 where (tenant_id, session_id) in (
-                     select tenant_id, session_id from bench.job where worker_id is null and ready_at <= now()
+                 where (org_id, session_id) in (
+                     select org_id, session_id from bench.job where worker_id is null and ready_at <= now()
                      order by ready_at limit 1 for update skip locked
                  )",
             )
-            .bind(self.tenant)
+            .bind(self.org)
             .execute(&self.pool)
             .await?;
             times.push(began.elapsed());
@@ -168,7 +168,7 @@ impl Anchor {
         // In one order everywhere, or statements over several of them deadlock.
         sessions.sort_unstable();
         sqlx::query("insert into bench.session select $1, unnest($2::uuid[])")
-            .bind(self.tenant)
+            .bind(self.org)
             .bind(&sessions)
             .execute(&self.pool)
             .await?;
@@ -176,31 +176,31 @@ impl Anchor {
     }
 }
 
-async fn append(pool: &PgPool, way: Way, tenant: Uuid, sessions: &[Uuid], body: &str) -> anyhow::Result<u64> {
+async fn append(pool: &PgPool, way: Way, org: Uuid, sessions: &[Uuid], body: &str) -> anyhow::Result<u64> {
     match way {
         Way::One => {
-            sqlx::query(ONE).bind(tenant).bind(sessions[0]).bind(body).execute(pool).await?;
+            sqlx::query(ONE).bind(org).bind(sessions[0]).bind(body).execute(pool).await?;
             Ok(1)
         }
         Way::TenSessions => {
-            sqlx::query(TOGETHER).bind(tenant).bind(sessions).bind(body).execute(pool).await?;
+            sqlx::query(TOGETHER).bind(org).bind(sessions).bind(body).execute(pool).await?;
             Ok(sessions.len() as u64)
         }
         Way::Several(count) => {
-            sqlx::query(SEVERAL).bind(tenant).bind(sessions[0]).bind(body).bind(count).execute(pool).await?;
+            sqlx::query(SEVERAL).bind(org).bind(sessions[0]).bind(body).bind(count).execute(pool).await?;
             Ok(count as u64)
         }
         Way::FourTrips => {
             let mut tx = pool.begin().await?;
             let (head,): (i64,) = sqlx::query_as(
-                "update bench.session set head = head + 1 where tenant_id = $1 and session_id = $2 returning head",
+                "update bench.session set head = head + 1 where org_id = $1 and session_id = $2 returning head",
             )
-            .bind(tenant)
+            .bind(org)
             .bind(sessions[0])
             .fetch_one(&mut *tx)
             .await?;
             sqlx::query("insert into bench.event values ($1, $2, $3, $4, now(), 'agent.message', $5::json)")
-                .bind(tenant)
+                .bind(org)
                 .bind(sessions[0])
                 .bind(head)
                 .bind(Uuid::now_v7())

@@ -53,10 +53,10 @@ async fn create(State(pool): State<PgPool>, Json(body): Json<Value>) -> Json<Val
 
 /// A session, its first two events, and its job.
 async fn insert(pool: &PgPool, body: &Value) -> sqlx::Result<String> {
-    let (tenant, session) = (Uuid::nil(), Uuid::now_v7());
+    let (org, session) = (Uuid::nil(), Uuid::now_v7());
     let mut tx = pool.begin().await?;
     sqlx::query("insert into bench.session values ($1, $2, 2)")
-        .bind(tenant)
+        .bind(org)
         .bind(session)
         .execute(&mut *tx)
         .await?;
@@ -64,14 +64,14 @@ async fn insert(pool: &PgPool, body: &Value) -> sqlx::Result<String> {
         "insert into bench.event
          select $1, $2, n, gen_random_uuid(), now(), 'session.created', $3::json from generate_series(1, 2) n",
     )
-    .bind(tenant)
+    .bind(org)
     .bind(session)
     .bind(body.to_string())
     .execute(&mut *tx)
     .await?;
     // Far in the future: the anchor that claims must not find it.
     sqlx::query("insert into bench.job values ($1, $2, now() + interval '1 day')")
-        .bind(tenant)
+        .bind(org)
         .bind(session)
         .execute(&mut *tx)
         .await?;

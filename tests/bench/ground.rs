@@ -112,11 +112,11 @@ impl Ground {
         }
     }
 
-    /// Lets a tenant have as many jobs held as the goals need; fairness between tenants
+    /// Lets an organization have as many jobs held as the goals need; fairness between organizations
     /// is another test's affair.
     pub async fn unbind(&self) -> anyhow::Result<()> {
         let mut connection = self.connection().await?;
-        sqlx::query("update tenant set concurrency = 100000").execute(&mut connection).await?;
+        sqlx::query("update org set concurrency = 100000").execute(&mut connection).await?;
         Ok(connection.close().await?)
     }
 

@@ -7,7 +7,6 @@
 
 mod anchor;
 mod bare;
-mod boxes;
 mod cpu;
 mod goals;
 mod ground;
@@ -19,6 +18,7 @@ mod plot;
 mod raw;
 mod report;
 mod rig;
+mod sandboxes;
 mod stats;
 
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a machine that can run tasks");
     let ran = match &plan.command {
         Some(Command::Bare { url }) => runtime.block_on(bare::serve(url)),
-        Some(Command::Boxes(plan)) => runtime.block_on(boxes::run(plan)),
+        Some(Command::Sandboxes(plan)) => runtime.block_on(sandboxes::run(plan)),
         None => runtime.block_on(run(plan)),
     };
     match ran {

@@ -40,8 +40,8 @@ pub enum Command {
         #[arg(long)]
         url: String,
     },
-    /// Measure what boxes take that nobody uses: many frozen ones, many sessions asleep
-    Boxes(crate::boxes::Boxes),
+    /// Measure what sandboxes take that nobody uses: many frozen ones, many sessions asleep
+    Sandboxes(crate::sandboxes::Sandboxes),
 }
 
 /// A line of the table of goals.

@@ -1,4 +1,4 @@
-//! The raw runtime beside our boxes: a container of the same configuration with `true` in
+//! The raw runtime beside our sandboxes: a container of the same configuration with `true` in
 //! the place of init, and nothing of a session around it.
 
 use std::{
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// What gVisor is asked for, as by our provider.
 const GVISOR: [&str; 4] = ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none"];
 
-/// Runs `true` in a container of a live box's configuration, made and removed. `None` where
+/// Runs `true` in a container of a live sandbox's configuration, made and removed. `None` where
 /// there is no such runtime.
 pub async fn run(runtime: &str, config: &str, scratch: &Path) -> anyhow::Result<Option<Duration>> {
     let is_gvisor = runtime.ends_with("runsc");

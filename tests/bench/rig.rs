@@ -8,7 +8,7 @@ use sojourn::{
     base::{Origin, limit::NODE_SILENCE},
     blob::Blobs,
     domain::{
-        Actor, Body, SessionId, TenantId,
+        Actor, Body, OrgId, SessionId,
         context::ContextChange,
         conversation::ModelOptions,
         decide::{Input, NewSession, Stamp},
@@ -30,7 +30,7 @@ pub struct Rig {
     pub store: Store,
     pub journal: Journal,
     pub hints: Hints,
-    pub tenant: TenantId,
+    pub org: OrgId,
     queue: Queue,
     origin: Origin,
     tasks: JoinSet<()>,
@@ -47,24 +47,24 @@ pub struct Busy {
 }
 
 impl Rig {
-    /// With a tenant of its own.
+    /// With an organization of its own.
     pub async fn open(bench: &Bench) -> anyhow::Result<Self> {
         let store = store(bench)?;
-        let tenant = Origin::system().id();
-        store.create_tenant(tenant, "bench", &Origin::system()).await?;
+        let org = Origin::system().id();
+        store.create_org(org, "bench", &Origin::system()).await?;
         bench.ground.unbind().await?;
-        Self::on(bench, store, tenant)
+        Self::on(bench, store, org)
     }
 
     /// On the organization that the service's processes serve.
     pub async fn beside(bench: &Bench) -> anyhow::Result<Self> {
         let store = store(bench)?;
-        let tenant = store.first_tenant().await?;
-        let tenant = tenant.ok_or_else(|| anyhow::anyhow!("no process has made its organization"))?;
-        Self::on(bench, store, tenant)
+        let org = store.first_org().await?;
+        let org = org.ok_or_else(|| anyhow::anyhow!("no process has made its organization"))?;
+        Self::on(bench, store, org)
     }
 
-    fn on(bench: &Bench, store: Store, tenant: TenantId) -> anyhow::Result<Self> {
+    fn on(bench: &Bench, store: Store, org: OrgId) -> anyhow::Result<Self> {
         let origin = Origin::system();
         let process = Uuid::from_bytes(origin.bytes());
         let hints = Hints::new(process);
@@ -85,7 +85,7 @@ impl Rig {
         tasks.spawn(async move { told.publish(&record, until).await });
         let (told, record, until) = (hints.clone(), store.clone(), stop.clone());
         tasks.spawn(async move { told.listen(&record, until).await });
-        Ok(Self { store, journal, hints, tenant, queue, origin, tasks, stop, leases: Vec::new() })
+        Ok(Self { store, journal, hints, org, queue, origin, tasks, stop, leases: Vec::new() })
     }
 
     /// So many sessions whose turns have just begun.
@@ -121,7 +121,7 @@ impl Rig {
     pub async fn close(mut self) -> anyhow::Result<()> {
         let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
         for lease in std::mem::take(&mut self.leases) {
-            let mut unit = self.journal.begin(self.tenant).await?;
+            let mut unit = self.journal.begin(self.org).await?;
             unit.archive(lease.claimed().session, &stamp).await?;
             unit.commit().await?;
         }
@@ -133,7 +133,7 @@ impl Rig {
 
     async fn begin(&self, lease: &Lease) -> anyhow::Result<Busy> {
         let claimed = lease.claimed();
-        let session = self.store.load_session(claimed.tenant, claimed.session).await?;
+        let session = self.store.load_session(claimed.org, claimed.session).await?;
         let turn = session.queued.ok_or_else(|| anyhow::anyhow!("a session without a queued turn"))?;
         let writer = self.journal.writer(lease.fence(), Some(turn.id));
         let busy = Busy { session: session.id, writer, origin: self.origin.clone() };
@@ -177,7 +177,7 @@ impl Rig {
         let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
         let input = Some(Input { text: "begin".to_owned(), ..Input::default() });
         let id = self.origin.id();
-        let mut unit = self.journal.begin(self.tenant).await?;
+        let mut unit = self.journal.begin(self.org).await?;
         let new = NewSession { created, context: ContextChange::default(), input };
         unit.create(Prepared::new(id, new, &stamp)).await?;
         unit.commit().await?;

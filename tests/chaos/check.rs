@@ -11,8 +11,7 @@ use sojourn::{
     base::{Id, Origin, seal::MasterKey},
     blob::Blobs,
     domain::{
-        Body, Event, OperationId, SessionId, Status, TenantId, TurnId, apply, event::Outcome,
-        turn::YieldReason,
+        Body, Event, OperationId, OrgId, SessionId, Status, TurnId, apply, event::Outcome, turn::YieldReason,
     },
     journal::Journal,
     store::{Store, hint::Hints, pool::PoolSizes},
@@ -65,17 +64,17 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks every session that the load made.
-    pub async fn check(mut self, tenant: TenantId, made: &[Made]) -> anyhow::Result<Found> {
+    pub async fn check(mut self, org: OrgId, made: &[Made]) -> anyhow::Result<Found> {
         for one in made {
-            self.session(tenant, one).await.with_context(|| one.session.to_string())?;
+            self.session(org, one).await.with_context(|| one.session.to_string())?;
         }
         self.store.close().await;
         Ok(self.found)
     }
 
-    async fn session(&mut self, tenant: TenantId, made: &Made) -> anyhow::Result<()> {
+    async fn session(&mut self, org: OrgId, made: &Made) -> anyhow::Result<()> {
         let id = made.session;
-        let log = self.journal.log(tenant, id, 0).await?;
+        let log = self.journal.log(org, id, 0).await?;
         self.found.sessions += 1;
         self.found.events += log.len() as u64;
         if !log.iter().map(|event| event.seq).eq(1..=log.len() as i64) {
@@ -86,7 +85,7 @@ impl<'a> Checker<'a> {
         if ids.len() != log.len() {
             self.say(id, "an event is in its log twice");
         }
-        self.fold(tenant, id, &log).await?;
+        self.fold(org, id, &log).await?;
         let inputs = log.iter().filter(|event| matches!(event.draft.body, Body::UserMessage { .. })).count();
         if inputs as u64 != made.inputs {
             self.say(id, &format!("{} messages were acknowledged, {inputs} are in its log", made.inputs));
@@ -107,8 +106,8 @@ impl<'a> Checker<'a> {
     }
 
     /// The row is the fold of the log, and the session is at rest.
-    async fn fold(&self, tenant: TenantId, id: SessionId, log: &[Event]) -> anyhow::Result<()> {
-        let row = self.store.load_session(tenant, id).await?;
+    async fn fold(&self, org: OrgId, id: SessionId, log: &[Event]) -> anyhow::Result<()> {
+        let row = self.store.load_session(org, id).await?;
         let Some((folded, ended)) = apply::fold(id, log) else {
             self.say(id, "its log does not begin with its creation");
             return Ok(());
@@ -123,7 +122,7 @@ impl<'a> Checker<'a> {
         if row.is_pending() {
             self.say(id, "input waits and nobody takes it");
         }
-        let mut tx = self.store.begin(tenant).await?;
+        let mut tx = self.store.begin(org).await?;
         let rows = tx.turns(id, None, 1_000).await?;
         for turn in &ended {
             if rows.iter().find(|row| row.id == turn.id) != Some(turn) {
@@ -184,7 +183,7 @@ impl<'a> Checker<'a> {
         if end.is_none() {
             self.say(id, &format!("{turn} has no end"));
         }
-        // No fault ends a box, so whatever ran can be asked.
+        // No fault ends a sandbox, so whatever ran can be asked.
         if unknown > 0 && end != Some(YieldReason::Canceled) && !exhausted {
             self.say(id, &format!("{unknown} calls of {turn} have an unknown outcome"));
         }
@@ -267,10 +266,10 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The tenant of the run.
-pub async fn tenant(cluster: &Cluster) -> anyhow::Result<TenantId> {
+/// The organization of the run.
+pub async fn org(cluster: &Cluster) -> anyhow::Result<OrgId> {
     let mut connection = cluster.superuser().await?;
-    let id: Uuid = sqlx::query_scalar("select tenant_id from tenant").fetch_one(&mut connection).await?;
+    let id: Uuid = sqlx::query_scalar("select org_id from org").fetch_one(&mut connection).await?;
     Ok(Id::from_uuid(id))
 }
 

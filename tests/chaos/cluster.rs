@@ -61,7 +61,7 @@ begin
     insert into chaos.takeover (session_id, epoch)
     select new.session_id, s.epoch
     from public.session s
-    where s.tenant_id = new.tenant_id and s.session_id = new.session_id;
+    where s.org_id = new.org_id and s.session_id = new.session_id;
     return new;
 end
 $$;
@@ -78,7 +78,7 @@ begin
     insert into chaos.write (session_id, seq, type, turn_id, attempt, epoch, process)
     select new.session_id, new.seq, new.type, new.turn_id, (new.body ->> 'attempt')::integer, s.epoch, writer
     from public.session s
-    where s.tenant_id = new.tenant_id and s.session_id = new.session_id;
+    where s.org_id = new.org_id and s.session_id = new.session_id;
     return new;
 end
 $$;

@@ -56,7 +56,7 @@ impl Ground {
 
     /// Ends what the run left running; its files stay when they are worth a look.
     pub async fn clear(self, keep: bool) -> anyhow::Result<()> {
-        end_boxes(&self.data_dir).await?;
+        end_sandboxes(&self.data_dir).await?;
         let cluster = self.cluster.into_inner().expect("nobody panics here");
         if let Some(cluster) = cluster.and_then(Arc::into_inner) {
             cluster.stop().await?;
@@ -69,7 +69,7 @@ impl Ground {
     }
 }
 
-async fn end_boxes(data_dir: &Path) -> anyhow::Result<()> {
+async fn end_sandboxes(data_dir: &Path) -> anyhow::Result<()> {
     let config = Config::new(data_dir);
     let run_dir = config.run_dir.clone();
     let local = Local::new(config)?;
@@ -77,7 +77,7 @@ async fn end_boxes(data_dir: &Path) -> anyhow::Result<()> {
         if let Some(sandbox) = found.sandbox {
             local.destroy(sandbox).await?;
         }
-        local.erase(found.tenant, found.session).await?;
+        local.erase(found.org, found.session).await?;
     }
     Ok(fs::remove_dir_all(run_dir)?)
 }

@@ -133,7 +133,7 @@ impl Load {
                 break;
             }
             if dice.once_in(3) {
-                // Long enough for the box to be frozen, or to be in the middle of that.
+                // Long enough for the sandbox to be frozen, or to be in the middle of that.
                 sleep(dice.millis(200, 900)).await;
             }
             let text = script(&format!("{name}.{turn}"), dice).to_string();
@@ -184,7 +184,7 @@ impl Load {
     }
 
     /// Runs a command past the agent and waits for its end, which is always known: no
-    /// fault ends a box.
+    /// fault ends a sandbox.
     async fn direct(&self, id: &str, token: &str, dice: &Dice) -> anyhow::Result<()> {
         let seconds = if dice.once_in(4) { 3.0 } else { dice.below(8) as f64 / 10.0 };
         let body = json!({ "command": format!("echo {token} >> {TRACE}; sleep {seconds}; echo {token}") });
@@ -206,7 +206,7 @@ impl Load {
         Ok(())
     }
 
-    /// Does something to the box as a whole, between two turns.
+    /// Does something to the sandbox as a whole, between two turns.
     async fn one_verb(&self, session: &str, name: &str, dice: &Dice) -> anyhow::Result<()> {
         let verb = Verbs { load: self, session, name, dice }.play().await?;
         self.verbs[verb as usize].fetch_add(1, Ordering::Relaxed);
@@ -262,9 +262,9 @@ fn script(name: &str, dice: &Dice) -> Value {
 
 /// What the commands of a session left on its disk.
 pub fn trace(data_dir: &Path, session: SessionId) -> Vec<String> {
-    let tenants = std::fs::read_dir(data_dir.join("boxes")).into_iter().flatten().flatten();
-    let mut files = tenants
-        .map(|tenant| tenant.path().join(session.uuid().to_string()).join("files/workspace").join(TRACE));
+    let orgs = std::fs::read_dir(data_dir.join("sandboxes")).into_iter().flatten().flatten();
+    let mut files =
+        orgs.map(|org| org.path().join(session.uuid().to_string()).join("files/workspace").join(TRACE));
     let text = files.find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }

@@ -120,8 +120,8 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     let settled = act(&faults, &load, &readers, &dice).await?;
 
     let made = load.made.lock().expect("no driver panics").clone();
-    let tenant = check::tenant(&cluster).await?;
-    let found = check::Checker::new(&cluster, &ground.data_dir, &violations)?.check(tenant, &made).await?;
+    let org = check::org(&cluster).await?;
+    let found = check::Checker::new(&cluster, &ground.data_dir, &violations)?.check(org, &made).await?;
     witness::check_epochs(&cluster, &violations).await?;
     let hit = fleet.faults.lock().expect("no fault panics").clone();
     witness::check_takeovers(&cluster, plan.lease(), &violations).await?;

@@ -132,7 +132,7 @@ impl Slot {
             .arg(format!("--bootstrap-api-key={KEY}"))
             .arg(format!("--master-key={MASTER_KEY}"))
             .args(["--first-session=off", "--workers=16", "--log=info,sojourn=debug"])
-            // Boxes are saved and frozen in the pauses of their sessions, and stay: the
+            // Sandboxes are saved and frozen in the pauses of their sessions, and stay: the
             // harness reads their disks.
             .args(["--box-freeze-ms=300", "--box-hibernate-ms=86400000"])
             .env("RUST_BACKTRACE", "1")

@@ -59,7 +59,7 @@ impl Outcome<'_> {
             ("tool calls", self.found.calls.to_string()),
             ("commands that ran, by their own count", self.found.ran.to_string()),
             ("commands of callers past the agent", self.found.direct.to_string()),
-            ("boxes paused and resumed, stopped and started", format!("{}, {}", verbs[0], verbs[1])),
+            ("sandboxes paused and resumed, stopped and started", format!("{}, {}", verbs[0], verbs[1])),
             ("saved and gone back, packed and unpacked", format!("{}, {}", verbs[2], verbs[3])),
             ("calls with an unknown outcome (canceled ones too)", self.found.unknown.to_string()),
             ("turns that changed their worker after a fault", self.found.recovered.to_string()),

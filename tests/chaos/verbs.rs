@@ -1,4 +1,4 @@
-//! What callers do to a session's box as a whole, while the service is killed under them:
+//! What callers do to a session's sandbox as a whole, while the service is killed under them:
 //! paused and resumed, stopped and started, saved and gone back, packed and unpacked. After
 //! each the files are what they have to be.
 
@@ -99,7 +99,7 @@ impl Verbs<'_> {
 
     async fn stop(&self) -> anyhow::Result<()> {
         self.act("stop", json!({ "reason": self.name })).await?;
-        self.until("it has no box any more", |session| {
+        self.until("it has no sandbox any more", |session| {
             matches!(session["sandbox"]["state"].as_str(), None | Some("hibernated"))
         })
         .await?;
@@ -109,7 +109,7 @@ impl Verbs<'_> {
         }
         self.act("start", json!({})).await?;
         // One that nobody uses is frozen at once.
-        self.until("it has a box again", |session| {
+        self.until("it has a sandbox again", |session| {
             matches!(session["sandbox"]["state"].as_str(), Some("running" | "frozen"))
         })
         .await

@@ -218,13 +218,13 @@ def work(api, name, is_root):
     body = api.call("GET", f"{session}/events/{event['id']}/content")
     ok("which api reads", body["outcome"] == "ran" and body["output"].startswith("1000\ngit version ")
        and "\n42\n\"\"\"\"\n" in body["output"] and len(body["output"]) >= LONG, body)
-    box = api.call("GET", session)["sandbox"]["id"]
-    groups = glob.glob(f"/sys/fs/cgroup/**/*{box}*", recursive=True)
+    sandbox = api.call("GET", session)["sandbox"]["id"]
+    groups = glob.glob(f"/sys/fs/cgroup/**/*{sandbox}*", recursive=True)
     ok("the sandbox is held to its limits" if is_root else "no group is made for the sandbox", bool(groups) == is_root, groups)
     doctor = json.loads(docker("exec", name, "sojourn", "doctor", "--role", "worker", "--json", check=False).stdout)
     ok("doctor finds nothing to say", doctor["ok"], doctor)
     api.call("POST", f"{session}/archive", {})
-    until("nothing is left of the sandbox", lambda: not glob.glob(f"/sys/fs/cgroup/**/*{box}*", recursive=True))
+    until("nothing is left of the sandbox", lambda: not glob.glob(f"/sys/fs/cgroup/**/*{sandbox}*", recursive=True))
 
 
 def check_rights():

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::json;
-use sojourn::domain::TenantId;
+use sojourn::domain::OrgId;
 
 use crate::support::service::{Caller, Ground};
 
@@ -93,19 +93,19 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
     let mut superuser = ground.database.superuser().await;
     let tables: Vec<String> = sqlx::query_scalar(
         "select c.relname::text from pg_class c
-         join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
+         join pg_attribute a on a.attrelid = c.oid and a.attname = 'org_id'
          where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
          order by 1",
     )
     .fetch_all(&mut superuser)
     .await
     .expect("tables");
-    let tenant = id.parse::<TenantId>().expect("an id").uuid();
+    let org = id.parse::<OrgId>().expect("an id").uuid();
     let mut left = Vec::new();
     for table in tables {
-        let sql = format!("select count(*) from {table} where tenant_id = $1");
+        let sql = format!("select count(*) from {table} where org_id = $1");
         let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-            .bind(tenant)
+            .bind(org)
             .fetch_one(&mut superuser)
             .await
             .expect("a count");
@@ -113,9 +113,9 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
             left.push(table);
         }
     }
-    assert_eq!(left, ["audit", "leftover", "tenant"]);
-    let key: Vec<u8> = sqlx::query_scalar("select data_key from tenant where tenant_id = $1")
-        .bind(tenant)
+    assert_eq!(left, ["audit", "leftover", "organization"]);
+    let key: Vec<u8> = sqlx::query_scalar("select data_key from org where org_id = $1")
+        .bind(org)
         .fetch_one(&mut superuser)
         .await
         .expect("the row");
@@ -125,12 +125,12 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
 }
 
 /// How many blobs there are of an organization.
-fn blobs(ground: &Ground, tenant: TenantId) -> usize {
+fn blobs(ground: &Ground, org: OrgId) -> usize {
     fn files(at: &Path) -> usize {
         let Ok(entries) = std::fs::read_dir(at) else { return 0 };
         entries.flatten().map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { 1 }).sum()
     }
-    files(&ground.data_dir.path().join("blobs").join(tenant.uuid().to_string()))
+    files(&ground.data_dir.path().join("blobs").join(org.uuid().to_string()))
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_deleted_organization_leaves_no_blob() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
     let stranger = service.caller(&ground.organization("strangers").await);
-    let mut tenants = Vec::new();
+    let mut orgs = Vec::new();
     for caller in [&service.owner(), &stranger] {
         let id = caller.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
         for _ in 0..2 {
@@ -146,11 +146,11 @@ async fn a_deleted_organization_leaves_no_blob() {
             let agent = caller.inline_agent().await;
             caller.post("/sessions", json!({ "agent": agent, "input": long })).await.ok();
         }
-        tenants.push(id);
+        orgs.push(id);
     }
-    let [kept, gone] = [0, 1].map(|at: usize| tenants[at].parse::<TenantId>().expect("an id"));
+    let [kept, gone] = [0, 1].map(|at: usize| orgs[at].parse::<OrgId>().expect("an id"));
     assert_eq!((blobs(&ground, kept), blobs(&ground, gone)), (2, 2));
-    run(&ground, &["delete-org", &tenants[1], "--confirm", &tenants[1]]);
+    run(&ground, &["delete-org", &orgs[1], "--confirm", &orgs[1]]);
     service.stop().await;
     // A worker that did not know yet may write one for a minute; after that they go.
     let mut superuser = ground.database.superuser().await;
@@ -176,27 +176,26 @@ async fn what_is_written_just_after_a_deletion_goes_too() {
     let id = stranger.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
     run(&ground, &["delete-org", &id, "--confirm", &id]);
     let mut superuser = ground.database.superuser().await;
-    let tenant = id.parse::<TenantId>().expect("an id").uuid();
+    let org = id.parse::<OrgId>().expect("an id").uuid();
     // As of a process that still knows the key, or a request that was under way.
-    let sql =
-        "insert into idempotency (tenant_id, scope, key, fingerprint) values ($1, 'header', 'late', '')";
-    sqlx::query(sql).bind(tenant).execute(&mut superuser).await.expect("a row");
+    let sql = "insert into idempotency (org_id, scope, key, fingerprint) values ($1, 'header', 'late', '')";
+    sqlx::query(sql).bind(org).execute(&mut superuser).await.expect("a row");
     let begun = Instant::now();
     let left = async |superuser: &mut sqlx::PgConnection| -> i64 {
-        let sql = "select count(*) from idempotency where tenant_id = $1";
-        sqlx::query_scalar(sql).bind(tenant).fetch_one(superuser).await.expect("a count")
+        let sql = "select count(*) from idempotency where org_id = $1";
+        sqlx::query_scalar(sql).bind(org).fetch_one(superuser).await.expect("a count")
     };
     while left(&mut superuser).await > 0 {
         assert!(begun.elapsed() < Duration::from_secs(20), "it is there for good");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // Once nothing can be under way any more, that was the last time.
-    let sql = "update tenant set deleted_at = now() - interval '1 hour' where tenant_id = $1";
-    sqlx::query(sql).bind(tenant).execute(&mut superuser).await.expect("an update");
+    let sql = "update org set deleted_at = now() - interval '1 hour' where org_id = $1";
+    sqlx::query(sql).bind(org).execute(&mut superuser).await.expect("an update");
     let begun = Instant::now();
     loop {
-        let sql = "select purged_at is not null from tenant where tenant_id = $1";
-        if sqlx::query_scalar(sql).bind(tenant).fetch_one(&mut superuser).await.expect("the row") {
+        let sql = "select purged_at is not null from org where org_id = $1";
+        if sqlx::query_scalar(sql).bind(org).fetch_one(&mut superuser).await.expect("the row") {
             break;
         }
         assert!(begun.elapsed() < Duration::from_secs(20), "it is purged for ever");

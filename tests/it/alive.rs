@@ -74,7 +74,7 @@ async fn a_session_that_stands_still_is_listed_as_overdue_and_no_other_is() {
     assert_eq!(metrics["sojourn_jobs_held"], 1.0);
     assert_eq!(metrics["sojourn_database_up"], 1.0);
     owner.get("/sessions?overdue=perhaps").await.error(400);
-    sql(&ground, "update tenant set suspended_at = now()").await;
+    sql(&ground, "update org set suspended_at = now()").await;
     assert_eq!(api.metrics().await["sojourn_sessions_overdue"], 0.0, "a suspended one is not to move");
     api.stop().await;
 }

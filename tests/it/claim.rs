@@ -34,16 +34,16 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     ground.sql("alter table job set (autovacuum_enabled = false)").await;
     ground
         .sql(
-            "insert into tenant
-             select (jsonb_populate_record(t, jsonb_build_object('tenant_id', gen_random_uuid()))).*
-             from tenant t, generate_series(1, 40)",
+            "insert into org
+             select (jsonb_populate_record(t, jsonb_build_object('org_id', gen_random_uuid()))).*
+             from org t, generate_series(1, 40)",
         )
         .await;
     ground
         .sql(
             "insert into session
-             select (jsonb_populate_record(s, jsonb_build_object('tenant_id', t.tenant_id))).*
-             from session s join tenant t on t.tenant_id <> s.tenant_id",
+             select (jsonb_populate_record(s, jsonb_build_object('org_id', t.org_id))).*
+             from session s join org t on t.org_id <> s.org_id",
         )
         .await;
     ground.sql("analyze session").await;
@@ -51,11 +51,11 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
         .sql(
             "insert into session
              select (jsonb_populate_record(s, jsonb_build_object('session_id', gen_random_uuid()))).*
-             from session s join agent using (tenant_id), generate_series(1, 3000)",
+             from session s join agent using (org_id), generate_series(1, 3000)",
         )
         .await;
-    let queue = "insert into job (tenant_id, session_id, kind, ready_at)
-                 select tenant_id, session_id, 'turn', now() from session join agent using (tenant_id)";
+    let queue = "insert into job (org_id, session_id, kind, ready_at)
+                 select org_id, session_id, 'turn', now() from session join agent using (org_id)";
     ground.sql(queue).await;
     ground.sql("analyze job").await;
     ground.sql("delete from job where session_id not in (select session_id from job limit 20)").await;
@@ -89,9 +89,9 @@ async fn a_claim_of_letters_finds_each_by_its_key() {
     api.stop().await;
     // The statistics of a service that has sent all that it had to, and then much at once,
     // of one destination after the other.
-    let sent = "insert into delivery (tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type,
+    let sent = "insert into delivery (org_id, delivery_id, session_id, destination_id, event_id, event_seq, type,
                                       status)
-                select tenant_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'turn.completed',
+                select org_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'turn.completed',
                        'delivered'
                 from destination, generate_series(1, 200)";
     let due = "update delivery v

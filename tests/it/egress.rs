@@ -1,4 +1,4 @@
-//! The way out of a box: what passes, what does not, and what the log says.
+//! The way out of a sandbox: what passes, what does not, and what the log says.
 
 mod world;
 
@@ -64,7 +64,7 @@ async fn a_name_that_leads_to_a_private_address_is_refused() {
 }
 
 #[tokio::test]
-async fn a_tunnel_is_between_the_box_and_the_host_it_names() {
+async fn a_tunnel_is_between_the_sandbox_and_the_host_it_names() {
     let host = Host::start(true, OK).await;
     let world = World::open(vec![rule("a.example", host.port, &[], None)], &host, true).await;
     let answer = world.client().get(format!("https://a.example:{}/x", host.port)).send().await.unwrap();
@@ -177,7 +177,7 @@ async fn a_foreign_key_in_a_query_and_a_compressed_answer_are_refused() {
 }
 
 #[tokio::test]
-async fn a_loop_in_a_box_does_not_flood_the_log() {
+async fn a_loop_in_a_sandbox_does_not_flood_the_log() {
     let host = Host::start(false, OK).await;
     let world = World::open(Vec::new(), &host, true).await;
     let client = world.client();

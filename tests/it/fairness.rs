@@ -1,4 +1,4 @@
-//! One tenant's flood and another's single message.
+//! One organization's flood and another's single message.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ async fn span(caller: &Caller, session: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_flood_does_not_delay_another_tenants_turn() {
+async fn a_flood_does_not_delay_another_orgs_turn() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api"]).await;
     let flood = api.owner();
@@ -36,17 +36,17 @@ async fn a_flood_does_not_delay_another_tenants_turn() {
     for session in &many {
         before += usize::from(span(&flood, session).await.1 < ended);
     }
-    assert!(before <= 2, "{before} turns of the flood came before the other tenant's only one");
+    assert!(before <= 2, "{before} turns of the flood came before the other organization's only one");
     worker.stop().await;
     api.stop().await;
 }
 
 #[tokio::test]
-async fn a_tenant_runs_no_more_turns_at_once_than_it_may() {
+async fn a_org_runs_no_more_turns_at_once_than_it_may() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api"]).await;
     let mut superuser = ground.database.superuser().await;
-    sqlx::query("update tenant set concurrency = 1").execute(&mut superuser).await.expect("a cap");
+    sqlx::query("update org set concurrency = 1").execute(&mut superuser).await.expect("a cap");
     let owner = api.owner();
     let waiting = sessions(&owner, 4).await;
     let worker = ground.serve(&["--role=worker", "--workers=4"]).await;

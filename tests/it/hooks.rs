@@ -193,9 +193,9 @@ async fn a_stranger_learns_nothing_of_a_hook() {
         scene.owner.patch(&scene.path, json!({ "enabled": false })).await.ok();
         assert_eq!(bare(&right().await), unknown);
         scene.owner.patch(&scene.path, json!({ "enabled": true })).await.ok();
-        scene.ground.sql("update tenant set suspended_at = now()").await;
+        scene.ground.sql("update org set suspended_at = now()").await;
         assert_eq!(bare(&right().await), unknown);
-        scene.ground.sql("update tenant set suspended_at = null").await;
+        scene.ground.sql("update org set suspended_at = null").await;
         assert!(right().await.status.is_success());
         scene.close().await;
     }

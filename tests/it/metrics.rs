@@ -52,7 +52,7 @@ fn described() -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn what_turns_do_is_counted_by_words_that_no_tenant_chose() {
+async fn what_turns_do_is_counted_by_words_that_no_org_chose() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--metrics-listen=127.0.0.1:0"]).await;
     let owner = service.owner();
@@ -60,7 +60,7 @@ async fn what_turns_do_is_counted_by_words_that_no_tenant_chose() {
     let played = owner
         .play(json!([
             { "fault": { "kind": "overloaded", "retry_after_ms": 1 }, "usage": usage,
-              "tools": [{ "tool": "a_tool_of_the_tenant", "input": {} }] },
+              "tools": [{ "tool": "a_tool_of_the_org", "input": {} }] },
             { "text": "done", "usage": usage },
         ]))
         .await;
@@ -83,7 +83,7 @@ async fn what_turns_do_is_counted_by_words_that_no_tenant_chose() {
     let unknown: Vec<_> = named(&scraped).difference(&described()).cloned().collect();
     assert!(unknown.is_empty(), "without a description: {unknown:?}");
     let text = format!("{metrics:?}");
-    assert!(!text.contains("a_tool_of_the_tenant") && !text.contains(&played), "{text}");
+    assert!(!text.contains("a_tool_of_the_org") && !text.contains(&played), "{text}");
     service.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! Addresses that tenants name: what is refused, and that refused is not tried.
+//! Addresses that organizations name: what is refused, and that refused is not tried.
 
 use std::{net::TcpListener, sync::Arc};
 

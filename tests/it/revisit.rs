@@ -159,9 +159,9 @@ async fn a_call_that_is_made_again_finds_its_timer() {
     let session = made["session"]["id"].as_str().expect("an id").parse().expect("an id");
     let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
     let store = Store::open(&ground.urls(), PoolSizes { app: 1, system: 1 }, master).expect("a store");
-    let tenant = store.find_key(&owner.key).await.expect("the owner's key").expect("a key").tenant;
+    let org = store.find_key(&owner.key).await.expect("the owner's key").expect("a key").org;
     let worker = Id::<sojourn::domain::SessionKind>::uuid(Origin::system().id());
-    let fence = Fence { tenant, session, epoch: 0, worker };
+    let fence = Fence { org, session, epoch: 0, worker };
     let wish = |call_id, seconds| Wish {
         call_id,
         when: When::After(Duration::from_secs(seconds)),

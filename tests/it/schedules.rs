@@ -276,13 +276,13 @@ async fn nothing_of_a_suspended_organization_fires() {
     let stranger = scene.service.caller(&scene.ground.organization("strangers").await);
     let path = format!("/agents/{}/schedules", agent(&stranger).await);
     let theirs = stranger.post(&path, daily(json!({}))).await.ok();
-    scene.ground.sql("update tenant set suspended_at = now() where name = 'default'").await;
+    scene.ground.sql("update org set suspended_at = now() where name = 'default'").await;
     scene.slot().await;
     // The same look would have fired both.
     let fired = |page: &Value| page["data"].as_array().is_some_and(|runs| runs.len() == 1);
     stranger.until(&format!("{path}/{}/runs", text(&theirs["id"])), fired).await;
     assert_eq!(scene.ground.count("select count(*) from schedule_run").await, 1);
-    scene.ground.sql("update tenant set suspended_at = null").await;
+    scene.ground.sql("update org set suspended_at = null").await;
     assert_eq!(scene.ground.count("select count(*) from schedule where next_fire_at <= now()").await, 1);
     // This process may believe for a moment longer that the key opens nothing.
     let runs = async || scene.owner.get(&format!("{schedule}/runs")).await;

@@ -1,13 +1,12 @@
 //! The turn loop under every misfortune that a seed can think of.
 //!
 //! The service's own `domain` and `harness` run on a simulated record, lease, model
-//! and boxes, under a paused clock and one scheduler: a run follows from its seed
+//! and sandboxes, under a paused clock and one scheduler: a run follows from its seed
 //! alone. Real claiming and real processes are the chaos harness's to prove.
 //!
 //! `SOJOURN_SIM_SEED=7` plays one seed again; `SOJOURN_SIM_SEEDS=1000000` plays many.
 
 mod actors;
-mod boxes;
 mod chance;
 mod database;
 mod director;
@@ -15,6 +14,7 @@ mod lease;
 mod ledger;
 mod model;
 mod process;
+mod sandboxes;
 mod tools;
 mod world;
 

@@ -132,13 +132,13 @@ async fn a_missing_sandbox_runtime_is_said_by_the_turn_that_needs_it() {
 }
 
 #[tokio::test]
-async fn one_role_for_everything_keeps_tenants_apart_too() {
+async fn one_role_for_everything_keeps_orgs_apart_too() {
     let ground = Ground::new().await;
     let service = ground.serve_as_one_role().await;
     let owner = service.owner();
     let session = owner.play(serde_json::json!([{ "text": "Alone." }])).await;
     owner.settled(&session, 1).await;
-    // The same role, speaking for nobody, sees no row of any tenant.
+    // The same role, speaking for nobody, sees no row of any organization.
     let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&ground.database.owner_url)
         .await
         .expect("a connection");

@@ -1,4 +1,4 @@
-//! Tools against a box with real commands and files.
+//! Tools against a sandbox with real commands and files.
 
 mod crash;
 mod files;
@@ -16,7 +16,7 @@ use sojourn::{
     tool::{self, Catalogue, Done, Hands, Recovered, ToolFault},
 };
 
-use crate::fake::sandbox::FakeBox;
+use crate::fake::sandbox::FakeSandbox;
 
 fn call(id: &str, tool: &str, input: Value) -> ToolCall {
     ToolCall { call_id: id.to_owned(), tool: tool.to_owned(), input }
@@ -76,7 +76,7 @@ fn arguments_that_do_not_fit_are_explained_to_the_model() {
 
 #[tokio::test]
 async fn bash_says_what_a_terminal_shows_and_how_it_ended() {
-    let hands = FakeBox::new().hands();
+    let hands = FakeSandbox::new().hands();
     let command = "echo one; echo two >&2; echo \"$GREETING ($#)\"; cd / && exit 3";
     let done = run(&hands, "bash", json!({"command": command})).await;
     assert_eq!((done.output.as_str(), done.is_error), ("one\ntwo\nhello (0)\n[exit code 3]", true));
@@ -91,7 +91,7 @@ async fn bash_says_what_a_terminal_shows_and_how_it_ended() {
 
 #[tokio::test]
 async fn long_output_is_cut_in_the_middle_and_kept_whole() {
-    let hands = FakeBox::new().hands();
+    let hands = FakeSandbox::new().hands();
     let done = run(&hands, "bash", json!({"command": "seq 1 30000"})).await;
     assert!(done.output.len() <= limit::TOOL_OUTPUT_BYTES_MAX, "{}", done.output.len());
     assert!(done.output.starts_with("1\n2\n") && done.output.ends_with("29999\n30000\n"));
@@ -103,8 +103,8 @@ async fn long_output_is_cut_in_the_middle_and_kept_whole() {
 }
 
 #[tokio::test]
-async fn a_box_that_is_gone_or_taken_is_the_harness_s_affair() {
-    let fake = FakeBox::new();
+async fn a_sandbox_that_is_gone_or_taken_is_the_harness_s_affair() {
+    let fake = FakeSandbox::new();
     let (hands, all) = (fake.hands(), Catalogue::builtin());
     let bash = call("1", "bash", json!({"command": "true"}));
     fake.epoch.store(2, std::sync::atomic::Ordering::SeqCst);
@@ -117,7 +117,7 @@ async fn a_box_that_is_gone_or_taken_is_the_harness_s_affair() {
 
 #[tokio::test]
 async fn the_demo_repairs_its_sample_with_these_tools() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let (hands, all) = (fake.hands(), Catalogue::builtin());
     let providers = Providers::new(Http::new(trusted_client(), None), Settings::default());
     let model = providers.model(&"scripted/demo".parse().expect("a name"), None).expect("a model");
@@ -157,7 +157,7 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
 
 #[tokio::test]
 async fn a_page_is_told_to_the_model_and_so_is_its_refusal() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let hands = fake.hands();
     let page = run(&hands, "web_fetch", json!({"url": "https://docs.example/"})).await;
     assert_eq!(page.output, "https://docs.example/ answered 200 (text/plain)\n\nthe only page");

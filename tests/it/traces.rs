@@ -173,10 +173,10 @@ async fn a_turn_and_its_request_reach_the_collector_without_what_was_said() {
     let (mut process, address) = serve(&ground, &endpoint, &provider.base_url);
     sojourn::net::install_tls();
     let client = Client::new();
-    let agent = json!({ "name": "tracer", "prompt": "a prompt of the tenant", "model": "openai/gpt-5",
-                        "key": "sk-key-of-the-tenant" });
+    let agent = json!({ "name": "tracer", "prompt": "a prompt of the organization", "model": "openai/gpt-5",
+                        "key": "sk-key-of-the-organization" });
     send(&client, format!("{address}/v3/agents"), Some(agent)).await;
-    let session = json!({ "agent": "tracer", "input": "an input of the tenant" });
+    let session = json!({ "agent": "tracer", "input": "an input of the organization" });
     let created = send(&client, format!("{address}/v3/sessions"), Some(session)).await;
     let id = created["session"]["id"].as_str().expect("an id").to_owned();
     while send(&client, format!("{address}/v3/sessions/{id}"), None).await["status"] != "awaiting_input" {

@@ -14,37 +14,37 @@ use crate::support::database::Database;
 const BEFORE: u32 = 10;
 
 /// One of each thing that later migrations add to: a session that was archived by a
-/// person after a turn of seven seconds and three steps, its box, an unsent letter.
+/// person after a turn of seven seconds and three steps, its sandbox, an unsent letter.
 const ROWS: &str = r#"
-insert into tenant (tenant_id, name, data_key) values ('00000000-0000-7000-8000-000000000001', 'a', '');
+insert into org (org_id, name, data_key) values ('00000000-0000-7000-8000-000000000001', 'a', '');
 insert into session (
-    tenant_id, session_id, metadata, limits, source, status, head, input_head, input_cursor, turns, steps,
+    org_id, session_id, metadata, limits, source, status, head, input_head, input_cursor, turns, steps,
     created_at, updated_at
 )
-select tenant_id, '00000000-0000-7000-8000-000000000002', '{}', '{}', 'api', 'archived', 3, 0, 0, 1, 3, now(), now()
-from tenant;
+select org_id, '00000000-0000-7000-8000-000000000002', '{}', '{}', 'api', 'archived', 3, 0, 0, 1, 3, now(), now()
+from org;
 insert into turn (
-    tenant_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq, completed_at, yield_reason,
+    org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq, completed_at, yield_reason,
     active_seconds, steps
 )
-select tenant_id, session_id, gen_random_uuid(), 'ok', 1, 1, 1, now(), 'completed', 7, 3 from session;
-insert into event (tenant_id, session_id, seq, event_id, ts, type, level, actor, body, body_bytes)
-select tenant_id, session_id, seq, gen_random_uuid(), now(), type, 2, actor::json, '{}', 2
+select org_id, session_id, gen_random_uuid(), 'ok', 1, 1, 1, now(), 'completed', 7, 3 from session;
+insert into event (org_id, session_id, seq, event_id, ts, type, level, actor, body, body_bytes)
+select org_id, session_id, seq, gen_random_uuid(), now(), type, 2, actor::json, '{}', 2
 from session, (values
     (1, 'session.created', '{"type": "human", "display": "maker"}'),
     (2, 'turn.completed', '{"type": "system"}'),
     (3, 'session.status_changed', '{"type": "human", "display": "stopper"}')
 ) as e (seq, type, actor);
-insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state)
-select tenant_id, gen_random_uuid(), session_id, gen_random_uuid(), 'live' from session;
+insert into sandbox (org_id, sandbox_id, session_id, node_id, state)
+select org_id, gen_random_uuid(), session_id, gen_random_uuid(), 'live' from session;
 insert into destination (
-    tenant_id, session_id, destination_id, url, sealed_secret, level, include_raw, enabled, created_after_seq
+    org_id, session_id, destination_id, url, sealed_secret, level, include_raw, enabled, created_after_seq
 )
-select tenant_id, session_id, gen_random_uuid(), 'https://receiver.example', '', 1, false, true, 0 from session;
+select org_id, session_id, gen_random_uuid(), 'https://receiver.example', '', 1, false, true, 0 from session;
 insert into delivery (
-    tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
+    org_id, delivery_id, session_id, destination_id, event_id, event_seq, status, ready_at
 )
-select tenant_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 2, 'pending', now()
+select org_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 2, 'pending', now()
 from destination;
 "#;
 
@@ -109,8 +109,10 @@ async fn what_a_database_holds_is_brought_up_to_date_with_it() {
     let (unpriced,): (i64,) =
         sqlx::query_as("select unpriced_steps from turn").fetch_one(&mut superuser).await.expect("the turn");
     assert_eq!(unpriced, 3);
-    let (announced,): (bool,) =
-        sqlx::query_as("select is_announced from sandbox").fetch_one(&mut superuser).await.expect("the box");
+    let (announced,): (bool,) = sqlx::query_as("select is_announced from sandbox")
+        .fetch_one(&mut superuser)
+        .await
+        .expect("the sandbox");
     assert!(announced);
     let letter: (String, String) = sqlx::query_as("select status, type from delivery")
         .fetch_one(&mut superuser)

@@ -34,8 +34,8 @@ test("whoever follows what the service prints steers the first session", async (
     await expect(timeline.locator(".end")).toContainText("completed", { timeout: 60_000 });
     await step(page, "3-the-agent-is-done");
 
-    const box = page.getByLabel("Message to the agent");
-    await box.fill("Thank you. What did you change?");
+    const field = page.getByLabel("Message to the agent");
+    await field.fill("Thank you. What did you change?");
     await page.getByRole("button", { name: "Send" }).click();
     await expect(timeline.locator(".message[data-role=user]").filter({ hasText: "What did you change?" })).toBeVisible();
     await expect(timeline.locator(".end").last()).toContainText("completed", { timeout: 60_000 });

@@ -1,4 +1,4 @@
-// What agents and tenants write is text, wherever it is shown: never markup, never
+// What agents and organizations write is text, wherever it is shown: never markup, never
 // script, never a reason to ask another server for something.
 import { expect, test } from "./fixtures";
 
@@ -29,7 +29,7 @@ const FILES = [
   `mkdir ${quoted('<svg onload="window.hit=15">')}`,
 ].join(" && ");
 
-test("no text of an agent or a tenant becomes markup or script", async ({ reader, service }) => {
+test("no text of an agent or an organization becomes markup or script", async ({ reader, service }) => {
   const agent = await service.call("POST", "/agents", {
     name: SHORT,
     prompt: ALL,

@@ -31,18 +31,18 @@ test("a running session is steered, and its turn is canceled", async ({ reader, 
   const session = await service.play([{ text: "slow", delay_ms: 60_000 }], { title: "Slow one" });
   await reader.goto(`${service.url}/#/sessions/${session}`);
   await expect(reader.getByText("The agent is working")).toBeVisible();
-  const box = reader.getByLabel("Message to the agent");
-  await box.fill("Please hurry.");
-  await box.press("Enter");
+  const field = reader.getByLabel("Message to the agent");
+  await field.fill("Please hurry.");
+  await field.press("Enter");
   const timeline = reader.getByRole("region", { name: "Timeline" });
   await expect(timeline.getByText("Please hurry.")).toBeVisible();
-  await expect(box).toHaveValue("");
+  await expect(field).toHaveValue("");
 
   await reader.getByRole("button", { name: "Cancel the turn" }).click();
   await expect(timeline.locator(".end").first()).toContainText("canceled");
   // That ended the message's turn as well; the next one begins a new turn, without a script.
   await service.until(session, "idle");
-  await box.fill("Now then.");
+  await field.fill("Now then.");
   await reader.getByRole("button", { name: "Send" }).click();
   await expect(timeline.locator(".end").last()).toContainText("completed");
 

@@ -1,6 +1,6 @@
 //! Reading the archive: every path is opened beneath its root, through no link.
 //!
-//! The archive is hostile input, like everything that was in a box once. What it may
+//! The archive is hostile input, like everything that was in a sandbox once. What it may
 //! hold is a list: directories, files, links, pipes below the two roots. One that a caller
 //! sends holds no pipes, and what it holds takes the place of what has its name: a link
 //! that was there is replaced, never followed.
@@ -221,7 +221,7 @@ impl Unpacker {
             Ground::Tree(root) => (root, path),
         };
         let mut directory = root.try_clone()?;
-        // Step by step: not every kernel that boxes run on can be told to follow no link
+        // Step by step: not every kernel that sandboxes run on can be told to follow no link
         // anywhere (gVisor knows no openat2).
         for part in rest.components() {
             let Component::Normal(name) = part else {
@@ -242,7 +242,7 @@ impl Unpacker {
     fn finish(self) -> io::Result<()> {
         for (path, look) in self.directories.iter().rev() {
             let directory = self.open(path)?;
-            // A root belongs to whoever made the box, what was there to whoever made that.
+            // A root belongs to whoever made the sandbox, what was there to whoever made that.
             match set(&directory, look) {
                 Err(error) if !self.is_tree() && path.components().count() > 1 => return Err(error),
                 Ok(()) | Err(_) => {}

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Connections of one box that are served at the same time; others wait.
+/// Connections of one sandbox that are served at the same time; others wait.
 pub const EGRESS_CONNECTIONS_MAX: usize = 64;
-/// Different decisions of one turn that are told by name; a box chooses the names.
+/// Different decisions of one turn that are told by name; a sandbox chooses the names.
 pub const EGRESS_DECISIONS_MAX: usize = 128;
 /// How often counts of equal decisions are written while nothing else is.
 pub const EGRESS_FLUSH_INTERVAL: Duration = Duration::from_secs(10);
@@ -16,9 +16,9 @@ pub const EGRESS_HELLO_BYTES_MAX: usize = 64 << 10;
 pub const EGRESS_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Longest head of a request, in bytes.
 pub const EGRESS_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Certificates that one box's authority keeps; the first is forgotten first.
+/// Certificates that one sandbox's authority keeps; the first is forgotten first.
 pub const EGRESS_LEAVES_MAX: usize = 64;
-/// How long certificates for a box are valid; longer than a box lives.
+/// How long certificates for a sandbox are valid; longer than a sandbox lives.
 pub const EGRESS_CERTIFICATE_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
 /// Bytes of an answer that `web_fetch` reads.
 pub const FETCH_BYTES_MAX: usize = 1 << 20;

@@ -12,7 +12,7 @@ pub const IMAGE_BYTES_MAX: u64 = 32 << 30;
 /// Layers of an image, and the bytes of its manifest.
 pub const IMAGE_LAYERS_MAX: usize = 128;
 pub const IMAGE_MANIFEST_BYTES_MAX: u64 = 4 << 20;
-/// Directories at the top of an image: each is a mount of every box.
+/// Directories at the top of an image: each is a mount of every sandbox.
 pub const IMAGE_DIRECTORIES_MAX: usize = 32;
 /// How long it may take to make a root file system.
 pub const ROOTFS_TIMEOUT: Duration = Duration::from_secs(1_800);
@@ -40,7 +40,7 @@ pub const ROOTFS_POLL: Duration = Duration::from_secs(1);
 pub const ROOTFS_FAILURE_KEPT: Duration = Duration::from_secs(600);
 /// Root file systems with packages that a node keeps; beyond it the longest unused goes.
 pub const ROOTFS_DERIVED_MAX: usize = 24;
-/// One that no box has had for this long is removed.
+/// One that no sandbox has had for this long is removed.
 pub const ROOTFS_UNUSED: Duration = Duration::from_secs(14 * 86_400);
-/// Whatever is short, one that a box had within this time stays.
+/// Whatever is short, one that a sandbox had within this time stays.
 pub const ROOTFS_FRESH: Duration = Duration::from_secs(3_600);

@@ -1,8 +1,8 @@
-//! Bounds of what callers do with a session's box themselves.
+//! Bounds of what callers do with a session's sandbox themselves.
 
 use std::time::Duration;
 
-/// What callers may ask of one session's box before it has answered.
+/// What callers may ask of one session's sandbox before it has answered.
 pub const OPERATIONS_OPEN_MAX: i64 = 32;
 /// Of these, how many are served at the same time.
 pub const OPERATIONS_TOGETHER_MAX: usize = 4;
@@ -16,7 +16,7 @@ pub const OPERATION_POLL: Duration = Duration::from_millis(500);
 /// Longest and default wall time of a caller's command, in seconds.
 pub const DIRECT_EXEC_SECONDS_MAX: u64 = 3_600;
 pub const DIRECT_EXEC_SECONDS: u64 = 600;
-/// Arguments and variables of a caller's command, in bytes: the box takes them in one frame.
+/// Arguments and variables of a caller's command, in bytes: the sandbox takes them in one frame.
 pub const DIRECT_EXEC_BYTES_MAX: usize = 128 << 10;
 /// What is kept of each output of a caller's command: its beginning, in bytes.
 pub const DIRECT_OUTPUT_BYTES_MAX: u64 = 256 << 10;
@@ -24,11 +24,11 @@ pub const DIRECT_OUTPUT_BYTES_MAX: u64 = 256 << 10;
 pub const EXEC_OUTPUT_INTERVAL: Duration = Duration::from_millis(200);
 /// Of each output at once, in bytes: a row, and a frame of a stream.
 pub const EXEC_OUTPUT_CHUNK_BYTES: usize = 16 << 10;
-/// Largest file that a caller may write, in bytes: the box takes it in one frame.
+/// Largest file that a caller may write, in bytes: the sandbox takes it in one frame.
 pub const FILE_WRITE_BYTES_MAX: usize = 3 << 20;
 /// Bytes of a file that one request reads; a range reads what is beyond.
 pub const FILE_READ_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of a file that the box is asked for at once.
+/// Bytes of a file that the sandbox is asked for at once.
 pub const FILE_PART_BYTES: usize = 1 << 20;
 /// Largest archive that a caller sends or gets, in bytes; it waits on disks meanwhile.
 pub const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
@@ -43,5 +43,5 @@ pub const DESCRIPTION_BYTES_MAX: usize = 4 << 10;
 /// Entries of a directory that are named, and the bytes of their list.
 pub const DIRECTORY_ENTRIES_MAX: usize = 5_000;
 pub const DIRECTORY_BYTES_MAX: u64 = 1 << 20;
-/// How long a file operation may take in the box.
+/// How long a file operation may take in the sandbox.
 pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);

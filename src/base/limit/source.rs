@@ -1,4 +1,4 @@
-//! Bounds of the repositories that are cloned into a box.
+//! Bounds of the repositories that are cloned into a sandbox.
 
 use std::time::Duration;
 
@@ -10,5 +10,5 @@ pub const SOURCE_BYTES_MAX: u64 = 1 << 30;
 pub const SOURCE_STALL_SECONDS: u64 = 60;
 /// Output of a clone that is kept, per stream, in bytes.
 pub const SOURCE_OUTPUT_BYTES_MAX: u64 = 16 << 10;
-/// Bytes of a bundle that go into the box at once: it takes them in one frame.
+/// Bytes of a bundle that go into the sandbox at once: it takes them in one frame.
 pub const SOURCE_PART_BYTES: usize = 2 << 20;

@@ -1,4 +1,4 @@
-//! Start, stop, pause and resume: a caller's hand on the session and its box.
+//! Start, stop, pause and resume: a caller's hand on the session and its sandbox.
 
 use super::{Rejection, Stamp, cancel};
 use crate::domain::{
@@ -7,8 +7,8 @@ use crate::domain::{
     session::{Hold, Session, Status},
 };
 
-/// The box is to be there: said when it was not, or when the session had been stopped.
-pub(super) fn start(session: &Session, has_box: bool, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
+/// The sandbox is to be there: said when it was not, or when the session had been stopped.
+pub(super) fn start(session: &Session, has_sandbox: bool, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
     match session.hold {
         _ if session.status == Status::Archived => return Err(Rejection::Archived),
         Some(Hold::Paused) => return Err(Rejection::Paused),
@@ -17,7 +17,7 @@ pub(super) fn start(session: &Session, has_box: bool, stamp: &Stamp) -> Result<V
     if let Some((limit, ..)) = operation::used_up(session) {
         return Err(Rejection::BudgetExceeded(limit));
     }
-    let is_new = session.hold.is_some() || !has_box;
+    let is_new = session.hold.is_some() || !has_sandbox;
     Ok(is_new.then(|| stamp.draft(None, Body::SessionStarted {})).into_iter().collect())
 }
 

@@ -51,8 +51,8 @@ pub enum Command {
     Heartbeat { sandbox: Option<SandboxId> },
     /// Ask something of the sandbox; a command is in the log from here on.
     Operate { operation: OperationId, request: Request },
-    /// Have the box there; whether it is.
-    Start { has_box: bool },
+    /// Have the sandbox there; whether it is.
+    Start { has_sandbox: bool },
     /// End what runs, and be done until further notice.
     Stop { reason: Option<String> },
     /// Let nothing begin.
@@ -167,7 +167,7 @@ pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<
         Command::Archive { open_calls } => Ok(archive::decide(session, open_calls, stamp)),
         Command::Heartbeat { sandbox } => heartbeat::decide(session, sandbox, stamp),
         Command::Operate { operation, request } => operate::decide(session, operation, &request, stamp),
-        Command::Start { has_box } => lifecycle::start(session, has_box, stamp),
+        Command::Start { has_sandbox } => lifecycle::start(session, has_sandbox, stamp),
         Command::Stop { reason } => lifecycle::stop(session, reason, stamp),
         Command::Pause => lifecycle::pause(session, stamp),
         Command::Resume => lifecycle::resume(session, stamp),

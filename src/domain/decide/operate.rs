@@ -1,4 +1,4 @@
-//! Operate: a caller uses the box of the session itself, past its agent.
+//! Operate: a caller uses the sandbox of the session itself, past its agent.
 
 use super::{Rejection, Stamp};
 use crate::domain::{

@@ -67,10 +67,10 @@ fn an_own_list_stands_in_front_and_fills_up_from_the_bundled_one() {
 }
 
 #[test]
-fn a_command_pays_for_what_its_box_may_use() {
+fn a_command_pays_for_what_its_sandbox_may_use() {
     let sandbox = SandboxPrice { cpu_hour: 50_400, gib_hour: 16_200 };
     let tariff = Tariff { sandbox, ..Tariff::default() };
-    let size = BoxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 };
+    let size = SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 };
     let cost = tariff.exec(size, 10_000);
     assert_eq!((cost.sandbox_cpu_micros, cost.sandbox_memory_micros), (280, 90));
     let begun = tariff.exec(size, 1);

@@ -1,7 +1,7 @@
 //! How far a session's sources are, read from its log alone.
 //!
 //! Called by the worker, which clones what is missing, and by the API. Whatever is in the
-//! box may have been changed there; what the log says was not.
+//! sandbox may have been changed there; what the log says was not.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -27,7 +27,7 @@ pub struct Standing {
     pub state: State,
     /// The commit that was checked out; none in a repository without any.
     pub sha: Option<String>,
-    /// The command that clones it, and its box.
+    /// The command that clones it, and its sandbox.
     pub clone: Option<(SandboxId, String)>,
     /// Why it failed: a stable word, words for people, and whether it is tried again.
     pub failure: Option<(String, String, bool)>,
@@ -39,7 +39,7 @@ pub struct Standing {
 #[serde(rename_all = "snake_case")]
 #[schema(as = SourceState)]
 pub enum State {
-    /// No box needed it yet, or its files are gone with one.
+    /// No sandbox needed it yet, or its files are gone with one.
     #[default]
     Pending,
     /// It is being cloned.

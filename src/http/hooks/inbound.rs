@@ -71,8 +71,8 @@ pub async fn receive(
 ) -> Result<Answer, ApiError> {
     let id: HookId = path::id(&hook)?;
     let open = app.0.store.find_hook(id).await?;
-    let OpenHook { tenant, hook, .. } = known(&app, open, &parts.headers, &body)?;
-    app.take_one(Who::Hook(id), tenant, &parts)?;
+    let OpenHook { org, hook, .. } = known(&app, open, &parts.headers, &body)?;
+    app.take_one(Who::Hook(id), org, &parts)?;
     if !is_json(&parts.headers) {
         return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
     }
@@ -97,7 +97,7 @@ pub async fn receive(
     let keys = keys.map(|key| format!("hook/{id}/{key}"));
     let once = Once::of(keys.collect(), format!("POST /v3/hooks/{id}"));
     let mut answer = once
-        .run(&app, tenant, sha256(&body), async |unit: &mut Unit| {
+        .run(&app, org, sha256(&body), async |unit: &mut Unit| {
             let actor = Actor { id: Some(id.to_string()), display: wish.display, kind: ActorKind::Trigger };
             let stamp = Stamp { actor, origin: app.0.journal.origin().clone() };
             let mut recipe = hook.recipe;

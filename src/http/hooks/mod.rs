@@ -61,7 +61,7 @@ pub async fn create(
         [wanted.mention.is_some(), wanted.react.is_some(), wanted.authors.is_some(), wanted.source.is_some()];
     let filter = checked(wanted.kind, filter, named)?;
     let brought = wanted.secret.as_deref().map(parsed).transpose()?;
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         // Locked, so that an agent that is being deleted gets no hook any more.
         unit.tx().lock_agent(agent).await?;
         if unit.tx().hooks(agent).await?.len() as i64 >= HOOKS_MAX {
@@ -112,7 +112,7 @@ pub async fn list(
     Path(agent): Path<String>,
 ) -> Result<Response, ApiError> {
     let agent = path::id(&agent)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.agent(agent).await?;
     let data = tx.hooks(agent).await?.into_iter().map(view).collect();
     Ok(answer(&Page { data, next_cursor: None }))
@@ -127,7 +127,7 @@ pub async fn get(
     caller: Caller<ReadHooks>,
     Path((agent, hook)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     Ok(answer(&view(tx.hook(path::id(&agent)?, path::id(&hook)?).await?)))
 }
 
@@ -142,7 +142,7 @@ pub async fn patch(
     Body { value: change, .. }: Body<PatchHook>,
 ) -> Result<Response, ApiError> {
     sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     if let Some(Some(choice)) = change.environment.clone() {
         trigger::environment(&mut unit, choice, app.0.journal.origin()).await?;
     }
@@ -181,7 +181,7 @@ pub async fn delete(
     caller: Caller<WriteHooks>,
     Path((agent, hook)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.delete_hook(path::id(&agent)?, path::id(&hook)?).await?;
     tx.remember(&caller.act(app.0.journal.origin(), "hook.deleted", hook, json!({}))).await?;
     tx.commit().await?;
@@ -202,7 +202,7 @@ pub async fn rotate(
     let (agent, hook): (AgentId, HookId) = (path::id(&agent)?, path::id(&hook)?);
     let brought = wanted.secret.as_deref().map(parsed).transpose()?;
     let overlap = wanted.overlap_seconds.unwrap_or(WEBHOOK_OVERLAP_SECONDS.0);
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         unit.tx().lock_hook(agent, hook).await?;
         let shown = brought.is_none();
         let secret = brought.unwrap_or_else(|| Secret::generate(app.0.journal.origin()));
@@ -261,9 +261,9 @@ fn parsed(text: &str) -> Result<Secret, ApiError> {
 }
 
 async fn seal(app: &App, tx: &mut Tx, id: HookId, secret: &Secret) -> Result<Vec<u8>, ApiError> {
-    let tenant = tx.tenant();
+    let org = tx.org();
     let data_key = tx.data_key(app.0.store.master()).await?;
-    Ok(data_key.seal(secret.expose().as_bytes(), &context(tenant, id), app.0.journal.origin()))
+    Ok(data_key.seal(secret.expose().as_bytes(), &context(org, id), app.0.journal.origin()))
 }
 
 fn view(hook: Hook) -> HookView {

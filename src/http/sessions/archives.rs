@@ -53,7 +53,7 @@ pub async fn read(
     let session: SessionId = path::id(&session)?;
     let path = place(query.path.as_deref().unwrap_or("/workspace"))?;
     let operation = submit(&app, &caller, session, &Request::ReadTree { path: path.clone() }).await?;
-    let Answer::Read { blob, .. } = file(&app, caller.tenant, session, operation, patience).await? else {
+    let Answer::Read { blob, .. } = file(&app, caller.org, session, operation, patience).await? else {
         return Err(ApiError::not_found());
     };
     let content = app.0.blobs.stream(&blob).await?;
@@ -89,9 +89,9 @@ pub async fn write(
         return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
     };
     // Whoever may not write there stores nothing either.
-    app.0.store.begin(caller.tenant).await?.session(session).await?;
+    app.0.store.begin(caller.org).await?.session(session).await?;
     let operation: OperationId = app.0.journal.origin().id();
-    let blob = operation_blob(caller.tenant, session, operation);
+    let blob = operation_blob(caller.org, session, operation);
     store(&app, &blob, content.into_data_stream()).await?;
     let request = Request::WriteTree { path: path.clone(), blob: blob.clone() };
     if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
@@ -99,7 +99,7 @@ pub async fn write(
         app.0.blobs.delete(&blob).await?;
         return Err(refused);
     }
-    let written = file(&app, caller.tenant, session, operation, patience).await;
+    let written = file(&app, caller.org, session, operation, patience).await;
     if !matches!(&written, Err(error) if error.code.as_deref() == Some("sandbox_busy")) {
         // Nobody needs it any more; what stays is forgotten with the operation.
         let _ = app.0.blobs.delete(&blob).await;

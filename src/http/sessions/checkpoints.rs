@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     domain::{
-        CheckpointId, SessionId, TenantId,
+        CheckpointId, OrgId, SessionId,
         operation::{Answer as Outcome, Request},
     },
     http::{
@@ -37,7 +37,7 @@ pub async fn list(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(id).await?;
     let data = tx.checkpoints(id).await?.into_iter().map(view).collect();
     Ok(json(&Page { data, next_cursor: None }))
@@ -57,10 +57,10 @@ pub async fn create(
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         operate(unit, id, &Request::Checkpoint, &stamp).await
     });
-    kept(&app, caller.tenant, id, (asked.await?, StatusCode::CREATED), patience).await
+    kept(&app, caller.org, id, (asked.await?, StatusCode::CREATED), patience).await
 }
 
 /// Go back to a checkpoint: the sandbox is removed with what it holds, and the next need
@@ -80,7 +80,7 @@ pub async fn restore(
     let unknown = || ApiError { param: Some("checkpoint_id".to_owned()), ..ApiError::not_found() };
     let checkpoint: CheckpointId = wanted.checkpoint_id.parse().map_err(|_| unknown())?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         unit.tx().lock_session(id).await?;
         let all = unit.tx().checkpoints(id).await?;
         if !all.iter().any(|known| known.checkpoint == checkpoint) {
@@ -88,22 +88,22 @@ pub async fn restore(
         }
         operate(unit, id, &Request::Restore { checkpoint }, &stamp).await
     });
-    kept(&app, caller.tenant, id, (asked.await?, StatusCode::OK), patience).await
+    kept(&app, caller.org, id, (asked.await?, StatusCode::OK), patience).await
 }
 
 /// The checkpoint that an operation came to.
 async fn kept(
     app: &App,
-    tenant: TenantId,
+    org: OrgId,
     session: SessionId,
     (asked, status): (Answer, StatusCode),
     patience: Patience,
 ) -> Result<Answer, ApiError> {
-    let Some(Outcome::Kept { checkpoint }) = outcome(app, tenant, session, &asked, patience).await? else {
+    let Some(Outcome::Kept { checkpoint }) = outcome(app, org, session, &asked, patience).await? else {
         let message = "the sandbox did not get to it in time; it is done when its turn comes";
         return Err(ApiError::conflict("sandbox_busy", message));
     };
-    let all = app.0.store.begin(tenant).await?.checkpoints(session).await?;
+    let all = app.0.store.begin(org).await?.checkpoints(session).await?;
     let found =
         all.into_iter().find(|known| known.checkpoint == checkpoint).ok_or_else(ApiError::not_found)?;
     Ok(Answer { replayed: asked.replayed, ..Answer::new(status, &view(found)) })

@@ -35,7 +35,7 @@ pub async fn get(
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
-    let session = app.0.store.begin(caller.tenant).await?.session(path::id(&session)?).await?;
+    let session = app.0.store.begin(caller.org).await?.session(path::id(&session)?).await?;
     Ok(json(&ContextView::from(session.context)))
 }
 
@@ -51,7 +51,7 @@ pub async fn patch(
 ) -> Result<Response, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     let before = unit.tx().lock_session(id).await?.context;
     let change = sound(wanted, before)?;
     let executed = unit.execute(id, Command::ChangeContext(change), &stamp).await?;
@@ -78,7 +78,7 @@ pub async fn tools(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(id).await?;
     let tools = tx.registered_tools(id).await?.into_iter().map(ToolView::from).collect();
     Ok(json(&ToolList { tools }))
@@ -99,7 +99,7 @@ pub async fn register(
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
     let tool = Tool::from(wanted);
-    let answered = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    let answered = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         // Locked, so that two at once do not make one too many.
         unit.tx().lock_session(id).await?;
         let all = unit.tx().registered_tools(id).await?;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::execs::{Patience, ask, failed};
 use crate::{
     domain::{
-        OperationId, SessionId, TenantId,
+        OperationId, OrgId, SessionId,
         decide::{Command, Stamp},
         operation::{Answer as Outcome, Request},
     },
@@ -46,14 +46,14 @@ pub async fn start(
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         // Session before sandbox, like everyone who looks at both.
         unit.tx().lock_session(id).await?;
-        let has_box = unit.tx().has_sandbox(id).await?;
-        unit.execute(id, Command::Start { has_box }, &stamp).await?;
+        let has_sandbox = unit.tx().has_sandbox(id).await?;
+        unit.execute(id, Command::Start { has_sandbox }, &stamp).await?;
         operate(unit, id, &Request::Start, &stamp).await
     });
-    over(&app, caller.tenant, id, asked.await?, patience).await
+    over(&app, caller.org, id, asked.await?, patience).await
 }
 
 /// Be done with a session until further notice: what runs and waits is canceled, commands
@@ -72,16 +72,16 @@ pub async fn stop(
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let reason = wanted.reason.clone();
         let executed = unit.execute(id, Command::Stop { reason }, &stamp).await?;
-        // Whether a box is there now says nothing: a turn that ends may make one.
+        // Whether a sandbox is there now says nothing: a turn that ends may make one.
         if executed.events.is_empty() && !unit.tx().has_sandbox(id).await? {
             return Ok(Answer::new(StatusCode::OK, &json!({})));
         }
         operate(unit, id, &Request::Stop, &stamp).await
     });
-    over(&app, caller.tenant, id, asked.await?, patience).await
+    over(&app, caller.org, id, asked.await?, patience).await
 }
 
 /// Let nothing begin: messages wait, a turn stands still at its next step, and commands are
@@ -124,7 +124,7 @@ pub async fn wake(
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let executed = unit.wake_up(id, &stamp).await?;
         Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
     })
@@ -139,7 +139,7 @@ pub async fn reattach(
     caller: Caller<WriteSessions>,
     Body { value: wanted, .. }: Body<Reattach>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let session = match tx.session_of_client(&wanted.client_id).await? {
         Some(session) => Some(view(&mut tx, session).await?),
         None => None,
@@ -157,7 +157,7 @@ async fn command(
 ) -> Result<Answer, ApiError> {
     let id = path::id(session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    once.run(app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(app, caller.org, digest, async |unit: &mut Unit| {
         let executed = unit.execute(id, command.clone(), &stamp).await?;
         Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
     })
@@ -180,13 +180,13 @@ pub(super) async fn operate(
 /// while it goes on, or where nothing was to be done.
 pub(super) async fn outcome(
     app: &App,
-    tenant: TenantId,
+    org: OrgId,
     session: SessionId,
     asked: &Answer,
     patience: Patience,
 ) -> Result<Option<Outcome>, ApiError> {
     let Some(id) = asked.body["id"].as_str().and_then(|id| id.parse().ok()) else { return Ok(None) };
-    match app.0.journal.answered(tenant, session, id, patience.0).await?.answer {
+    match app.0.journal.answered(org, session, id, patience.0).await?.answer {
         Some(Outcome::Failed { code, message }) => Err(failed(code, message)),
         answer => Ok(answer),
     }
@@ -195,15 +195,15 @@ pub(super) async fn outcome(
 /// The session once what was asked is so, or when the caller's patience is at its end.
 async fn over(
     app: &App,
-    tenant: TenantId,
+    org: OrgId,
     session: SessionId,
     asked: Answer,
     patience: Patience,
 ) -> Result<Answer, ApiError> {
     let is_asked = asked.body.get("id").is_some();
-    let outcome = outcome(app, tenant, session, &asked, patience).await?;
+    let outcome = outcome(app, org, session, &asked, patience).await?;
     let status = if is_asked && outcome.is_none() { StatusCode::ACCEPTED } else { StatusCode::OK };
-    let mut tx = app.0.store.begin(tenant).await?;
+    let mut tx = app.0.store.begin(org).await?;
     let session = tx.session(session).await?;
     Ok(Answer { replayed: asked.replayed, ..Answer::new(status, &view(&mut tx, session).await?) })
 }

@@ -11,7 +11,7 @@ use super::context::sound;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
-        Level, SessionId, Status, TenantId,
+        Level, OrgId, SessionId, Status,
         context::Context,
         decide::{Input, NewSession},
         session::{Created, Limits},
@@ -54,7 +54,7 @@ pub async fn create(
     once: Once,
     Body { value: wanted, digest }: Body<CreateSession>,
 ) -> Result<Answer, ApiError> {
-    let tenant = caller.tenant;
+    let org = caller.org;
     let asked = Arc::new(Asked { app: app.clone(), caller, wanted });
     let mut answer = match create_together(&asked, &once, digest).await? {
         Some(answer) => answer,
@@ -66,7 +66,7 @@ pub async fn create(
     if answer.shown_once.is_none() {
         // The session was there before; the token of then is gone.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
-        let token = mint_again(&app, tenant, path::id(session)?).await?;
+        let token = mint_again(&app, org, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
     }
     Ok(answer)
@@ -86,7 +86,7 @@ async fn create_together(
     once: &Once,
     digest: [u8; 32],
 ) -> Result<Option<Answer>, ApiError> {
-    let (wanted, tenant) = (&asked.wanted, asked.caller.tenant);
+    let (wanted, org) = (&asked.wanted, asked.caller.org);
     // A name that it takes and its place below another session are decided under locks,
     // and what hears of its first events is there before them.
     let is_apart = wanted.key.is_some()
@@ -99,7 +99,7 @@ async fn create_together(
     let (shared, span) = (asked.clone(), tracing::Span::current());
     let decide: Box<Decide<_, _>> =
         Box::new(|unit| async move { create_new(&shared, unit).await }.instrument(span).boxed());
-    asked.app.0.creations.create(tenant, Request { slot: once.slots(digest).next(), decide }).await
+    asked.app.0.creations.create(org, Request { slot: once.slots(digest).next(), decide }).await
 }
 
 /// Creates a session in a transaction of its own, or finds the one that was created before.
@@ -108,7 +108,7 @@ async fn create_apart(asked: &Asked, once: &Once, digest: [u8; 32]) -> Result<An
         Some(key) => create_by_key(asked, unit, key, digest).await,
         None => create_new(asked, unit).await,
     };
-    once.run(&asked.app, asked.caller.tenant, digest, work).await
+    once.run(&asked.app, asked.caller.org, digest, work).await
 }
 
 /// One session per key: the same body gives the same session, another one 409.
@@ -274,8 +274,8 @@ async fn find_revision(
 }
 
 /// A fresh token for a session that was there before; none once it is archived.
-async fn mint_again(app: &App, tenant: TenantId, session: SessionId) -> Result<Value, ApiError> {
-    let mut tx = app.0.store.begin(tenant).await?;
+async fn mint_again(app: &App, org: OrgId, session: SessionId) -> Result<Value, ApiError> {
+    let mut tx = app.0.store.begin(org).await?;
     // Locked, or the token could outlive the archive that ends them all.
     if tx.lock_session(session).await?.status == Status::Archived {
         return Ok(Value::Null);

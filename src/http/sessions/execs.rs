@@ -15,7 +15,7 @@ use super::control::{operate, outcome};
 use crate::{
     base::limit::{OPERATION_PATIENCE, OPERATIONS_OPEN_MAX},
     domain::{
-        OperationId, SessionId, TenantId,
+        OperationId, OrgId, SessionId,
         operation::{Answer as Outcome, Failure, OutputStream, Request, Signal},
     },
     http::{
@@ -76,7 +76,7 @@ pub async fn create(
     let session: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
     let request = wanted.request();
-    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let operation: OperationId = stamp.origin.id();
         ask(unit.operate(session, operation, &request, &stamp).await?)?;
         Ok(Answer::new(StatusCode::OK, &json!({ "id": operation })))
@@ -84,12 +84,12 @@ pub async fn create(
     let asked = asked.await?;
     // An equal request that came before has its command already.
     let id = asked.body["id"].as_str().and_then(|id| id.parse().ok()).ok_or_else(ApiError::not_found)?;
-    let seen = app.0.journal.answered(caller.tenant, session, id, patience.0).await?;
+    let seen = app.0.journal.answered(caller.org, session, id, patience.0).await?;
     if let Some(Outcome::Failed { code, message }) = &seen.answer
         && let Some(refused) = unpaid(*code, message)
     {
         // It was spent between the door and the sandbox: the key may be used again.
-        once.forget(&app, caller.tenant).await?;
+        once.forget(&app, caller.org).await?;
         return Err(refused);
     }
     let view = exec(seen)?;
@@ -137,11 +137,11 @@ pub async fn get(
     Query(query): Query<ExecQuery>,
 ) -> Result<Response, ApiError> {
     let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
-    let view = read(&app, caller.tenant, session, id).await?;
+    let view = read(&app, caller.org, session, id).await?;
     // What is no place is told all the same where nothing is followed.
     let place = last_seen(&headers, query.cursor)?;
     let Some(StreamMode::Sse) = query.stream else { return Ok(respond(&view)) };
-    let tail = ExecTail { tenant: caller.tenant, session, exec: id, place: place.unwrap_or_default() };
+    let tail = ExecTail { org: caller.org, session, exec: id, place: place.unwrap_or_default() };
     let lines = app.0.streams.follow_exec(tail).map_err(full)?;
     Ok(sse(app, caller.proof, lines, |line| match line {
         ExecLine::Frame { place, json } => format!("id: {place}\ndata: {json}\n\n"),
@@ -164,13 +164,8 @@ fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<ExecP
 }
 
 /// A command with what it has written so far.
-async fn read(
-    app: &App,
-    tenant: TenantId,
-    session: SessionId,
-    id: OperationId,
-) -> Result<ExecView, ApiError> {
-    let mut tx = app.0.store.begin(tenant).await?;
+async fn read(app: &App, org: OrgId, session: SessionId, id: OperationId) -> Result<ExecView, ApiError> {
+    let mut tx = app.0.store.begin(org).await?;
     let mut view = exec(tx.operation(session, id).await?)?;
     if view.exit_code.is_some() {
         return Ok(view);
@@ -204,7 +199,7 @@ pub async fn kill(
 ) -> Result<Response, ApiError> {
     let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let seen = unit.tx().operation(session, id).await?;
         let is_over = seen.answer.is_some();
         exec(seen)?;
@@ -213,11 +208,11 @@ pub async fn kill(
             false => operate(unit, session, &Request::Kill { exec: id, signal }, &stamp).await,
         }
     });
-    outcome(&app, caller.tenant, session, &asked.await?, patience).await?;
+    outcome(&app, caller.org, session, &asked.await?, patience).await?;
     if matches!(signal, None | Some(Signal::Kill)) {
-        app.0.journal.answered(caller.tenant, session, id, patience.0).await?;
+        app.0.journal.answered(caller.org, session, id, patience.0).await?;
     }
-    let view = read(&app, caller.tenant, session, id).await?;
+    let view = read(&app, caller.org, session, id).await?;
     let is_over = matches!(view.state, ExecState::Completed | ExecState::Failed);
     let status = if is_over { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(view)).into_response())
@@ -239,12 +234,12 @@ pub(super) fn ask(was_taken: bool) -> Result<(), ApiError> {
 /// Does something with the sandbox's files and waits for it.
 pub(super) async fn file(
     app: &App,
-    tenant: TenantId,
+    org: OrgId,
     session: SessionId,
     operation: OperationId,
     patience: Patience,
 ) -> Result<Outcome, ApiError> {
-    let seen = app.0.journal.answered(tenant, session, operation, patience.0).await?;
+    let seen = app.0.journal.answered(org, session, operation, patience.0).await?;
     match seen.answer {
         Some(Outcome::Failed { code, message }) => Err(failed(code, message)),
         Some(answer) => Ok(answer),

@@ -77,7 +77,7 @@ pub async fn read(
     let bytes_max = last.map_or(FILE_READ_BYTES_MAX, |last| (last - first + 1).min(FILE_READ_BYTES_MAX));
     let request = Request::Read { path, offset: first, bytes_max };
     let operation = submit(&app, &caller, session, &request).await?;
-    let Answer::Read { blob, bytes, size } = file(&app, caller.tenant, session, operation, patience).await?
+    let Answer::Read { blob, bytes, size } = file(&app, caller.org, session, operation, patience).await?
     else {
         return Err(ApiError::not_found());
     };
@@ -122,9 +122,9 @@ pub async fn write(
         return Err(ApiError::new(ErrorType::TooLarge, message));
     }
     let operation: OperationId = app.0.journal.origin().id();
-    let blob = operation_blob(caller.tenant, session, operation);
+    let blob = operation_blob(caller.org, session, operation);
     // Whoever may not write there stores nothing either.
-    app.0.store.begin(caller.tenant).await?.session(session).await?;
+    app.0.store.begin(caller.org).await?.session(session).await?;
     app.0.blobs.put(&blob, content).await?;
     let request = Request::Write { path: path.clone(), blob: blob.clone() };
     if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
@@ -132,7 +132,7 @@ pub async fn write(
         app.0.blobs.delete(&blob).await?;
         return Err(refused);
     }
-    let Answer::Written { bytes } = file(&app, caller.tenant, session, operation, patience).await? else {
+    let Answer::Written { bytes } = file(&app, caller.org, session, operation, patience).await? else {
         return Err(ApiError::not_found());
     };
     // Written for good; had it not been, it would be forgotten with the operation.
@@ -155,7 +155,7 @@ pub async fn list(
     let path = place(query.path.as_deref().unwrap_or("/workspace"))?;
     let request = Request::List { path: path.clone() };
     let operation = submit(&app, &caller, session, &request).await?;
-    let Answer::Listed { entries, is_cut } = file(&app, caller.tenant, session, operation, patience).await?
+    let Answer::Listed { entries, is_cut } = file(&app, caller.org, session, operation, patience).await?
     else {
         return Err(ApiError::not_found());
     };
@@ -182,7 +182,7 @@ pub(super) async fn submit_as<S: Scope>(
     request: &Request,
 ) -> Result<(), ApiError> {
     let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     ask(unit.operate(session, operation, request, &stamp).await?)?;
     Ok(unit.commit().await?)
 }

@@ -113,9 +113,9 @@ pub async fn list(
     if let Some(StreamMode::Sse) = query.stream {
         return follow(app, caller, filter, rows, last_seen(&headers, query.cursor)?);
     }
-    let list = List::new(&app, caller.tenant, PAGES, &filter);
+    let list = List::new(&app, caller.org, PAGES, &filter);
     filter.below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let sessions = tx.sessions(&filter, rows as i64 + 1).await?;
     let views = views(&mut tx, sessions).await?;
     Ok(json(&list.page(views, rows, |view| view.id, std::convert::identity)))
@@ -132,7 +132,7 @@ fn follow(
         let message = "`overdue` changes by itself and cannot be followed; ask for the list again instead";
         return Err(ApiError::invalid("overdue", message));
     }
-    let list = List::new(&app, caller.tenant, LIVE, &filter);
+    let list = List::new(&app, caller.org, LIVE, &filter);
     let from: Option<Option<Position>> = match &last_seen {
         // A place that is of another list, or of none, is not gone on from.
         Some((param, id)) => list.position(Some(id.as_str())).map_err(|_| {
@@ -143,13 +143,13 @@ fn follow(
         })?,
         None => None,
     };
-    let (tenant, from) = (caller.tenant, from.flatten());
-    let roll = Roll { tenant, filter: filter.clone(), rows: rows as i64, from };
+    let (org, from) = (caller.org, from.flatten());
+    let roll = Roll { org, filter: filter.clone(), rows: rows as i64, from };
     let frames = app.0.streams.follow_list(roll).map_err(full)?;
     let named = app.clone();
     let written = move |frame| match frame {
         RollFrame::Line { position, json } => {
-            let id = List::new(&named, tenant, LIVE, &filter).spelled(&position);
+            let id = List::new(&named, org, LIVE, &filter).spelled(&position);
             format!("id: {id}\ndata: {json}\n\n")
         }
         RollFrame::Alive => ": alive\n\n".to_owned(),

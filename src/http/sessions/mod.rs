@@ -40,7 +40,7 @@ pub async fn get(
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let session = match path::id(&session) {
         Ok(id) => tx.session(id).await?,
         Err(_) => tx.session_by_slug(&session).await?.ok_or_else(ApiError::not_found)?,
@@ -62,7 +62,7 @@ pub async fn usage(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.tenant).await?;
+    let mut tx = app.0.store.begin(caller.org).await?;
     let usage = tx.session(id).await?.usage;
     let models = tx.usage_by_model(id).await?.into_iter();
     let models = models.map(|(model, usage)| ModelUsage { model, usage }).collect();
@@ -81,7 +81,7 @@ pub async fn patch(
 ) -> Result<Response, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     let limits = match change.limits {
         // Locked, so that two changes of different limits both last.
         Some(limits) => Some(limits.over(unit.tx().lock_session(id).await?.created.limits)),
@@ -107,7 +107,7 @@ pub async fn cancel(
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let executed = unit.execute(id, Command::Cancel, &stamp).await?;
         Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
     })
@@ -127,7 +127,7 @@ pub async fn heartbeat(
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         // Session before sandbox, like everyone who changes both.
         unit.tx().lock_session(id).await?;
         let heartbeat = unit.tx().heartbeat(id).await?;
@@ -150,7 +150,7 @@ pub async fn archive(
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let executed = unit.archive(id, &stamp).await?;
         Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
     })

@@ -30,7 +30,7 @@ pub async fn steer(
     Body { value: message, digest }: Body<Steer>,
 ) -> Result<Answer, ApiError> {
     let mut answer = once
-        .run(&app, caller.tenant, digest, async |unit: &mut Unit| match own_key(&message) {
+        .run(&app, caller.org, digest, async |unit: &mut Unit| match own_key(&message) {
             Some(key) => steer_once(&app, &caller, unit, message, key, digest).await,
             None => append(&app, &caller, unit, message).await,
         })

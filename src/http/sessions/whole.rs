@@ -37,10 +37,10 @@ pub async fn delete(
 ) -> Result<Response, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.tenant).await?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
     unit.delete(id, &stamp, "asked").await?;
     unit.commit().await?;
-    if let Err(error) = app.0.journal.remove_blobs(caller.tenant, id).await {
+    if let Err(error) = app.0.journal.remove_blobs(caller.org, id).await {
         tracing::warn!(session.id = %id, %error, "blobs of a deleted session stay until a worker removes them");
     }
     Ok(no_content())
@@ -56,8 +56,8 @@ pub async fn export(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let id: SessionId = path::id(&session)?;
-    let session = app.0.store.begin(caller.tenant).await?.session(id).await?;
-    let export = app.0.journal.export(caller.tenant, session);
+    let session = app.0.store.begin(caller.org).await?.session(id).await?;
+    let export = app.0.journal.export(caller.org, session);
     let lines = futures::stream::unfold(Some(export), async |export| {
         let mut export = export?;
         match export.next().await {
@@ -92,7 +92,7 @@ pub async fn import(
         str::from_utf8(&bytes).map_err(|_| ApiError::new(ErrorType::Invalid, "the lines must be UTF-8"))?;
     let origin = app.0.journal.origin();
     let stamp = caller.stamp(origin);
-    once.run(&app, caller.tenant, digest, async |unit: &mut Unit| {
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let known = known_revision(unit, text).await?;
         let knows = |revision: &str| known.as_deref() == Some(revision);
         let read = transcript::read(text, origin.id(), knows, origin)

@@ -1,4 +1,4 @@
-//! The session's files on their way out of a box and into one: many frames, one call.
+//! The session's files on their way out of a sandbox and into one: many frames, one call.
 
 use std::io;
 
@@ -54,12 +54,12 @@ impl Init {
         }
     }
 
-    /// Brings an archive of the session's files into the box.
+    /// Brings an archive of the session's files into the sandbox.
     pub async fn unpack(&self, epoch: i64, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
         self.give(&Call::Unpack { epoch }, parts).await
     }
 
-    /// Brings an archive into a directory of the box.
+    /// Brings an archive into a directory of the sandbox.
     pub async fn write_tree(
         &self,
         epoch: i64,

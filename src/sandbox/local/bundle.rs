@@ -1,6 +1,6 @@
-//! The OCI configuration of a box.
+//! The OCI configuration of a sandbox.
 //!
-//! Called by `local` when it makes one; pure, so that what a box may do can be
+//! Called by `local` when it makes one; pure, so that what a sandbox may do can be
 //! read in one place. All namespaces are new, the root is read-only, nothing of
 //! the host's environment or network is there, and the only rights are those that
 //! init needs to give itself up into another user.
@@ -33,8 +33,8 @@ use super::{
 };
 use crate::{
     base::limit,
-    domain::{SessionId, TenantId},
-    sandbox::BoxLimits,
+    domain::{OrgId, SessionId},
+    sandbox::SandboxLimits,
 };
 
 /// What a configuration is made of.
@@ -44,12 +44,12 @@ pub struct Ingredients<'a> {
     pub disk: &'a Disk,
     pub control_dir: &'a Path,
     pub egress_dir: &'a Path,
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     /// The host's ids of its users; without a user namespace when they are the host's own.
     pub ids: IdRange,
     pub is_gvisor: bool,
-    pub limits: BoxLimits,
+    pub limits: SandboxLimits,
     pub env: &'a [(String, String)],
     pub orphan_seconds: Option<u64>,
     /// The size of the files, where init has to look after it.
@@ -60,14 +60,14 @@ pub struct Ingredients<'a> {
 /// What a container is for.
 #[derive(Clone, Copy, Debug)]
 pub enum Role<'a> {
-    /// A session's box.
+    /// A session's sandbox.
     Box,
     /// Installing packages into a root file system: all of it can be written, as its root,
     /// and this is what is run.
     Install(&'a [String]),
 }
 
-/// The cgroup of a box, where it is made here.
+/// The cgroup of a sandbox, where it is made here.
 pub struct Cgroup<'a> {
     pub path: &'a Path,
     /// The file that counts what was killed for memory.
@@ -80,9 +80,9 @@ pub struct Cgroup<'a> {
 const OCI_VERSION: &str = "1.0.2";
 /// Of a scheduler period, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
-/// Shared memory of a box, in bytes; counts as its memory.
+/// Shared memory of a sandbox, in bytes; counts as its memory.
 const SHM: &str = "size=67108864";
-/// The box's own loopback needs no proxy.
+/// The sandbox's own loopback needs no proxy.
 const NO_PROXY: &str = "localhost,127.0.0.1,::1";
 /// Parts of `/proc` that tell about the host or act on it.
 const MASKED: [&str; 14] = [
@@ -116,11 +116,11 @@ const INSTALLERS: [Capability; 8] = [
 ];
 
 /// The whole configuration. Without a cgroup its maker chooses one, and shows it to the
-/// box where init finds it.
+/// sandbox where init finds it.
 pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
     SpecBuilder::default()
         .version(OCI_VERSION)
-        .root(RootBuilder::default().path(of.base.rootfs.as_path()).readonly(is_box(of)).build()?)
+        .root(RootBuilder::default().path(of.base.rootfs.as_path()).readonly(is_sandbox(of)).build()?)
         .hostname("sandbox")
         .process(process(of)?)
         .mounts(mounts(of, cgroup)?)
@@ -128,7 +128,7 @@ pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, O
         .build()
 }
 
-fn is_box(of: &Ingredients<'_>) -> bool {
+fn is_sandbox(of: &Ingredients<'_>) -> bool {
     matches!(of.role, Role::Box)
 }
 
@@ -166,7 +166,7 @@ fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
         .build()
 }
 
-/// What every command sees: fixed values, then the box's own.
+/// What every command sees: fixed values, then the sandbox's own.
 fn environment(own: &[(String, String)]) -> Vec<String> {
     let mut fixed = vec![
         ("PATH", "/home/agent/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -200,14 +200,14 @@ fn environment(own: &[(String, String)]) -> Vec<String> {
     fixed.chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect()
 }
 
-fn rlimits(limits: BoxLimits) -> Result<Vec<PosixRlimit>, OciSpecError> {
+fn rlimits(limits: SandboxLimits) -> Result<Vec<PosixRlimit>, OciSpecError> {
     let rlimit = |typ, resource, wanted: u64| {
         // Only lowered: raising one needs a right that a service may lack.
         let value = getrlimit(resource).maximum.map_or(wanted, |hard| hard.min(wanted));
         PosixRlimitBuilder::default().typ(typ).soft(value).hard(value).build()
     };
     Ok(vec![
-        // Counted per user of the box, so it holds the commands below the box's
+        // Counted per user of the sandbox, so it holds the commands below the sandbox's
         // own limit and init always has a process to spare.
         rlimit(PosixRlimitType::RlimitNproc, Resource::Nproc, u64::from(limits.pids))?,
         rlimit(PosixRlimitType::RlimitNofile, Resource::Nofile, limit::SANDBOX_OPEN_FILES_MAX)?,
@@ -237,7 +237,7 @@ fn mounts(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mount
         )?,
         mount("/dev/shm", "tmpfs", Path::new("shm"), &["nosuid", "noexec", "nodev", "mode=1777", SHM])?,
     ];
-    if is_box(of) {
+    if is_sandbox(of) {
         let options = ["nosuid", "nodev", "mode=1777", &tmp_size];
         mounts.push(mount("/tmp", "tmpfs", Path::new("tmp"), &options)?);
     }
@@ -245,7 +245,7 @@ fn mounts(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mount
         mounts.push(bind(&to.to_string_lossy(), from, &["rbind", "ro"])?);
     }
     mounts.push(bind(EGRESS_DIR, of.egress_dir, &["bind", "ro", "noexec"])?);
-    if !is_box(of) {
+    if !is_sandbox(of) {
         return Ok(mounts);
     }
     mounts.push(bind(WORKSPACE, &of.disk.workspace, &["bind", "rw"])?);
@@ -290,7 +290,7 @@ fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, Oci
     if of.ids.first > 0 {
         namespaces.push(LinuxNamespaceType::User);
         let mapping = LinuxIdMappingBuilder::default().container_id(0u32).host_id(of.ids.first);
-        let size = if is_box(of) { IdRange::IDS } else { IdRange::OF_IMAGES };
+        let size = if is_sandbox(of) { IdRange::IDS } else { IdRange::OF_IMAGES };
         ids.push(mapping.size(size).build()?);
     }
     let namespaces: Result<Vec<_>, _> =
@@ -314,7 +314,7 @@ fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, Oci
 fn resources(of: &Ingredients<'_>, limits_swap: bool) -> Result<LinuxResources, OciSpecError> {
     let memory_bytes = i64::try_from(of.limits.memory_bytes).unwrap_or(i64::MAX);
     let memory = LinuxMemoryBuilder::default().limit(memory_bytes);
-    // Swap counts into the same limit: a box never swaps.
+    // Swap counts into the same limit: a sandbox never swaps.
     let memory = if limits_swap { memory.swap(memory_bytes) } else { memory };
     let quota_us = u64::from(of.limits.cpu_millis) * CPU_PERIOD_US / 1_000;
     let processes = i64::from(of.limits.pids.saturating_add(limit::SANDBOX_PIDS_RESERVED));

@@ -1,9 +1,9 @@
-//! The cgroups of boxes: where they are, what they count, their end.
+//! The cgroups of sandboxes: where they are, what they count, their end.
 //!
 //! Called by `local`. The runtime makes and fills them; this module finds the
 //! hierarchies (v1, v2 or both mounted together), makes the memory one ahead so
-//! that its counter can be shown to the box, and is the last word on whether a
-//! box is dead: a process cannot leave its cgroup, whatever else it does.
+//! that its counter can be shown to the sandbox, and is the last word on whether a
+//! sandbox is dead: a process cannot leave its cgroup, whatever else it does.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ use crate::{
     sandbox::{Fault, Stats},
 };
 
-/// Below every hierarchy's root, or below what is delegated: the parent of all boxes.
+/// Below every hierarchy's root, or below what is delegated: the parent of all sandboxes.
 const PARENT: &str = "sojourn";
 /// Beside it: the service's own processes, where they must be out of the way.
 const SERVICE: &str = "sojourn-service";
@@ -32,7 +32,7 @@ pub struct Cgroups {
     /// Every mounted hierarchy, named and controllerless ones included, from `base` on.
     mounts: Vec<PathBuf>,
     memory: PathBuf,
-    /// The cgroup below which boxes have theirs: the root, or a delegated one.
+    /// The cgroup below which sandboxes have theirs: the root, or a delegated one.
     base: PathBuf,
     unified: bool,
     /// Whether swap is accounted and can be limited.
@@ -48,7 +48,7 @@ struct Mounted {
 }
 
 impl Cgroups {
-    /// Finds the hierarchies and makes the parent of all boxes in them.
+    /// Finds the hierarchies and makes the parent of all sandboxes in them.
     ///
     /// # Errors
     /// `Unavailable` when processor, memory or processes cannot be limited here.
@@ -65,7 +65,7 @@ impl Cgroups {
     /// systemd does by `Delegate=yes`.
     ///
     /// # Errors
-    /// Why boxes can have no cgroups here, for the log.
+    /// Why sandboxes can have no cgroups here, for the log.
     pub fn delegated() -> Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let cgroups = Self::mounted()?;
@@ -95,7 +95,7 @@ impl Cgroups {
         }
     }
 
-    /// The parents in all hierarchies: the runtime makes boxes' cgroups in each.
+    /// The parents in all hierarchies: the runtime makes sandboxes' cgroups in each.
     fn make_parents(&self) -> io::Result<()> {
         let with_controllers = |mount: &&PathBuf| self.unified || !mount.join("cgroup.freeze").exists();
         self.mounts.iter().filter(with_controllers).try_for_each(|mount| make_dir(&mount.join(PARENT)))
@@ -127,7 +127,7 @@ impl Cgroups {
         make_dir(&self.memory.join(PARENT))
     }
 
-    /// On v2 a controller reaches a box only if every level above passes it on.
+    /// On v2 a controller reaches a sandbox only if every level above passes it on.
     fn delegate(&self) -> io::Result<()> {
         let wanted = CONTROLLERS.map(|controller| format!("+{controller}")).join(" ");
         let pass_on = |directory: &Path| fs::write(directory.join("cgroup.subtree_control"), &wanted);
@@ -147,12 +147,12 @@ impl Cgroups {
         pass_on(&parent)
     }
 
-    /// The box's path as the runtime wants it: below each hierarchy's root.
+    /// The sandbox's path as the runtime wants it: below each hierarchy's root.
     pub fn path(&self, sandbox: SandboxId) -> PathBuf {
         self.base.join(PARENT).join(sandbox.to_string())
     }
 
-    /// Makes the box's memory cgroup. Returns the file of its counters, in which
+    /// Makes the sandbox's memory cgroup. Returns the file of its counters, in which
     /// a line `oom_kill N` counts the processes that were killed for memory.
     pub fn make(&self, sandbox: SandboxId) -> io::Result<PathBuf> {
         let directory = self.memory.join(PARENT).join(sandbox.to_string());
@@ -167,19 +167,19 @@ impl Cgroups {
         self
     }
 
-    /// Kills what is in a box's cgroups, without waiting for its end.
+    /// Kills what is in a sandbox's cgroups, without waiting for its end.
     pub fn kill(&self, sandbox: SandboxId) {
         for directory in self.directories(sandbox) {
             kill_tree(&directory);
         }
     }
 
-    /// What stops the box's processes, where something can.
+    /// What stops the sandbox's processes, where something can.
     pub fn freezer(&self, sandbox: SandboxId) -> Option<Freezer> {
         Freezer::among(&self.directories(sandbox))
     }
 
-    /// What the box takes; what a hierarchy does not count is 0.
+    /// What the sandbox takes; what a hierarchy does not count is 0.
     pub fn stats(&self, sandbox: SandboxId) -> Stats {
         let directories = self.directories(sandbox);
         let number = |name: &str| {
@@ -211,10 +211,10 @@ impl Cgroups {
         self.mounts.iter().map(|mount| mount.join(PARENT).join(&id)).filter(|path| path.exists()).collect()
     }
 
-    /// Kills whatever is left in a box's cgroups and removes them.
+    /// Kills whatever is left in a sandbox's cgroups and removes them.
     ///
     /// # Errors
-    /// `Unavailable` when a process would not vanish: then the box is not over.
+    /// `Unavailable` when a process would not vanish: then the sandbox is not over.
     pub async fn remove(&self, sandbox: SandboxId) -> Result<(), Fault> {
         let until = Instant::now() + limit::SANDBOX_END_TIMEOUT;
         for mount in &self.mounts {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn on_v2_every_level_above_the_boxes_passes_the_controllers_on() {
+    fn on_v2_every_level_above_the_sandboxes_passes_the_controllers_on() {
         let root = tempfile::tempdir().unwrap();
         let mounted = [Mounted { path: root.path().to_owned(), v1_controllers: None }];
         let cgroups = Cgroups::among(&mounted).unwrap();

@@ -1,4 +1,4 @@
-//! What a machine must have for boxes, looked at thing by thing, for `sojourn doctor`.
+//! What a machine must have for sandboxes, looked at thing by thing, for `sojourn doctor`.
 //!
 //! `Local::new` asks for the same and stops at the first that is missing.
 
@@ -15,7 +15,7 @@ use super::{
     runtime::{self, Runtime},
 };
 
-/// Programs of a box, below the `/usr` that it sees.
+/// Programs of a sandbox, below the `/usr` that it sees.
 const PROGRAMS: [&str; 3] = ["bash", "git", "python3"];
 
 /// One thing: what is there; or what is wrong, and what to do.
@@ -25,7 +25,7 @@ pub struct Check {
     pub found: Result<String, String>,
 }
 
-/// Looks at each, and at the end whether boxes can be made; that lays what all of them
+/// Looks at each, and at the end whether sandboxes can be made; that lays what all of them
 /// share, as a worker's start does.
 pub fn checks(config: &Config) -> Vec<Check> {
     if let Some(docker) = &config.docker {
@@ -70,14 +70,14 @@ pub fn checks(config: &Config) -> Vec<Check> {
 
 fn cgroups() -> Result<String, String> {
     Cgroups::find()
-        .map(|_| "groups for boxes can be made".to_owned())
+        .map(|_| "groups for sandboxes can be made".to_owned())
         .map_err(|fault| format!("{fault}; a container needs a writable /sys/fs/cgroup"))
 }
 
 /// What a service without root is held to. It works without, and says so.
 fn delegated() -> String {
     match Cgroups::delegated() {
-        Ok(_) => "one is delegated: groups for boxes can be made".to_owned(),
+        Ok(_) => "one is delegated: groups for sandboxes can be made".to_owned(),
         Err(reason) => format!(
             "{reason}; processors and memory of sandboxes are not limited, environments that name them are \
              refused: systemd-run --user --scope --property=Delegate=yes sojourn serve"

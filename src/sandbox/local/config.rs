@@ -18,7 +18,7 @@ pub struct Config {
     pub runtime: String,
     /// A Docker daemon makes the containers instead.
     pub docker: Option<docker::Config>,
-    /// A box ends itself when nobody called it for this long; never when `None`.
+    /// A sandbox ends itself when nobody called it for this long; never when `None`.
     pub orphan_after: Option<Duration>,
     /// How the size of a disk is kept.
     pub disks: Disks,

@@ -1,6 +1,6 @@
 //! One session's disk: its files, and what is known about them.
 //!
-//! Called by `local`. The files are what a box can write; nothing of them is opened
+//! Called by `local`. The files are what a sandbox can write; nothing of them is opened
 //! here. They lie in a file system of their own where one can be had (`volume`), else
 //! in a directory. Everything else belongs to the service alone.
 
@@ -35,7 +35,7 @@ pub struct Disk {
     pub files: PathBuf,
     pub workspace: PathBuf,
     pub home: PathBuf,
-    /// Kept output of the box's commands; bounded by its init, ends with the box.
+    /// Kept output of the sandbox's commands; bounded by its init, ends with the sandbox.
     pub output: PathBuf,
 }
 
@@ -57,14 +57,14 @@ impl Disk {
         make_dir(&self.root, 0o700)
     }
 
-    /// What a box can write, and what is known about it.
+    /// What a sandbox can write, and what is known about it.
     pub fn parts(&self) -> [PathBuf; 5] {
         let Self { root, image, files, output, .. } = self;
-        [image.clone(), files.clone(), output.clone(), root.join("box"), self.incomplete()]
+        [image.clone(), files.clone(), output.clone(), root.join("sandbox"), self.incomplete()]
     }
 
     /// Makes what is missing, owned by the session's ids; without them, the engine gives it
-    /// to them. What exists keeps its owner and content; only directories that no box can
+    /// to them. What exists keeps its owner and content; only directories that no sandbox can
     /// replace are touched.
     pub fn prepare(&self, ids: Option<IdRange>) -> io::Result<()> {
         make_dir(&self.files, 0o700)?;
@@ -125,21 +125,21 @@ impl Disk {
         Ok(is_in_place.then_some(held))
     }
 
-    /// The box that was last made on this disk.
-    pub fn latest_box(&self) -> Option<SandboxId> {
-        fs::read_to_string(self.root.join("box")).ok()?.parse().ok()
+    /// The sandbox that was last made on this disk.
+    pub fn latest_sandbox(&self) -> Option<SandboxId> {
+        fs::read_to_string(self.root.join("sandbox")).ok()?.parse().ok()
     }
 
-    /// Whether one of these boxes was the last to change the files, all of which are
+    /// Whether one of these sandboxes was the last to change the files, all of which are
     /// there and belong to these ids.
-    pub fn is_left_by(&self, boxes: &[SandboxId], ids: IdRange) -> bool {
+    pub fn is_left_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
         let is_own = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == ids.command())
         };
         is_own(&self.workspace)
             && is_own(&self.home)
             && !self.is_incomplete()
-            && self.latest_box().is_some_and(|latest| boxes.contains(&latest))
+            && self.latest_sandbox().is_some_and(|latest| sandboxes.contains(&latest))
     }
 
     /// Whether the files are those of a checkpoint that was not restored to its end.
@@ -164,11 +164,11 @@ impl Disk {
         self.root.join("incomplete")
     }
 
-    /// Notes the box that is about to be made, before anything of it exists.
-    pub fn note_box(&self, sandbox: SandboxId) -> io::Result<()> {
-        let beside = self.root.join("box.new");
+    /// Notes the sandbox that is about to be made, before anything of it exists.
+    pub fn note_sandbox(&self, sandbox: SandboxId) -> io::Result<()> {
+        let beside = self.root.join("sandbox.new");
         fs::write(&beside, sandbox.to_string())?;
-        fs::rename(beside, self.root.join("box"))
+        fs::rename(beside, self.root.join("sandbox"))
     }
 }
 

@@ -17,20 +17,20 @@ use crate::{
 /// Makes, stops and ends containers.
 #[async_trait]
 pub trait Engine: Debug + Send + Sync {
-    /// The ids of the host that a session's boxes use.
+    /// The ids of the host that a session's sandboxes use.
     fn ids(&self, session: SessionId) -> IdRange;
 
-    /// Who acts for the users of boxes; the service itself where it is root.
+    /// Who acts for the users of sandboxes; the service itself where it is root.
     fn users(&self) -> Option<&Users> {
         None
     }
 
-    /// Whether a box is held to its processors and memory.
+    /// Whether a sandbox is held to its processors and memory.
     fn holds_size(&self) -> bool {
         true
     }
 
-    /// Whether boxes have gVisor for a kernel.
+    /// Whether sandboxes have gVisor for a kernel.
     fn is_gvisor(&self) -> bool {
         false
     }
@@ -39,10 +39,10 @@ pub trait Engine: Debug + Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` with what the engine said.
-    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, box_dir: &Path) -> Result<(), Fault>;
+    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault>;
 
     /// Why a container that was started is not there any more; `None` while it runs.
-    async fn ended(&self, sandbox: SandboxId, box_dir: &Path) -> Option<String>;
+    async fn ended(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Option<String>;
 
     /// Stops every process where it stands, or lets them go on. Asking for what is so
     /// already changes nothing.
@@ -54,10 +54,10 @@ pub trait Engine: Debug + Send + Sync {
     /// Kills and removes the container with all that belongs to it. Idempotent.
     ///
     /// # Errors
-    /// `Unavailable` when a process would not vanish: then the box is not over.
-    async fn remove(&self, sandbox: SandboxId, box_dir: &Path) -> Result<(), Fault>;
+    /// `Unavailable` when a process would not vanish: then the sandbox is not over.
+    async fn remove(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Result<(), Fault>;
 
-    /// Containers that may be left although nothing else of their boxes is: an engine
+    /// Containers that may be left although nothing else of their sandboxes is: an engine
     /// that remembers them itself keeps them when the machine starts anew.
     async fn list(&self) -> Result<Vec<Found>, Fault>;
 }

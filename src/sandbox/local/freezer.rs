@@ -1,9 +1,9 @@
-//! Freezing a box, and who may.
+//! Freezing a sandbox, and who may.
 //!
-//! Called by `local`. Init cannot be asked: it stands still with its box. So the host
-//! itself keeps the highest epoch that has attached, in a file that no box sees, and
+//! Called by `local`. Init cannot be asked: it stands still with its sandbox. So the host
+//! itself keeps the highest epoch that has attached, in a file that no sandbox sees, and
 //! whoever freezes or thaws holds that file's lock: a worker that lost the session and
-//! does not know it yet never stops a box that another one works with.
+//! does not know it yet never stops a sandbox that another one works with.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,19 +18,23 @@ use crate::{
     sandbox::Fault,
 };
 
-/// The right to freeze and thaw one box, until it is dropped.
+/// The right to freeze and thaw one sandbox, until it is dropped.
 pub struct Gate {
     _file: File,
 }
 
 impl Gate {
-    /// Waits for the box's gate and passes it with an epoch.
+    /// Waits for the sandbox's gate and passes it with an epoch.
     ///
     /// # Errors
-    /// `Gone` when there is no such box, `Stale` when a higher epoch has passed.
-    pub async fn pass(box_dir: &Path, epoch: i64) -> Result<Self, Fault> {
-        let file =
-            File::options().read(true).write(true).create(true).truncate(false).open(box_dir.join("gate"));
+    /// `Gone` when there is no such sandbox, `Stale` when a higher epoch has passed.
+    pub async fn pass(sandbox_dir: &Path, epoch: i64) -> Result<Self, Fault> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(sandbox_dir.join("gate"));
         let mut file = match file {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Gone),
@@ -75,7 +79,7 @@ pub enum Freezer {
 }
 
 impl Freezer {
-    /// The freezer of a box: of its directories below all hierarchies, the v2 one
+    /// The freezer of a sandbox: of its directories below all hierarchies, the v2 one
     /// with processes in it first.
     pub fn among(directories: &[PathBuf]) -> Option<Self> {
         let is_populated = |directory: &PathBuf| {
@@ -111,7 +115,7 @@ impl Freezer {
         while self.is_frozen() != freeze {
             if Instant::now() >= until {
                 if freeze {
-                    // Half a frozen box would hang its next caller.
+                    // Half a frozen sandbox would hang its next caller.
                     self.write(false)?;
                 }
                 return Err(Fault::Unavailable("its processes do not come to a stand".to_owned()));

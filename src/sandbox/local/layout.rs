@@ -2,8 +2,8 @@
 //!
 //! Called by the rest of `local`. Two roots: the run directory holds what dies
 //! with the machine (sockets, bundles, the runtime's state), the data directory
-//! what stays (the sessions' disks). A box is found by its id, a disk by tenant
-//! and session, and each box names its owner before anything of it exists.
+//! what stays (the sessions' disks). A sandbox is found by its id, a disk by organization
+//! and session, and each sandbox names its owner before anything of it exists.
 
 use std::{
     collections::BTreeSet,
@@ -23,16 +23,16 @@ use uuid::Uuid;
 use super::disk::Disk;
 use crate::{
     base::text,
-    domain::{SandboxId, SessionId, TenantId},
+    domain::{OrgId, SandboxId, SessionId},
     sandbox::Found,
 };
 
 /// Where root has what dies with the machine.
 const RUN: &str = "/run/sojourn";
-/// Where root has the root file systems of boxes, if that is no place for programs.
+/// Where root has the root file systems of sandboxes, if that is no place for programs.
 const SKELETONS: &str = "/var/lib/sojourn";
 /// Below the data directory.
-const DISKS: &str = "boxes";
+const DISKS: &str = "sandboxes";
 /// Beside the disks: where an ordinary user has the same, and which run directory it took.
 const SKELETON: &str = "skeleton";
 const RUN_NOTE: &str = "run";
@@ -44,18 +44,18 @@ pub struct Layout {
     run_dir: PathBuf,
 }
 
-/// The host's user and group ids that one session's boxes use.
+/// The host's user and group ids that one session's sandboxes use.
 ///
 /// Between the ranges that systemd gives to containers and to foreign images,
 /// where nothing else allocates (systemd's UIDS-GIDS document). Derived from the
-/// session, so that the files of its disk keep their owner from box to box.
+/// session, so that the files of its disk keep their owner from sandbox to sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     pub first: u32,
 }
 
 impl IdRange {
-    /// No range: the users of a box have the ids of the host's.
+    /// No range: the users of a sandbox have the ids of the host's.
     pub const HOST: Self = Self { first: 0 };
     /// Ids of one range: root, the command's user, room between.
     pub const IDS: u32 = 4_096;
@@ -63,13 +63,13 @@ impl IdRange {
     pub const FIRST: u32 = 0x7000_0000;
     /// The id after the last range.
     pub const END: u32 = 0x7ffd_0000;
-    /// Whose the files of images are: all the ids of a system, that no box has.
+    /// Whose the files of images are: all the ids of a system, that no sandbox has.
     pub const IMAGES: Self = Self { first: Self::END };
     /// How many those are.
     pub const OF_IMAGES: u32 = 65_536;
 
     /// The range of a session. Two sessions may share one, which gives neither a
-    /// way to the other: no box sees another's files or processes.
+    /// way to the other: no sandbox sees another's files or processes.
     pub fn of(session: SessionId) -> Self {
         let ranges = u128::from((Self::END - Self::FIRST) / Self::IDS);
         let index =
@@ -89,7 +89,7 @@ impl Layout {
     }
 
     /// The run directory when none is configured: short, one per data directory. That of
-    /// an ordinary user is where the start before had it, for its boxes may live.
+    /// an ordinary user is where the start before had it, for its sandboxes may live.
     pub fn default_run_dir(data_dir: &Path) -> PathBuf {
         let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
         let name = text::hex(&digest[..6]);
@@ -115,7 +115,7 @@ impl Layout {
         place.unwrap_or_else(|| PathBuf::from(format!("/tmp/sojourn-{}", me.as_raw()))).join(name)
     }
 
-    /// Makes the directories that every box needs.
+    /// Makes the directories that every sandbox needs.
     pub fn prepare(&self) -> io::Result<()> {
         make_dir(&self.disks(), 0o700)?;
         if geteuid().is_root() {
@@ -128,11 +128,11 @@ impl Layout {
             make_dir(&self.run_dir, 0o711)?;
             fs::write(self.disks().join(RUN_NOTE), self.run_dir.as_os_str().as_encoded_bytes())?;
         }
-        make_dir(&self.boxes(), 0o700)?;
+        make_dir(&self.sandboxes(), 0o700)?;
         make_dir(&self.runtime_state(), 0o700)
     }
 
-    /// Where the root file systems of boxes are, the first of these from which programs
+    /// Where the root file systems of sandboxes are, the first of these from which programs
     /// can be run: many machines mount `/run` without that right.
     pub fn skeletons(&self) -> io::Result<PathBuf> {
         let other = if geteuid().is_root() { PathBuf::from(SKELETONS) } else { self.disks().join(SKELETON) };
@@ -173,8 +173,8 @@ impl Layout {
         self.run_dir.join("runtime")
     }
 
-    fn boxes(&self) -> PathBuf {
-        self.run_dir.join("boxes")
+    fn sandboxes(&self) -> PathBuf {
+        self.run_dir.join("sandboxes")
     }
 
     /// Root file systems of images.
@@ -187,56 +187,58 @@ impl Layout {
         self.run_dir.join("installs")
     }
 
-    /// Notes which image a box is on, for as long as it is there.
+    /// Notes which image a sandbox is on, for as long as it is there.
     pub fn note_tree(&self, sandbox: SandboxId, tree: Option<&str>) -> io::Result<()> {
         tree.map_or(Ok(()), |tree| fs::write(self.sandbox(sandbox).join("image"), tree))
     }
 
-    /// The images that boxes are on.
+    /// The images that sandboxes are on.
     pub fn trees_in_use(&self) -> io::Result<BTreeSet<String>> {
-        let boxes = names(&self.boxes())?.into_iter();
-        Ok(boxes.filter_map(|name| fs::read_to_string(self.boxes().join(name).join("image")).ok()).collect())
+        let sandboxes = names(&self.sandboxes())?.into_iter();
+        Ok(sandboxes
+            .filter_map(|name| fs::read_to_string(self.sandboxes().join(name).join("image")).ok())
+            .collect())
     }
 
-    /// A box: its bundle, its logs and its control directory.
+    /// A sandbox: its bundle, its logs and its control directory.
     pub fn sandbox(&self, sandbox: SandboxId) -> PathBuf {
-        self.boxes().join(sandbox.to_string())
+        self.sandboxes().join(sandbox.to_string())
     }
 
-    /// The directory that a box and its worker share.
+    /// The directory that a sandbox and its worker share.
     pub fn control(&self, sandbox: SandboxId) -> PathBuf {
         self.sandbox(sandbox).join("control")
     }
 
-    /// What the host shows to a box of its way out; the box cannot write there.
+    /// What the host shows to a sandbox of its way out; the sandbox cannot write there.
     pub fn egress(&self, sandbox: SandboxId) -> PathBuf {
         self.sandbox(sandbox).join("egress")
     }
 
-    pub fn disk(&self, tenant: TenantId, session: SessionId) -> Disk {
-        let root = self.disks().join(tenant.uuid().to_string()).join(session.uuid().to_string());
+    pub fn disk(&self, org: OrgId, session: SessionId) -> Disk {
+        let root = self.disks().join(org.uuid().to_string()).join(session.uuid().to_string());
         Disk::at(root)
     }
 
-    /// Where a box's directory is until it has its owner in it. Of a session, not of a box:
-    /// what a crash left there is in the way of the next box, and is not forgotten.
+    /// Where a sandbox's directory is until it has its owner in it. Of a session, not of a sandbox:
+    /// what a crash left there is in the way of the next sandbox, and is not forgotten.
     pub fn unclaimed(&self, session: SessionId) -> PathBuf {
-        self.boxes().join(format!(".{session}"))
+        self.sandboxes().join(format!(".{session}"))
     }
 
-    /// Makes the box's directory with its owner in it, both at once, while the session's
+    /// Makes the sandbox's directory with its owner in it, both at once, while the session's
     /// disk is held. Without `ids` its users get what is theirs from the engine.
     pub fn claim(
         &self,
         sandbox: SandboxId,
-        tenant: TenantId,
+        org: OrgId,
         session: SessionId,
         ids: Option<IdRange>,
     ) -> io::Result<()> {
         let unclaimed = self.unclaimed(session);
         remove_dir(&unclaimed)?;
         make_dir(&unclaimed, 0o700)?;
-        fs::write(unclaimed.join("owner"), format!("{tenant} {session}"))?;
+        fs::write(unclaimed.join("owner"), format!("{org} {session}"))?;
         fs::rename(&unclaimed, self.sandbox(sandbox))?;
         make_dir(&self.egress(sandbox), 0o755)?;
         let control = self.control(sandbox);
@@ -244,30 +246,30 @@ impl Layout {
         ids.map_or(Ok(()), |ids| chown(&control, Some(ids.first), Some(ids.first)))
     }
 
-    /// Whose box it is, if there is one.
-    pub fn owner(&self, sandbox: SandboxId) -> Option<(TenantId, SessionId)> {
+    /// Whose sandbox it is, if there is one.
+    pub fn owner(&self, sandbox: SandboxId) -> Option<(OrgId, SessionId)> {
         let text = fs::read_to_string(self.sandbox(sandbox).join("owner")).ok()?;
-        let (tenant, session) = text.split_once(' ')?;
-        Some((tenant.parse().ok()?, session.parse().ok()?))
+        let (org, session) = text.split_once(' ')?;
+        Some((org.parse().ok()?, session.parse().ok()?))
     }
 
-    /// Every box and every disk without one.
+    /// Every sandbox and every disk without one.
     pub fn list(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
-        for name in names(&self.boxes())? {
+        for name in names(&self.sandboxes())? {
             let Ok(sandbox) = name.parse::<SandboxId>() else {
                 continue;
             };
-            if let Some((tenant, session)) = self.owner(sandbox) {
-                found.push(Found { tenant, session, sandbox: Some(sandbox) });
+            if let Some((org, session)) = self.owner(sandbox) {
+                found.push(Found { org, session, sandbox: Some(sandbox) });
             }
         }
-        let with_box: BTreeSet<_> = found.iter().map(|box_| box_.session).collect();
-        for tenant in uuids(&self.disks())? {
-            for session in uuids(&self.disks().join(tenant.to_string()))? {
-                let (tenant, session) = (TenantId::from_uuid(tenant), SessionId::from_uuid(session));
-                if !with_box.contains(&session) {
-                    found.push(Found { tenant, session, sandbox: None });
+        let with_sandbox: BTreeSet<_> = found.iter().map(|sandbox_| sandbox_.session).collect();
+        for org in uuids(&self.disks())? {
+            for session in uuids(&self.disks().join(org.to_string()))? {
+                let (org, session) = (OrgId::from_uuid(org), SessionId::from_uuid(session));
+                if !with_sandbox.contains(&session) {
+                    found.push(Found { org, session, sandbox: None });
                 }
             }
         }
@@ -275,7 +277,7 @@ impl Layout {
     }
 }
 
-/// Removes a directory that no box's command can write into, if it is there.
+/// Removes a directory that no sandbox's command can write into, if it is there.
 pub fn remove_dir(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -297,7 +299,7 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Whether every user can pass. The way to a box's root file system must be open to its
+/// Whether every user can pass. The way to a sandbox's root file system must be open to its
 /// users; what it leads through shows nothing.
 fn open_to_all(path: &Path) -> io::Result<()> {
     for above in path.ancestors() {
@@ -309,7 +311,7 @@ fn open_to_all(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Nobody else may put things where an ordinary user's boxes are.
+/// Nobody else may put things where an ordinary user's sandboxes are.
 fn vet(parent: &Path) -> io::Result<()> {
     let meta = fs::symlink_metadata(parent)?;
     if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o022 == 0 {
@@ -366,33 +368,32 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_box_is_listed_with_its_owner() {
+    fn a_claimed_sandbox_is_listed_with_its_owner() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path().join("data"), directory.path().join("run"));
         layout.prepare().unwrap();
-        let tenant = TenantId::from_uuid(Uuid::from_u128(1));
+        let org = OrgId::from_uuid(Uuid::from_u128(1));
         let session = SessionId::from_uuid(Uuid::from_u128(2));
         let sandbox = SandboxId::from_uuid(Uuid::from_u128(3));
-        layout.disk(tenant, session).make_root().unwrap();
-        layout.disk(tenant, session).prepare(Some(IdRange::of(session))).unwrap();
-        assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: None }]);
-        layout.claim(sandbox, tenant, session, Some(IdRange::of(session))).unwrap();
-        assert_eq!(layout.list().unwrap(), [Found { tenant, session, sandbox: Some(sandbox) }]);
-        assert_eq!(layout.owner(sandbox), Some((tenant, session)));
+        layout.disk(org, session).make_root().unwrap();
+        layout.disk(org, session).prepare(Some(IdRange::of(session))).unwrap();
+        assert_eq!(layout.list().unwrap(), [Found { org, session, sandbox: None }]);
+        layout.claim(sandbox, org, session, Some(IdRange::of(session))).unwrap();
+        assert_eq!(layout.list().unwrap(), [Found { org, session, sandbox: Some(sandbox) }]);
+        assert_eq!(layout.owner(sandbox), Some((org, session)));
     }
 
     #[test]
-    fn a_box_that_was_half_claimed_leaves_nothing_beside_the_next() {
+    fn a_sandbox_that_was_half_claimed_leaves_nothing_beside_the_next() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path().join("data"), directory.path().join("run"));
         layout.prepare().unwrap();
-        let (tenant, session) =
-            (TenantId::from_uuid(Uuid::from_u128(1)), SessionId::from_uuid(Uuid::from_u128(2)));
+        let (org, session) = (OrgId::from_uuid(Uuid::from_u128(1)), SessionId::from_uuid(Uuid::from_u128(2)));
         // Its maker died before it had named the owner.
         make_dir(&layout.unclaimed(session).join("egress"), 0o755).unwrap();
         assert_eq!(layout.list().unwrap(), []);
         let sandbox = SandboxId::from_uuid(Uuid::from_u128(3));
-        layout.claim(sandbox, tenant, session, None).unwrap();
-        assert_eq!(names(&layout.boxes()).unwrap(), [sandbox.to_string()]);
+        layout.claim(sandbox, org, session, None).unwrap();
+        assert_eq!(names(&layout.sandboxes()).unwrap(), [sandbox.to_string()]);
     }
 }

@@ -1,7 +1,7 @@
 //! Files as block devices.
 //!
 //! Called by `volume`. The program `mount` makes loop devices too, but asks every one of
-//! the machine first which file it has, and each box has one.
+//! the machine first which file it has, and each sandbox has one.
 
 use std::{
     ffi::c_void,

@@ -1,9 +1,9 @@
-//! Boxes on this machine: containers made by an OCI runtime or by Docker.
+//! Sandboxes on this machine: containers made by an OCI runtime or by Docker.
 //!
 //! Made by the composition root, called through [`Sandbox`]; calls an
-//! engine for the containers and, for everything inside a box, its init. All state is in the
+//! engine for the containers and, for everything inside a sandbox, its init. All state is in the
 //! file system and in the kernel, so any process of the service on this machine,
-//! now or after a restart, finds and ends the same boxes. What a box can write is
+//! now or after a restart, finds and ends the same sandboxes. What a sandbox can write is
 //! never opened here: its files come through init, its disk is removed unread.
 
 mod bundle;
@@ -61,18 +61,18 @@ use super::{
 };
 use crate::{
     base::limit,
-    domain::{SandboxId, SessionId, TenantId},
+    domain::{OrgId, SandboxId, SessionId},
 };
 
 /// Said of a disk that somebody has for too long.
 const BEING_MADE: &str = "a sandbox is being made on the same disk";
 
-/// The provider of boxes on this machine.
+/// The provider of sandboxes on this machine.
 #[derive(Clone, Debug)]
 pub struct Local {
     layout: Layout,
     engine: Arc<dyn Engine>,
-    /// The root of boxes on the image `host`.
+    /// The root of sandboxes on the image `host`.
     host: Base,
     images: Images,
     /// Without them the size of a disk is looked at now and then, from inside.
@@ -81,7 +81,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Looks whether boxes can be made here and lays what all of them share.
+    /// Looks whether sandboxes can be made here and lays what all of them share.
     ///
     /// # Errors
     /// `Unavailable` with one line that says what is missing: the runtime, user ids,
@@ -130,7 +130,7 @@ impl Local {
         Ok(Self { layout, engine, host, images, volumes, orphan_after })
     }
 
-    /// The root file systems that boxes can be made on.
+    /// The root file systems that sandboxes can be made on.
     pub fn images(&self) -> &Images {
         &self.images
     }
@@ -141,20 +141,20 @@ impl Local {
 
     /// The bundle, the container, its first answer. Leaves its remains to the caller.
     async fn assemble(&self, spec: &Spec, epoch: i64) -> Result<(), Fault> {
-        let disk = self.layout.disk(spec.tenant, spec.session);
-        // What is left of the output of the box before.
+        let disk = self.layout.disk(spec.org, spec.session);
+        // What is left of the output of the sandbox before.
         if disk.output.exists() {
             removal::directories(self.engine.users(), vec![disk.output.clone()]).await?;
         }
         let base = self.images.base(&spec.rootfs, &self.host)?;
         self.lay_out(spec, &disk, &base).map_err(|error| unavailable("its files cannot be made", &error))?;
-        let box_dir = self.layout.sandbox(spec.sandbox);
+        let sandbox_dir = self.layout.sandbox(spec.sandbox);
         let ingredients = Ingredients {
             base: &base,
             disk: &disk,
             control_dir: &self.layout.control(spec.sandbox),
             egress_dir: &self.layout.egress(spec.sandbox),
-            tenant: spec.tenant,
+            org: spec.org,
             session: spec.session,
             ids: self.engine.ids(spec.session),
             is_gvisor: self.engine.is_gvisor(),
@@ -165,14 +165,14 @@ impl Local {
             role: Role::Box,
         };
         let laid_out = Instant::now();
-        self.engine.run(spec.sandbox, &ingredients, &box_dir).await?;
+        self.engine.run(spec.sandbox, &ingredients, &sandbox_dir).await?;
         let (runtime_ms, started) = (millis(laid_out), Instant::now());
         let init = self.init(spec.sandbox);
         let (mut pause, longest) = limit::SANDBOX_START_POLL;
         loop {
             match init.hello(epoch).await {
                 Err(Fault::Gone) => {
-                    if let Some(words) = self.engine.ended(spec.sandbox, &box_dir).await {
+                    if let Some(words) = self.engine.ended(spec.sandbox, &sandbox_dir).await {
                         return Err(Fault::Unavailable(format!("it ended at once: {words}")));
                     }
                     tokio::time::sleep(pause).await;
@@ -187,18 +187,18 @@ impl Local {
         }
     }
 
-    /// Everything on disk that the box needs.
+    /// Everything on disk that the sandbox needs.
     fn lay_out(&self, spec: &Spec, disk: &Disk, base: &Base) -> io::Result<()> {
         // Where the service is not root it has no right to give.
         let ids = self.engine.users().is_none().then(|| self.engine.ids(spec.session));
-        disk.note_box(spec.sandbox)?;
+        disk.note_sandbox(spec.sandbox)?;
         disk.prepare(ids)?;
-        self.layout.claim(spec.sandbox, spec.tenant, spec.session, ids)?;
+        self.layout.claim(spec.sandbox, spec.org, spec.session, ids)?;
         self.layout.note_tree(spec.sandbox, base.tree.as_deref())
     }
 
-    /// Ends the box that was last made on a session's disk, if it is another one:
-    /// two boxes never share a disk. A box that a higher epoch holds stays.
+    /// Ends the sandbox that was last made on a session's disk, if it is another one:
+    /// two sandboxes never share a disk. A sandbox that a higher epoch holds stays.
     async fn displace(&self, latest: SandboxId, epoch: i64) -> Result<(), Fault> {
         if !self.layout.sandbox(latest).exists() {
             return Ok(());
@@ -209,7 +209,7 @@ impl Local {
         }
     }
 
-    /// Makes the disk ready for the box: what another box than the session's last one
+    /// Makes the disk ready for the sandbox: what another sandbox than the session's last one
     /// left is removed.
     async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
         let mut writers = spec.previous.clone();
@@ -240,7 +240,7 @@ impl Local {
     }
 
     fn disk_of(&self, sandbox: SandboxId) -> Option<Disk> {
-        self.layout.owner(sandbox).map(|(tenant, session)| self.layout.disk(tenant, session))
+        self.layout.owner(sandbox).map(|(org, session)| self.layout.disk(org, session))
     }
 }
 
@@ -254,9 +254,9 @@ impl Sandbox for Local {
     /// `destroy` removes them.
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault> {
         refuse_bad_names(&spec.env)?;
-        let disk = self.layout.disk(spec.tenant, spec.session);
+        let disk = self.layout.disk(spec.org, spec.session);
         let _held = hold(&disk).await?;
-        match disk.latest_box() {
+        match disk.latest_sandbox() {
             Some(latest) if latest != spec.sandbox => self.displace(latest, epoch).await?,
             Some(_) | None => {}
         }
@@ -264,7 +264,7 @@ impl Sandbox for Local {
             match self.attach(Grip { sandbox: spec.sandbox, epoch }).await {
                 Ok(()) => return Ok(Files::Kept),
                 Err(Fault::Stale) => return Err(Fault::Stale),
-                // The remains of a crash, or a box that does not answer any more.
+                // The remains of a crash, or a sandbox that does not answer any more.
                 Err(_) => self.destroy(spec.sandbox).await?,
             }
         }
@@ -273,7 +273,7 @@ impl Sandbox for Local {
         tracing::debug!(sandbox.id = %spec.sandbox, disk_ms = millis(began), "the disk of a sandbox is ready");
         let fault = match timeout(limit::SANDBOX_START_TIMEOUT, self.assemble(spec, epoch)).await {
             Ok(Ok(())) => return Ok(files),
-            // It is up and a later epoch has greeted it: it is that one's box now.
+            // It is up and a later epoch has greeted it: it is that one's sandbox now.
             Ok(Err(Fault::Stale)) => return Err(Fault::Stale),
             Ok(Err(fault)) => fault,
             Err(_) => Fault::Unavailable(format!("it did not start in {:?}", limit::SANDBOX_START_TIMEOUT)),
@@ -293,7 +293,7 @@ impl Sandbox for Local {
         if self.disk_of(grip.sandbox).is_some_and(|disk| disk.is_incomplete()) {
             return Err(Fault::Unavailable("its files were not restored to their end".to_owned()));
         }
-        // The call waits at the door before the box goes on: init must not find that
+        // The call waits at the door before the sandbox goes on: init must not find that
         // it was alone for too long.
         let init = self.init(grip.sandbox);
         let let_go = self.engine.freeze(grip.sandbox, false);
@@ -401,29 +401,29 @@ impl Sandbox for Local {
     }
 
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault> {
-        let box_dir = self.layout.sandbox(sandbox);
-        self.engine.remove(sandbox, &box_dir).await?;
-        if !box_dir.exists() {
+        let sandbox_dir = self.layout.sandbox(sandbox);
+        self.engine.remove(sandbox, &sandbox_dir).await?;
+        if !sandbox_dir.exists() {
             return Ok(());
         }
         let output = self.disk_of(sandbox).map(|disk| disk.output);
-        // The box's own directory goes last: while it is there, the box is listed.
-        removal::directories(self.engine.users(), output.into_iter().chain([box_dir]).collect()).await
+        // The sandbox's own directory goes last: while it is there, the sandbox is listed.
+        removal::directories(self.engine.users(), output.into_iter().chain([sandbox_dir]).collect()).await
     }
 
-    async fn erase(&self, tenant: TenantId, session: SessionId) -> Result<(), Fault> {
-        let disk = self.layout.disk(tenant, session);
+    async fn erase(&self, org: OrgId, session: SessionId) -> Result<(), Fault> {
+        let disk = self.layout.disk(org, session);
         if !disk.root.exists() {
             return Ok(());
         }
         let held = disk.try_hold().map_err(|error| unavailable("its disk cannot be locked", &error))?;
         let Some(_held) = held else { return Err(Fault::Unavailable(BEING_MADE.to_owned())) };
-        if disk.latest_box().is_some_and(|latest| self.layout.sandbox(latest).exists()) {
+        if disk.latest_sandbox().is_some_and(|latest| self.layout.sandbox(latest).exists()) {
             return Err(Fault::Refused("a sandbox is alive on this disk: destroy it first".to_owned()));
         }
         volume::close(&disk).await?;
         removal::disk(self.engine.users(), &[self.layout.unclaimed(session), disk.root.clone()]).await?;
-        // The tenant's directory goes with the last session; another may be there.
+        // The organization's directory goes with the last session; another may be there.
         let _ = disk.root.parent().map(fs::remove_dir);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Containers made by an OCI runtime: `runc`, gVisor's `runsc`, and what is like them.
 //!
 //! Called by `local` as an engine where the service is root. The runtime makes and deletes; freezing, counting
-//! and the last word on whether a box is over are the cgroups'.
+//! and the last word on whether a sandbox is over are the cgroups'.
 
 use std::{fs, io, path::Path};
 
@@ -44,7 +44,7 @@ impl Oci {
 #[async_trait]
 impl Engine for Oci {
     /// gVisor's part that opens files cannot pass the host's directories as another user
-    /// than root; its boxes are kept in by a kernel of their own.
+    /// than root; its sandboxes are kept in by a kernel of their own.
     fn ids(&self, session: SessionId) -> IdRange {
         if self.runtime.is_gvisor { IdRange::HOST } else { IdRange::of(session) }
     }
@@ -53,7 +53,7 @@ impl Engine for Oci {
         self.runtime.is_gvisor
     }
 
-    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, box_dir: &Path) -> Result<(), Fault> {
+    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
         let oom_counter = self.cgroups.make(sandbox);
         let oom_counter = oom_counter.map_err(|error| unavailable("its cgroup cannot be made", &error))?;
         let cgroup = bundle::Cgroup {
@@ -62,15 +62,15 @@ impl Engine for Oci {
             limits_swap: self.cgroups.limits_swap,
         };
         bundle::spec(of, Some(&cgroup))
-            .and_then(|configuration| configuration.save(box_dir.join("config.json")))
+            .and_then(|configuration| configuration.save(sandbox_dir.join("config.json")))
             .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
-        self.runtime.run(sandbox, box_dir, &[]).await
+        self.runtime.run(sandbox, sandbox_dir, &[]).await
     }
 
-    async fn ended(&self, _: SandboxId, box_dir: &Path) -> Option<String> {
-        let pid = fs::read_to_string(box_dir.join("pid")).ok()?;
+    async fn ended(&self, _: SandboxId, sandbox_dir: &Path) -> Option<String> {
+        let pid = fs::read_to_string(sandbox_dir.join("pid")).ok()?;
         let pid = Pid::from_raw(pid.trim().parse().ok()?)?;
-        test_kill_process(pid).is_err().then(|| last_words(box_dir))
+        test_kill_process(pid).is_err().then(|| last_words(sandbox_dir))
     }
 
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {
@@ -87,11 +87,11 @@ impl Engine for Oci {
         Ok(self.cgroups.stats(sandbox))
     }
 
-    async fn remove(&self, sandbox: SandboxId, box_dir: &Path) -> Result<(), Fault> {
+    async fn remove(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Result<(), Fault> {
         // Dead first: to end a live one itself the runtime takes 100 ms steps. And
         // whatever it says, the cgroup is the last word on the processes.
         self.cgroups.kill(sandbox);
-        let deleted = self.runtime.delete(sandbox, box_dir).await;
+        let deleted = self.runtime.delete(sandbox, sandbox_dir).await;
         self.cgroups.remove(sandbox).await?;
         if self.runtime.knows(sandbox) {
             deleted?;
@@ -107,7 +107,7 @@ impl Engine for Oci {
     }
 }
 
-/// Whether a `uid_map` (first inside, first outside, count) has the boxes' ids.
+/// Whether a `uid_map` (first inside, first outside, count) has the sandboxes' ids.
 pub(super) fn maps_every_range(uid_map: &str) -> bool {
     uid_map.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));

@@ -1,7 +1,7 @@
-//! Removing what a box had.
+//! Removing what a sandbox had.
 //!
 //! Called by `local`. Where the service is root it removes everything itself; else what
-//! belongs to users of boxes is removed by a program that is root over them.
+//! belongs to users of sandboxes is removed by a program that is root over them.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use tokio::{process::Command, time::timeout};
 use super::{layout::remove_dir, off_the_reactor, rootless::Users, runtime, unavailable};
 use crate::{base::limit::DISK_REMOVE_TIMEOUT, sandbox::Fault};
 
-/// Removes directories that no box's command can write into, one after the other.
+/// Removes directories that no sandbox's command can write into, one after the other.
 pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(), Fault> {
     if users.is_some() {
         return disk(users, &paths).await;
@@ -23,7 +23,7 @@ pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(
     removed.await.map_err(|error| unavailable("its files cannot be removed", &error))
 }
 
-/// Removes what a box wrote. The tree may be deeper than a recursion or the open
+/// Removes what a sandbox wrote. The tree may be deeper than a recursion or the open
 /// files of this process allow; `rm` is made for that and follows no link.
 pub async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(), Fault> {
     let is_gone =

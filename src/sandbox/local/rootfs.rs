@@ -1,10 +1,10 @@
-//! The root of a box: a skeleton, into which the image's directories are mounted.
+//! The root of a sandbox: a skeleton, into which the image's directories are mounted.
 //!
 //! Called by `Local::new` for the image `host`, by `image` for every other. Everything a
-//! box sees beside its session's disk is either of its image, read-only, or lies in this
+//! sandbox sees beside its session's disk is either of its image, read-only, or lies in this
 //! skeleton: generated user tables, init, and with the image `host`, which is the machine's
 //! `/usr`, copies of a short allow-list (loader cache, certificates, alternatives). Nothing
-//! else of the host exists there. A skeleton is named by its content, so boxes of an
+//! else of the host exists there. A skeleton is named by its content, so sandboxes of an
 //! earlier start keep theirs.
 
 use std::{
@@ -29,7 +29,7 @@ pub const HOME: &str = protocol::HOME;
 /// Name of the command's user.
 pub const USER: &str = "agent";
 
-/// Places of the host's `/etc` that a box sees as copies.
+/// Places of the host's `/etc` that a sandbox sees as copies.
 const COPIED: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -42,11 +42,11 @@ const COPIED: [&str; 8] = [
 ];
 /// Where a merged `/usr` shows its old places.
 const USR_MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Where the box's mounts go; the device and process file systems included.
+/// Where the sandbox's mounts go; the device and process file systems included.
 const DIRECTORIES: [&str; 6] = ["dev", "proc", "run", "sys", "root", "home/agent"];
 /// Those that the image `host` has beside them.
 const OF_HOST: [&str; 3] = ["usr", "var", "opt"];
-/// What of an image's own is not shown: the box has another, or none.
+/// What of an image's own is not shown: the sandbox has another, or none.
 const NOT_SHOWN: [&str; 13] = [
     "dev",
     "proc",
@@ -62,7 +62,7 @@ const NOT_SHOWN: [&str; 13] = [
     "media",
     "mnt",
 ];
-/// Tables that a box has from the skeleton whatever its image.
+/// Tables that a sandbox has from the skeleton whatever its image.
 pub const TABLES: [&str; 7] = [
     "etc/passwd",
     "etc/group",
@@ -89,7 +89,7 @@ const OPEN_DIRECTORY: Node = Node::Directory { mode: 0o755 };
 
 type Tree = BTreeMap<PathBuf, Node>;
 
-/// What a box has for its root.
+/// What a sandbox has for its root.
 #[derive(Clone, Debug)]
 pub struct Base {
     /// The skeleton.
@@ -345,7 +345,7 @@ mod tests {
         let from = base.binds.iter().map(|(from, _)| from);
         assert!(from.skip(2).all(|from| from.starts_with(&base.rootfs)));
         assert_eq!(fs::read_link(base.rootfs.join("bin")).unwrap(), Path::new("usr/bin"));
-        // It leads to something in the box.
+        // It leads to something in the sandbox.
         assert_eq!(fs::read_link(base.rootfs.join("leads-out")).unwrap(), Path::new("/etc/shadow"));
         assert!(!base.rootfs.join("secret").exists() && !base.rootfs.join("home/somebody").exists());
     }

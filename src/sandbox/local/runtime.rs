@@ -3,8 +3,8 @@
 //! Called by `local`; starts `runc`, gVisor's `runsc`, or a program that takes the
 //! arguments of the first.
 //! Every call has a time, its own process group and no environment but a PATH; its
-//! output goes into files, because the box inherits them and a pipe would stay
-//! open as long as the box lives.
+//! output goes into files, because the sandbox inherits them and a pipe would stay
+//! open as long as the sandbox lives.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -29,10 +29,10 @@ pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 /// What gVisor is asked for: its own kernel by signals alone (no KVM), sockets shared
 /// with the host (init's and the proxy's), loopback and nothing else, the root file
-/// system read-only as it is, and the box's system call filter inside it too.
+/// system read-only as it is, and the sandbox's system call filter inside it too.
 const GVISOR: [&str; 5] =
     ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none", "--oci-seccomp"];
-/// The oldest release of gVisor that boxes run on. Debian 12's own, of 2022, knows no
+/// The oldest release of gVisor that sandboxes run on. Debian 12's own, of 2022, knows no
 /// `--host-uds` and loses containers.
 const GVISOR_OLDEST: u32 = 20_240_101;
 
@@ -41,7 +41,7 @@ const GVISOR_OLDEST: u32 = 20_240_101;
 pub struct Runtime {
     program: PathBuf,
     state_dir: PathBuf,
-    /// Boxes have a kernel of their own, of which the host sees one process.
+    /// Sandboxes have a kernel of their own, of which the host sees one process.
     pub is_gvisor: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which system calls a box may make.
+//! Which system calls a sandbox may make.
 //!
 //! Called by `bundle`. An allow-list after the default profile of the Moby
 //! project: what is not named fails with EPERM. Absent on purpose: mounts, new
@@ -38,7 +38,7 @@ pub enum Absent {
     Tracer,
 }
 
-/// The profile of every process in a box. Only calls of the native architecture
+/// The profile of every process in a sandbox. Only calls of the native architecture
 /// pass: other tables (32 bit) are a second kernel surface that nothing needs.
 pub fn profile(absent: Absent) -> Result<LinuxSeccomp, OciSpecError> {
     let mut syscalls = vec![
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_out_of_a_box_is_not_allowed() {
+    fn what_leads_out_of_a_sandbox_is_not_allowed() {
         for name in [
             "mount",
             "umount2",

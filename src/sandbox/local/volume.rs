@@ -1,10 +1,10 @@
 //! File systems of a limited size for the files of sessions.
 //!
 //! Called by `local`. Each is an ext4 in a sparse file, mounted through a loop device.
-//! Formatting one takes longer than a box may take to start, so a template is formatted
+//! Formatting one takes longer than a sandbox may take to start, so a template is formatted
 //! once per size and copied. Every step can be repeated after a crash: an image has its
 //! name when it is whole, one that is mounted is not mounted again, and the kernel gives
-//! the loop device back with the mount. A box writes files, never the image, so what the
+//! the loop device back with the mount. A sandbox writes files, never the image, so what the
 //! kernel reads there is what it wrote itself.
 
 use std::{
@@ -31,7 +31,7 @@ use crate::{
 /// In the name of a template: another number is another format.
 const FORMAT: &str = "ext4-1";
 /// No room for root alone, tables written when they are needed, a small journal, no
-/// room to grow: what a template takes, each box copies.
+/// room to grow: what a template takes, each sandbox copies.
 const MKFS: [&str; 10] = [
     "-q",
     "-F",
@@ -44,7 +44,7 @@ const MKFS: [&str; 10] = [
     "-O",
     "^resize_inode",
 ];
-/// Nothing is written but what the box writes, and what it removes is given back.
+/// Nothing is written but what the sandbox writes, and what it removes is given back.
 const OPTIONS: &str = "nosuid,nodev,noinit_itable,discard";
 /// Of e2fsck: nothing was wrong, or nothing is any more.
 const MENDED: [i32; 4] = [0, 1, 2, 3];
@@ -174,7 +174,7 @@ fn beside(path: &Path) -> PathBuf {
     path.with_extension(format!("new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Removes the oldest templates: each size that a tenant asks for leaves one.
+/// Removes the oldest templates: each size that an organization asks for leaves one.
 fn make_room(templates: &Path) -> io::Result<()> {
     let mut found = Vec::new();
     for entry in fs::read_dir(templates)? {

@@ -128,7 +128,7 @@ log_rotation_age = 1d
 log_rotation_size = 0
 log_truncate_on_rotation = on
 log_line_prefix = '%m [%p] %u@%d '
-# The detail of an error quotes rows, and rows hold what tenants wrote.
+# The detail of an error quotes rows, and rows hold what organizations wrote.
 log_error_verbosity = terse
 log_min_error_statement = panic
 log_parameter_max_length = 0

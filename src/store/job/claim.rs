@@ -8,24 +8,24 @@ use uuid::Uuid;
 use super::{Kind, millis};
 use crate::{
     base::{Id, limit},
-    domain::{SessionId, TenantId},
+    domain::{OrgId, SessionId},
     store::{Result, Store},
 };
 
-/// Who claims, and which boxes it can reach.
+/// Who claims, and which sandboxes it can reach.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimant {
     pub worker: Uuid,
     pub node: Uuid,
     pub lease: Duration,
-    /// How long a node may be silent before its boxes are given up.
+    /// How long a node may be silent before its sandboxes are given up.
     pub node_silence: Duration,
 }
 
 /// A job that was taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
-    pub tenant: TenantId,
+    pub org: OrgId,
     pub session: SessionId,
     pub kind: Kind,
     pub epoch: i64,
@@ -37,7 +37,7 @@ pub struct Claimed {
 
 #[derive(FromRow)]
 struct ClaimRow {
-    tenant_id: Uuid,
+    org_id: Uuid,
     session_id: Uuid,
     kind: String,
     epoch: i64,
@@ -46,11 +46,11 @@ struct ClaimRow {
 }
 
 impl Store {
-    /// Takes up to `jobs_max` ready jobs: of each tenant in turn, beginning after the
-    /// tenant `after`, the longest waiting first.
+    /// Takes up to `jobs_max` ready jobs: of each organization in turn, beginning after the
+    /// organization `after`, the longest waiting first.
     ///
-    /// One visit takes `weight` jobs of a tenant, and never more than its concurrency
-    /// leaves; tenants and their jobs are found by the index `job_tenant`, what is held
+    /// One visit takes `weight` jobs of an organization, and never more than its concurrency
+    /// leaves; organizations and their jobs are found by the index `job_org`, what is held
     /// by `job_held`. A job whose session a command holds is passed by until the next
     /// look: it is never waited for, so the two cannot deadlock.
     /// A lease that ran out while the server was down is honoured for one more lease:
@@ -65,7 +65,7 @@ impl Store {
         &self,
         claimant: Claimant,
         takes_over: bool,
-        after: TenantId,
+        after: OrgId,
         jobs_max: i64,
     ) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
@@ -75,13 +75,13 @@ impl Store {
             .bind(millis(claimant.node_silence))
             .bind(jobs_max)
             .bind(after.uuid())
-            .bind(limit::CLAIM_TENANTS_MAX)
-            .bind(limit::TENANT_JOBS_MAX)
+            .bind(limit::CLAIM_ORGS_MAX)
+            .bind(limit::ORG_JOBS_MAX)
             .bind(takes_over)
             .fetch_all(&self.system)
             .await?;
         let claimed = |row: ClaimRow| Claimed {
-            tenant: Id::from_uuid(row.tenant_id),
+            org: Id::from_uuid(row.org_id),
             session: Id::from_uuid(row.session_id),
             kind: Kind::from_word(&row.kind),
             epoch: row.epoch,
@@ -91,25 +91,25 @@ impl Store {
         Ok(rows.into_iter().map(claimed).collect())
     }
 
-    /// The tenant after which a claim should go on that found nothing to take of the
-    /// first `CLAIM_TENANTS_MAX`; `None` when there are no more than those.
-    pub async fn skip_tenants(&self, after: TenantId) -> Result<Option<TenantId>> {
+    /// The organization after which a claim should go on that found nothing to take of the
+    /// first `CLAIM_ORGS_MAX`; `None` when there are no more than those.
+    pub async fn skip_orgs(&self, after: OrgId) -> Result<Option<OrgId>> {
         let row: Option<(Option<Uuid>,)> = sqlx::query_as(
             "with recursive visited as (
-                (select tenant_id, 1 as place from job where tenant_id > $1 order by tenant_id limit 1)
+                (select org_id, 1 as place from job where org_id > $1 order by org_id limit 1)
                 union all
-                select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1),
+                select (select j.org_id from job j where j.org_id > v.org_id order by j.org_id limit 1),
                        v.place + 1
                 from visited v
-                where v.tenant_id is not null and v.place < $2
+                where v.org_id is not null and v.place < $2
              )
-             select tenant_id from visited where place = $2",
+             select org_id from visited where place = $2",
         )
         .bind(after.uuid())
-        .bind(limit::CLAIM_TENANTS_MAX)
+        .bind(limit::CLAIM_ORGS_MAX)
         .fetch_optional(&self.system)
         .await?;
-        Ok(row.and_then(|(tenant,)| tenant).map(Id::from_uuid))
+        Ok(row.and_then(|(org,)| org).map(Id::from_uuid))
     }
 }
 
@@ -118,55 +118,55 @@ const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the planner is told how few 
 
 /// The jobs are found first and then the session of each, by its key: limits, locks and
 /// `offset 0` keep the planner from the way about, which reads every session that the
-/// tenant has, and the number at the end from a join that reads them all.
+/// organization has, and the number at the end from a join that reads them all.
 ///
 /// $1 worker, $2 node, $3 lease and $4 least silence of a lost node in ms, $5 jobs, $6 the
-/// tenant served last, $7 tenants of one visit, $8 concurrency by default, $9 whether
+/// organization served last, $7 organizations of one visit, $8 concurrency by default, $9 whether
 /// leases that ran out are taken over.
 const CLAIM: &str = "
 with recursive visited as (
-    (select tenant_id, 1 as place from job where tenant_id > $6 order by tenant_id limit 1)
+    (select org_id, 1 as place from job where org_id > $6 order by org_id limit 1)
     union all
-    select (select j.tenant_id from job j where j.tenant_id > v.tenant_id order by j.tenant_id limit 1), v.place + 1
+    select (select j.org_id from job j where j.org_id > v.org_id order by j.org_id limit 1), v.place + 1
     from visited v
-    where v.tenant_id is not null and v.place < $7
+    where v.org_id is not null and v.place < $7
 ), again as (
     -- Round the corner: those up to and including the one that was served last.
-    (select tenant_id, 1000 + 1 as place from job where tenant_id <= $6 order by tenant_id limit 1)
+    (select org_id, 1000 + 1 as place from job where org_id <= $6 order by org_id limit 1)
     union all
     select (
-        select j.tenant_id from job j
-        where j.tenant_id > v.tenant_id and j.tenant_id <= $6
-        order by j.tenant_id
+        select j.org_id from job j
+        where j.org_id > v.org_id and j.org_id <= $6
+        order by j.org_id
         limit 1
     ), v.place + 1
     from again v
-    where v.tenant_id is not null and v.place < 1000 + $7
+    where v.org_id is not null and v.place < 1000 + $7
 ), round as (
-    select tenant_id, place from visited where tenant_id is not null
+    select org_id, place from visited where org_id is not null
     union all
-    select tenant_id, place from again where tenant_id is not null
+    select org_id, place from again where org_id is not null
 ), due as (
-    select d.tenant_id, d.session_id, d.kind, d.taken_over
+    select d.org_id, d.session_id, d.kind, d.taken_over
     from (
-        select d.tenant_id, d.session_id, d.kind, d.taken_over
+        select d.org_id, d.session_id, d.kind, d.taken_over
         from round r
-        join tenant t on t.tenant_id = r.tenant_id and t.suspended_at is null
+        join org t on t.org_id = r.org_id and t.suspended_at is null
         cross join lateral (
-            select j.tenant_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
+            select j.org_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
             from job j
-            where j.tenant_id = r.tenant_id
+            where j.org_id = r.org_id
               and j.ready_at <= now()
               and (j.worker_id is null
                    or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
               and (j.node_id is null or j.node_id = $2 or j.kind <> 'rest' and not exists (
                   select from node n
                   where n.node_id = j.node_id
-                    and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.boxes_end)
+                    and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.sandboxes_end)
               ))
               and not exists (
                   select from job o
-                  where o.tenant_id = j.tenant_id
+                  where o.org_id = j.org_id
                     and o.session_id = j.session_id
                     and (j.kind in ('turn', 'operate') and o.kind in ('turn', 'operate', 'rest') and o.kind <> j.kind
                          and o.worker_id is not null and o.ready_at > now()
@@ -178,21 +178,21 @@ with recursive visited as (
             order by j.ready_at
             limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
                 select count(*) from job h
-                where h.tenant_id = r.tenant_id and h.worker_id is not null and h.ready_at > now()
+                where h.org_id = r.org_id and h.worker_id is not null and h.ready_at > now()
             )))
             for update skip locked
         ) d
         cross join lateral (
             select from session s
-            where s.tenant_id = d.tenant_id
+            where s.org_id = d.org_id
               and s.session_id = d.session_id
               and s.epoch = (
-                  select e.epoch from session e where e.tenant_id = d.tenant_id and e.session_id = d.session_id
+                  select e.epoch from session e where e.org_id = d.org_id and e.session_id = d.session_id
               )
             limit 1
             for update skip locked
         ) s
-        order by ceil(row_number() over (partition by d.tenant_id order by d.ready_at)::float8 / t.weight), r.place
+        order by ceil(row_number() over (partition by d.org_id order by d.ready_at)::float8 / t.weight), r.place
         limit $5
     ) d
     limit 64
@@ -202,11 +202,11 @@ with recursive visited as (
         ready_at = now() + $3 * interval '1 millisecond',
         takeovers = j.takeovers + due.taken_over::integer
     from due
-    where j.tenant_id = due.tenant_id and j.session_id = due.session_id and j.kind = due.kind
-    returning j.tenant_id, j.session_id, j.kind, due.taken_over, j.takeovers
+    where j.org_id = due.org_id and j.session_id = due.session_id and j.kind = due.kind
+    returning j.org_id, j.session_id, j.kind, due.taken_over, j.takeovers
 )
 update session s
 set epoch = s.epoch + 1
 from held
-where s.tenant_id = held.tenant_id and s.session_id = held.session_id
-returning held.tenant_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers";
+where s.org_id = held.org_id and s.session_id = held.session_id
+returning held.org_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers";

@@ -22,7 +22,7 @@ impl Store {
         let Record { fence, turn, ts, events } = record;
         let columns = Columns::of(events);
         let query = sqlx::query_as(PLAIN)
-            .bind(fence.tenant.uuid())
+            .bind(fence.org.uuid())
             .bind(fence.session.uuid())
             .bind(fence.epoch)
             .bind(turn.map(Id::uuid))
@@ -36,7 +36,7 @@ impl Store {
         let of = |pick: fn(&Record) -> Uuid| records.iter().map(pick).collect::<Vec<_>>();
         let columns = Columns::of(records.iter().flat_map(|record| &record.events));
         let query = sqlx::query_as(PLAIN_TOGETHER)
-            .bind(of(|record| record.fence.tenant.uuid()))
+            .bind(of(|record| record.fence.org.uuid()))
             .bind(of(|record| record.fence.session.uuid()))
             .bind(records.iter().map(|record| record.fence.epoch).collect::<Vec<_>>())
             .bind(records.iter().map(|record| record.turn.map(Id::uuid)).collect::<Vec<_>>())
@@ -49,19 +49,19 @@ impl Store {
     }
 }
 
-/// $1 tenant, $2 session, $3 epoch, $4 turn or null, $5 time, $6-$15 events.
+/// $1 organization, $2 session, $3 epoch, $4 turn or null, $5 time, $6-$15 events.
 const PLAIN: &str = concat!(
     "
 with s as (
     update session
     set head = head + cardinality($6::uuid[]), updated_at = $5
-    where tenant_id = $1
+    where org_id = $1
       and session_id = $2
       and epoch = $3
       and status <> 'archived'
       -- Nothing is written for a turn that is over, by whoever comes late.
       and ($4::uuid is null or running_turn_id = $4 or (queued_turn_id = $4 and running_turn_id is null))
-    returning tenant_id, session_id, updated_at as ts, head - cardinality($6::uuid[]) as base
+    returning org_id, session_id, updated_at as ts, head - cardinality($6::uuid[]) as base
 ), appended as (
     ",
     appended!(
@@ -78,7 +78,7 @@ with s as (
 select (select base from s) as base,
        exists (select from s)
            or exists (select from session
-                      where tenant_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived') as held,
+                      where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived') as held,
        exists (select from outbox) as letters"
 );
 
@@ -88,26 +88,26 @@ const PLAIN_TOGETHER: &str = concat!(
 with m as (
     select *
     from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::uuid[], $5::timestamptz[], $6::bigint[]) with ordinality
-        as m (tenant_id, session_id, epoch, turn_id, ts, events, member)
+        as m (org_id, session_id, epoch, turn_id, ts, events, member)
 ), locked as (
-    select s.tenant_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id
+    select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id
     from m
-    join session s using (tenant_id, session_id)
-    order by s.tenant_id, s.session_id
+    join session s using (org_id, session_id)
+    order by s.org_id, s.session_id
     for update of s skip locked
 ), s as (
     update session u
     set head = u.head + m.events, updated_at = m.ts
     from m
-    join locked l using (tenant_id, session_id)
-    where u.tenant_id = m.tenant_id
+    join locked l using (org_id, session_id)
+    where u.org_id = m.org_id
       and u.session_id = m.session_id
       and l.epoch = m.epoch
       and l.status <> 'archived'
       -- Nothing is written for a turn that is over, by whoever comes late.
       and (m.turn_id is null or l.running_turn_id = m.turn_id
            or (l.queued_turn_id = m.turn_id and l.running_turn_id is null))
-    returning m.member, m.ts, u.tenant_id, u.session_id, u.head - m.events as base
+    returning m.member, m.ts, u.org_id, u.session_id, u.head - m.events as base
 ), appended as (
     ",
     appended!(
@@ -127,7 +127,7 @@ select l.session_id is not null as seen,
        coalesce(l.epoch = m.epoch and l.status <> 'archived', false) as held,
        exists (select from outbox o where o.session_id = m.session_id) as letters
 from m
-left join locked l using (tenant_id, session_id)
+left join locked l using (org_id, session_id)
 left join s on s.member = m.member
 order by m.member"
 );

@@ -24,7 +24,7 @@ use crate::{
 /// What the members ask for, one vector a column, as `unnest` takes them.
 #[derive(Default)]
 struct Members {
-    tenants: Vec<Uuid>,
+    orgs: Vec<Uuid>,
     sessions: Vec<Uuid>,
     epochs: Vec<i64>,
     workers: Vec<Uuid>,
@@ -108,7 +108,7 @@ impl Members {
     fn push(&mut self, record: &Record, delta: &Delta) {
         let end = delta.end.as_ref();
         let error = end.and_then(|end| end.error.as_ref());
-        self.tenants.push(record.fence.tenant.uuid());
+        self.orgs.push(record.fence.org.uuid());
         self.sessions.push(record.fence.session.uuid());
         self.epochs.push(record.fence.epoch);
         self.workers.push(record.fence.worker);
@@ -149,7 +149,7 @@ impl Store {
         let members = Members::of(records, deltas);
         let columns = Columns::of(records.iter().flat_map(|record| &record.events));
         let query = sqlx::query_as(TOGETHER)
-            .bind(members.tenants)
+            .bind(members.orgs)
             .bind(members.sessions)
             .bind(members.epochs)
             .bind(members.workers)
@@ -213,20 +213,20 @@ with m as (
                 $15::text[], $16::bigint[], $29::boolean[], $30::text[], $31::boolean[], $32::bigint[],
                 $33::bigint[], $34::bigint[], $35::bigint[], $36::bigint[], $37::bigint[], $38::bigint[],
                 $39::bigint[], $40::bigint[], $41::bigint[], $42::bigint[]) with ordinality
-        as m (tenant_id, session_id, epoch, worker_id, turn_id, ts, events, attempt, window_to, status, state,
+        as m (org_id, session_id, epoch, worker_id, turn_id, ts, events, attempt, window_to, status, state,
               yield_reason, result_event_id, error_code, error_message, active_seconds, uses, model, settles,
               input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros,
               sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps, member)
 ), locked as (
-    select s.tenant_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
+    select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
     from m
-    join session s using (tenant_id, session_id)
-    order by s.tenant_id, s.session_id
+    join session s using (org_id, session_id)
+    order by s.org_id, s.session_id
     for update of s skip locked
 ), fit as (
     select m.*
     from m
-    join locked l using (tenant_id, session_id)
+    join locked l using (org_id, session_id)
     where l.epoch = m.epoch
       and l.status <> 'archived'
       and (m.attempt is null
@@ -282,9 +282,9 @@ with m as (
             else u.listed_in
         end
     from fit m
-    where u.tenant_id = m.tenant_id
+    where u.org_id = m.org_id
       and u.session_id = m.session_id
-    returning m.member, m.ts, m.worker_id, m.status is not null as ends, u.tenant_id, u.session_id,
+    returning m.member, m.ts, m.worker_id, m.status is not null as ends, u.org_id, u.session_id,
               u.head - m.events as base, u.queued_turn_id is not null as more, u.agent_id,
               case when m.uses then coalesce(m.model, ",
     snapshot!("u"),
@@ -325,34 +325,34 @@ with m as (
         fee_micros = t.fee_micros + m.fee_micros,
         unpriced_steps = t.unpriced_steps + m.unpriced_steps
     from fit m
-    where t.tenant_id = m.tenant_id
+    where t.org_id = m.org_id
       and t.session_id = m.session_id
       and t.turn_id = m.turn_id
       and (m.attempt is not null or m.status is not null or m.uses)
 ), ",
     ledger!(
-        "select s.tenant_id, s.session_id, s.ts, s.agent_id, s.model,
+        "select s.org_id, s.session_id, s.ts, s.agent_id, s.model,
            m.input_tokens, m.output_tokens, m.cache_write_tokens, m.cache_read_tokens, m.steps, m.tool_calls,
            m.model_micros, m.sandbox_cpu_micros, m.sandbox_memory_micros, m.fee_micros, m.unpriced_steps
     from s
     join m using (member)
     where s.model is not null",
-        "select s.tenant_id, s.session_id from s join m using (member) where m.settles"
+        "select s.org_id, s.session_id from s join m using (member) where m.settles"
     ),
     ", jobs as (
-    select j.tenant_id, j.session_id, s.more
+    select j.org_id, j.session_id, s.more
     from s
-    join job j using (tenant_id, session_id)
+    join job j using (org_id, session_id)
     where s.ends
       and j.kind = 'turn'
       and j.worker_id = s.worker_id
-    order by j.tenant_id, j.session_id
+    order by j.org_id, j.session_id
     for update of j
 ), done as (
     delete from job j
     using jobs d
     where not d.more
-      and j.tenant_id = d.tenant_id
+      and j.org_id = d.org_id
       and j.session_id = d.session_id
       and j.kind = 'turn'
 ), again as (
@@ -360,7 +360,7 @@ with m as (
     set worker_id = null, ready_at = now(), takeovers = 0
     from jobs d
     where d.more
-      and j.tenant_id = d.tenant_id
+      and j.org_id = d.org_id
       and j.session_id = d.session_id
       and j.kind = 'turn'
 )
@@ -369,7 +369,7 @@ select l.session_id is not null as seen,
        coalesce(l.epoch = m.epoch and l.status <> 'archived', false) as held,
        exists (select from outbox o where o.session_id = m.session_id) as letters
 from m
-left join locked l using (tenant_id, session_id)
+left join locked l using (org_id, session_id)
 left join s on s.member = m.member
 order by m.member"
 );

@@ -1,4 +1,4 @@
-//! One read for all who follow the lists of one tenant in this process.
+//! One read for all who follow the lists of one organization in this process.
 //!
 //! Called by followers. Changes are numbered as they are read; whoever looks first after
 //! a hint reads what is new, the others find it here. Only the newest are kept: who is
@@ -17,22 +17,22 @@ use tokio::time::Instant;
 use super::{Item, Page, Position, now, read};
 use crate::{
     base::limit::{STREAM_FEED_BYTES, STREAM_FEED_EVENTS, STREAM_POLL},
-    domain::TenantId,
+    domain::OrgId,
     store::{self, Store},
 };
 
-/// The tenants whose lists are followed in this process.
+/// The organizations whose lists are followed in this process.
 #[derive(Clone, Default)]
-pub(in super::super) struct Feeds(Arc<Mutex<HashMap<TenantId, Arc<Feed>>>>);
+pub(in super::super) struct Feeds(Arc<Mutex<HashMap<OrgId, Arc<Feed>>>>);
 
-/// A follower's place at a tenant's feed.
+/// A follower's place at an organization's feed.
 pub(super) struct Seat {
     feeds: Feeds,
     feed: Arc<Feed>,
 }
 
 struct Feed {
-    tenant: TenantId,
+    org: OrgId,
     followers: AtomicUsize,
     // Held while the database is asked: whoever comes meanwhile waits for the answer.
     newest: tokio::sync::Mutex<Newest>,
@@ -61,18 +61,18 @@ pub(super) enum Look {
 }
 
 impl Feeds {
-    /// Takes a place at a tenant's feed.
-    pub(super) fn sit(&self, tenant: TenantId) -> Seat {
+    /// Takes a place at an organization's feed.
+    pub(super) fn sit(&self, org: OrgId) -> Seat {
         let new = || {
             let (followers, newest) = (AtomicUsize::new(0), tokio::sync::Mutex::default());
-            Arc::new(Feed { tenant, followers, newest })
+            Arc::new(Feed { org, followers, newest })
         };
-        let feed = self.lock().entry(tenant).or_insert_with(new).clone();
+        let feed = self.lock().entry(org).or_insert_with(new).clone();
         feed.followers.fetch_add(1, Ordering::Relaxed);
         Seat { feeds: self.clone(), feed }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Arc<Feed>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<OrgId, Arc<Feed>>> {
         self.0.lock().expect("no holder of the feeds panics")
     }
 }
@@ -83,7 +83,7 @@ impl Seat {
     pub(super) async fn next(&self, store: &Store) -> store::Result<u64> {
         let mut newest = self.feed.newest.lock().await;
         if newest.position.is_none() {
-            newest.position = Some(now(store, self.feed.tenant).await?);
+            newest.position = Some(now(store, self.feed.org).await?);
         }
         Ok(newest.next())
     }
@@ -101,7 +101,7 @@ impl Seat {
             return Ok(Look::Next { items: Vec::new(), has_more: false });
         }
         let looked = Instant::now();
-        match read(store, self.feed.tenant, &position).await? {
+        match read(store, self.feed.org, &position).await? {
             Page::Changes { items, end, has_more } => {
                 newest.position = Some(end);
                 newest.keep(&items, self.feed.followers.load(Ordering::Relaxed) > 1);
@@ -124,7 +124,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut feeds = self.feeds.lock();
         if self.feed.followers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            feeds.remove(&self.feed.tenant);
+            feeds.remove(&self.feed.org);
         }
     }
 }

@@ -42,8 +42,8 @@ impl Follower {
     ) -> Self {
         Self {
             store: streams.store.clone(),
-            seat: streams.lists.sit(roll.tenant),
-            watch: streams.hints.watch_list(roll.tenant),
+            seat: streams.lists.sit(roll.org),
+            watch: streams.hints.watch_list(roll.org),
             roll,
             frames,
             heartbeat: Instant::now() + STREAM_HEARTBEAT,
@@ -86,7 +86,7 @@ impl Follower {
                     }
                     None => None,
                 },
-                Some(from) => match self.readable(read(&self.store, self.roll.tenant, &from).await) {
+                Some(from) => match self.readable(read(&self.store, self.roll.org, &from).await) {
                     Some(Page::Changes { items, end, has_more }) => {
                         for item in items {
                             self.say(&item).await?;
@@ -169,7 +169,7 @@ impl Follower {
     /// None when the database is away: the next look finds what there is.
     fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
         let told = |error: &store::Error| {
-            tracing::debug!(%error, tenant.id = %self.roll.tenant, "a list could not be read; it is tried again");
+            tracing::debug!(%error, org.id = %self.roll.org, "a list could not be read; it is tried again");
         };
         read.inspect_err(told).ok()
     }

@@ -1,7 +1,7 @@
-//! A repository of the operator's own disk, handed into a box as a git bundle.
+//! A repository of the operator's own disk, handed into a sandbox as a git bundle.
 //!
-//! The box never sees the directory: git reads it here, and the bundle goes in part by
-//! part, as files are written into a box. Where the repository and what it is made of lie
+//! The sandbox never sees the directory: git reads it here, and the bundle goes in part by
+//! part, as files are written into a sandbox. Where the repository and what it is made of lie
 //! is looked at when every link has been followed.
 
 use std::{
@@ -24,14 +24,14 @@ use crate::{
     net::LocalDirectories,
 };
 
-/// A bundle in the box.
+/// A bundle in the sandbox.
 pub(super) struct Sent {
     /// Its parts are the files of this directory, in the order of their names.
     pub directory: String,
     pub bytes: u64,
 }
 
-/// Hands the repository at `path` into the box.
+/// Hands the repository at `path` into the sandbox.
 pub(super) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Failed> {
     let allowed = &cloning.keeper.worker.local_sources;
     let git_dir = find(allowed, path).await?;

@@ -1,4 +1,4 @@
-//! One clone: its command in the box, its way out, and what became of it.
+//! One clone: its command in the sandbox, its way out, and what became of it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     store,
 };
 
-/// What runs in the box.
+/// What runs in the sandbox.
 const SCRIPT: &str = include_str!("clone.sh");
 /// Its exit codes that mean something; everything else is the network's.
 const PATH_TAKEN: i32 = 3;
@@ -67,7 +67,7 @@ impl Cloning<'_> {
     async fn credential(&self, place: &Place) -> Result<Option<(String, crate::base::SecretString)>, Failed> {
         let Some(id) = self.source.credential_id else { return Ok(None) };
         let lost = |words: &str| Failure::for_good(Failure::AUTH_REQUIRED, words);
-        match self.keeper.worker.store.open_credential(self.keeper.fence.tenant, id).await {
+        match self.keeper.worker.store.open_credential(self.keeper.fence.org, id).await {
             Ok(open) => {
                 let fits = open.base_url.as_deref().is_some_and(|base| source::covers(base, place));
                 if open.provider != source::PROVIDER || !fits {
@@ -118,7 +118,7 @@ impl Cloning<'_> {
         format!("{}-{}", self.keeper.fence.session, self.source.name)
     }
 
-    /// The end of an output, as far as the box still tells it.
+    /// The end of an output, as far as the sandbox still tells it.
     async fn said(&self, stream: OutputStream, written: u64) -> String {
         let kept = written.min(SOURCE_OUTPUT_BYTES_MAX);
         let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);

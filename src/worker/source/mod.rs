@@ -1,8 +1,8 @@
-//! What a session's sources name, brought into its box before the first command.
+//! What a session's sources name, brought into its sandbox before the first command.
 //!
-//! Called by `hands` for a box that is about to be used. What is missing is read from the
+//! Called by `hands` for a sandbox that is about to be used. What is missing is read from the
 //! log, and each clone is in the log before it begins: whoever takes over ends the clone
-//! that its worker left behind and begins anew. git runs in the box, as the commands'
+//! that its worker left behind and begins anew. git runs in the sandbox, as the commands'
 //! user, and reaches its host through the proxy by a grant of its own.
 
 mod bundle;
@@ -21,7 +21,7 @@ use crate::{
     sandbox::{Fault, Sandbox},
 };
 
-/// The files of a source are in the box.
+/// The files of a source are in the sandbox.
 struct Cloned {
     /// None in a repository without commits.
     sha: Option<String>,
@@ -86,10 +86,10 @@ impl From<Failure> for Failed {
     }
 }
 
-/// Brings what is missing into a box, and runs the environment's hook after it.
+/// Brings what is missing into a sandbox, and runs the environment's hook after it.
 ///
 /// # Errors
-/// Those of the box; `Unready` for a source that cannot be had, `Unavailable` for one
+/// Those of the sandbox; `Unready` for a source that cannot be had, `Unavailable` for one
 /// that cannot be had now.
 pub(super) async fn bring(hands: &Hands, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
     let keeper = &hands.keeper;
@@ -97,8 +97,8 @@ pub(super) async fn bring(hands: &Hands, sandbox: &dyn Sandbox, id: SandboxId) -
     if sources.is_empty() {
         return Ok(());
     }
-    let (tenant, session) = (keeper.fence.tenant, keeper.fence.session);
-    let progress = keeper.worker.journal.sources(tenant, session, sources).await;
+    let (org, session) = (keeper.fence.org, keeper.fence.session);
+    let progress = keeper.worker.journal.sources(org, session, sources).await;
     let progress = progress.map_err(|error| ToolFault::Away(error.to_string()))?;
     for (source, standing) in sources.iter().zip(&progress.sources) {
         if standing.state != State::Resolved {
@@ -116,24 +116,24 @@ pub(super) async fn bring(hands: &Hands, sandbox: &dyn Sandbox, id: SandboxId) -
             keeper.say(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
         }
         Ok(Some(failure)) => Err(ToolFault::Unready(Unready::Hook, failure)),
-        Err(fault) => Err(of_box(fault)),
+        Err(fault) => Err(of_sandbox(fault)),
     }
 }
 
-/// Ends the clone that an earlier worker left behind in this box.
+/// Ends the clone that an earlier worker left behind in this sandbox.
 async fn settle(
     keeper: &Keeper,
     sandbox: &dyn Sandbox,
     id: SandboxId,
     standing: &Standing,
 ) -> Result<(), ToolFault> {
-    let Some((_, clone_id)) = standing.clone.as_ref().filter(|(in_box, _)| *in_box == id) else {
+    let Some((_, clone_id)) = standing.clone.as_ref().filter(|(in_sandbox, _)| *in_sandbox == id) else {
         return Ok(());
     };
     match sandbox.kill(keeper.grip(id), clone_id).await {
         // It was announced and never begun.
         Ok(()) | Err(Fault::NotFound(_)) => Ok(()),
-        Err(fault) => Err(of_box(fault)),
+        Err(fault) => Err(of_sandbox(fault)),
     }
 }
 
@@ -155,7 +155,7 @@ async fn clone_one(
             let duration_ms = started.elapsed().as_millis() as u64;
             keeper.say(vec![Body::SourceCloned { name, sandbox_id: id, sha, bytes, duration_ms }]).await
         }
-        Err(Failed::Box(fault)) => Err(of_box(fault)),
+        Err(Failed::Box(fault)) => Err(of_sandbox(fault)),
         Err(Failed::Source(failure)) => {
             let Failure { code, message, retryable } = &failure;
             let (code, message, retryable) = ((*code).to_owned(), message.clone(), *retryable);
@@ -165,7 +165,7 @@ async fn clone_one(
     }
 }
 
-fn of_box(fault: Fault) -> ToolFault {
+fn of_sandbox(fault: Fault) -> ToolFault {
     match fault {
         Fault::Stale => ToolFault::Stale,
         fault => ToolFault::Unavailable(fault.to_string()),

@@ -110,11 +110,11 @@ async fn give_destinations(bench: &Bench, rig: &Rig, busy: &[Busy]) -> anyhow::R
     let mut connection = bench.ground.connection().await?;
     sqlx::query(
         "insert into destination (
-            tenant_id, session_id, destination_id, url, sealed_secret, level, include_raw, enabled, created_after_seq
+            org_id, session_id, destination_id, url, sealed_secret, level, include_raw, enabled, created_after_seq
          )
          select $1, unnest($2::uuid[]), gen_random_uuid(), 'http://127.0.0.1:9/', '', 3, false, true, 0",
     )
-    .bind(rig.tenant.uuid())
+    .bind(rig.org.uuid())
     .bind(sessions)
     .execute(&mut connection)
     .await?;

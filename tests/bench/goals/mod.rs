@@ -1,13 +1,13 @@
 //! The goals, each measured as its own file says.
 
 mod appends;
-mod boxes;
 mod create;
 mod growth;
 mod idle;
 mod kill;
 mod long;
 mod outbox;
+mod sandboxes;
 mod steer;
 mod streams;
 mod turns;
@@ -32,6 +32,6 @@ pub async fn run(bench: &Bench, goal: Goal) -> anyhow::Result<Vec<Measured>> {
             Ok(measured)
         }
         Goal::P12 => outbox::run(bench).await,
-        Goal::P13 => boxes::run(bench).await,
+        Goal::P13 => sandboxes::run(bench).await,
     }
 }

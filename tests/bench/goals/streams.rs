@@ -58,7 +58,7 @@ pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
                     // From the newest event on: the past is not what this measures.
                     let after = busy.append(1).await?;
                     let tail = Tail {
-                        tenant: rig.tenant,
+                        org: rig.org,
                         session: busy.session,
                         after,
                         level: Level::Internal,

@@ -10,7 +10,7 @@ import { receiver } from "./receiver.mjs";
 /** Adds destinations to the session, and verifies what arrives there. */
 export async function webhooks({ check, session, metadata, run }) {
   const desk = await receiver();
-  // Not base64: a secret of the tenant's own making is signed with as it is.
+  // Not base64: a secret of the organization's own making is signed with as it is.
   const own = `own secret of ${run}`;
   const wanted = { level: "user", types: ["turn.completed"], includeRaw: false };
 

@@ -1,4 +1,4 @@
-//! Environments: what a box is; values of secrets go in, sealed, and never come out.
+//! Environments: what a sandbox is; values of secrets go in, sealed, and never come out.
 
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ async fn a_session_pins_the_environment_that_it_names() {
 }
 
 #[tokio::test]
-async fn what_no_box_can_be_is_refused_by_name() {
+async fn what_no_sandbox_can_be_is_refused_by_name() {
     let world = World::still().await;
     let owner = &world.owner;
     let mut bodies = vec![];

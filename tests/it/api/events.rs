@@ -147,8 +147,8 @@ async fn what_a_tool_wrote_never_keeps_a_session_open() {
         r#"update turn set state = 'running', started_at = now(), attempt = 1;
            update session set status = 'running', running_turn_id = queued_turn_id, queued_turn_id = null, head = 5,
                               input_cursor = 2;
-           insert into event (tenant_id, session_id, seq, event_id, ts, type, level, actor, turn_id, body, body_bytes)
-           select e.tenant_id, e.session_id, 2 + n, gen_random_uuid(), now(), kind, 2, '{"type":"agent"}', e.turn_id, v.body::json, 9
+           insert into event (org_id, session_id, seq, event_id, ts, type, level, actor, turn_id, body, body_bytes)
+           select e.org_id, e.session_id, 2 + n, gen_random_uuid(), now(), kind, 2, '{"type":"agent"}', e.turn_id, v.body::json, 9
            from event e,
                 (values (1, 'tool.call', '{"call_id":"c1","tool":"bash","input":{"command":"\u0000"}}'),
                         (2, 'tool.result', '{"call_id":"c1","tool":"bash","output":"\u0000"}'),

@@ -190,16 +190,16 @@ fn bare(answer: &Answer) -> (Value, BTreeSet<String>) {
 async fn every_operation_is_its_owners_alone() {
     let world = World::still().await;
     let table = table();
-    let tenants: Vec<_> = operations().into_iter().filter(|operation| !is_operators(operation)).collect();
-    let described: BTreeSet<_> = tenants.iter().map(|operation| operation.id.clone()).collect();
+    let orgs: Vec<_> = operations().into_iter().filter(|operation| !is_operators(operation)).collect();
+    let described: BTreeSet<_> = orgs.iter().map(|operation| operation.id.clone()).collect();
     let rows: BTreeSet<_> = table.keys().chain(&OPEN).map(|id| (*id).to_owned()).collect();
     assert_eq!(described, rows, "each operation has a row here and each row an operation");
     let expired = world.key(&["*"], Some(-1)).await;
     let revoked = world.key(&["*"], None).await;
     let key = world.store.find_key(&revoked.key).await.expect("a store").expect("a key");
-    world.store.revoke_key(key.tenant, key.key).await.expect("revoked");
+    world.store.revoke_key(key.org, key.key).await.expect("revoked");
     let theirs = things(&world.stranger).await;
-    for operation in tenants.iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
+    for operation in orgs.iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
         let row = &table[operation.id.as_str()];
         let needs = json!([{ "bearer": [row.scope] }, { "api_key": [row.scope] }]);
         assert_eq!(operation.description["security"], needs, "{} as it is documented", operation.id);
@@ -366,7 +366,7 @@ async fn a_list_shows_no_row_of_another() {
     let world = World::still().await;
     let theirs = things(&world.stranger).await;
     let used = "insert into usage_day
-                select tenant_id, now()::date, agent_id, 'm', 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from agent";
+                select org_id, now()::date, agent_id, 'm', 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from agent";
     let mut superuser = world.ground.database.superuser().await;
     sqlx::query(used).execute(&mut superuser).await.expect("a row");
     let is_list = |operation: &Operation| {

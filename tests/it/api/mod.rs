@@ -69,13 +69,12 @@ impl World {
     /// Another key of the owner's organization.
     async fn key(&self, scopes: &[&str], life_seconds: Option<i64>) -> Caller {
         let origin = Origin::system();
-        let tenant =
-            self.store.find_key(&self.owner.key).await.expect("the owner's key").expect("a key").tenant;
+        let org = self.store.find_key(&self.owner.key).await.expect("the owner's key").expect("a key").org;
         let secret = sojourn::base::key::generate(&origin);
         let scopes: Vec<_> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
         let expires_at = life_seconds.map(|seconds| origin.now() + time::Duration::seconds(seconds));
         let new = NewKey {
-            tenant,
+            org,
             key: origin.id(),
             secret: &secret,
             name: "test",

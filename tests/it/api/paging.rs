@@ -47,7 +47,7 @@ async fn paging_has_no_gap_and_no_double_while_rows_arrive() {
 }
 
 #[tokio::test]
-async fn a_cursor_is_bound_to_tenant_list_and_filters() {
+async fn a_cursor_is_bound_to_org_list_and_filters() {
     let world = World::still().await;
     let (owner, stranger) = (&world.owner, &world.stranger);
     for caller in [owner, stranger] {

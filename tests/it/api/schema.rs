@@ -1,4 +1,4 @@
-//! The schema keeps tenants apart whatever a query forgets.
+//! The schema keeps organizations apart whatever a query forgets.
 
 use sojourn::store::migrate;
 use sqlx::{Connection, PgConnection, Row};
@@ -21,12 +21,12 @@ const TABLES: &str = "
       and c.relkind in ('r', 'p')
       and exists (
           select from pg_attribute a
-          where a.attrelid = c.oid and a.attname = 'tenant_id' and not a.attisdropped
+          where a.attrelid = c.oid and a.attname = 'org_id' and not a.attisdropped
       )
     order by 1";
 
 #[tokio::test]
-async fn every_table_of_a_tenant_is_keyed_by_it_and_protected() {
+async fn every_table_of_a_org_is_keyed_by_it_and_protected() {
     let database = Database::create().await;
     let mut superuser = database.superuser().await;
     let tables = sqlx::query(TABLES).fetch_all(&mut superuser).await.expect("tables");
@@ -35,7 +35,7 @@ async fn every_table_of_a_tenant_is_keyed_by_it_and_protected() {
         let name: String = table.get("name");
         assert_eq!(
             table.get::<Option<String>, _>("leads").as_deref(),
-            Some("tenant_id"),
+            Some("org_id"),
             "primary key of {name}"
         );
         assert!(table.get::<bool, _>("enabled"), "{name} has no row level security");
@@ -54,11 +54,11 @@ async fn every_table_of_a_tenant_is_keyed_by_it_and_protected() {
         "event_00",
         "event_15",
         "session",
-        "tenant",
+        "organization",
     ] {
         assert!(names.iter().any(|name| name == known), "{known} is not among {names:?}");
     }
-    // What belongs to no tenant is named here, so that a new table is thought about.
+    // What belongs to no organization is named here, so that a new table is thought about.
     let others: Vec<String> = sqlx::query_scalar(
         "select relname::text from pg_class
          where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and relname <> all ($1)
@@ -181,12 +181,12 @@ async fn a_month_of_deliveries_is_made_ahead_and_one_that_is_over_goes() {
                 execute format('create table %I partition of %I for values from (%L) to (%L)',
                     parent || to_char(over at time zone 'utc', '_YYYYMM'), parent, over, over + interval '1 month');
             end loop;
-            insert into delivery (tenant_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, created_at)
-            select tenant_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'user.message', 'delivered', at
+            insert into delivery (org_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, created_at)
+            select org_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'user.message', 'delivered', at
             from destination
             cross join unnest(array[ahead + interval '1 day', over + interval '1 day', over - interval '40 days', now()]) as at;
-            insert into delivery_attempt (tenant_id, delivery_id, session_id, number, duration_ms, at)
-            select tenant_id, delivery_id, session_id, 1, 5, created_at
+            insert into delivery_attempt (org_id, delivery_id, session_id, number, duration_ms, at)
+            select org_id, delivery_id, session_id, 1, 5, created_at
             from delivery;
         end
         $$";
@@ -242,34 +242,34 @@ async fn a_policy_compares_and_calls_nothing() {
         .await
         .expect("a plan");
     let plan = plan.join("\n");
-    assert!(plan.contains("CURRENT_USER = '") && plan.contains("'sojourn.tenant'"), "{plan}");
+    assert!(plan.contains("CURRENT_USER = '") && plan.contains("'sojourn.organization'"), "{plan}");
     assert!(!plan.contains("sojourn_is_system") && !plan.contains("deployment"), "{plan}");
     world.end().await;
 }
 
 #[tokio::test]
-async fn the_app_role_sees_one_tenant_or_none() {
+async fn the_app_role_sees_one_org_or_none() {
     let world = World::still().await;
     for caller in [&world.owner, &world.owner, &world.stranger] {
         caller.post("/sessions", serde_json::json!({})).await.ok();
     }
     let mut app = PgConnection::connect(&world.ground.database.app_url).await.expect("the role may connect");
-    let owner = world.store.find_key(&world.owner.key).await.expect("a store").expect("a key").tenant;
-    let stranger = world.store.find_key(&world.stranger.key).await.expect("a store").expect("a key").tenant;
-    for table in ["session", "event", "client_token", "api_key", "tenant"] {
+    let owner = world.store.find_key(&world.owner.key).await.expect("a store").expect("a key").org;
+    let stranger = world.store.find_key(&world.stranger.key).await.expect("a store").expect("a key").org;
+    for table in ["session", "event", "client_token", "api_key", "organization"] {
         let count = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
         let seen: i64 = sqlx::query_scalar(count).fetch_one(&mut app).await.expect("a count");
-        assert_eq!(seen, 0, "{table} without a tenant");
+        assert_eq!(seen, 0, "{table} without an organization");
     }
     let count = "select count(*) from session";
-    for (tenant, expected) in [(owner, 2), (stranger, 1)] {
+    for (org, expected) in [(owner, 2), (stranger, 1)] {
         let mut tx = app.begin().await.expect("a transaction");
-        set_tenant(&mut tx, tenant.uuid()).await;
+        set_org(&mut tx, org.uuid()).await;
         let seen: i64 = sqlx::query_scalar(count).fetch_one(&mut *tx).await.expect("a count");
         assert_eq!(seen, expected);
         // Nor may it write into another's rows, or take its own there.
         let moved =
-            sqlx::query("update session set tenant_id = $1").bind(uuid::Uuid::nil()).execute(&mut *tx).await;
+            sqlx::query("update session set org_id = $1").bind(uuid::Uuid::nil()).execute(&mut *tx).await;
         assert!(moved.is_err());
     }
     // The setting ended with its transaction.
@@ -278,9 +278,9 @@ async fn the_app_role_sees_one_tenant_or_none() {
     world.end().await;
 }
 
-async fn set_tenant(connection: &mut PgConnection, tenant: uuid::Uuid) {
-    sqlx::query("select set_config('sojourn.tenant', $1, true)")
-        .bind(tenant.to_string())
+async fn set_org(connection: &mut PgConnection, org: uuid::Uuid) {
+    sqlx::query("select set_config('sojourn.org', $1, true)")
+        .bind(org.to_string())
         .execute(connection)
         .await
         .expect("a setting");

@@ -204,7 +204,7 @@ async fn a_stream_ends_with_what_opened_it() {
     let token = world.service.caller(token["token"].as_str().expect("a token"));
     let (_, mut by_token) = Reader::open(&token, &path, None).await;
     let key = world.store.find_key(&caller.key).await.expect("a store").expect("a key");
-    world.store.revoke_key(key.tenant, key.key).await.expect("revoked");
+    world.store.revoke_key(key.org, key.key).await.expect("revoked");
     let revoked = std::time::Instant::now();
     assert_eq!(by_key.event().await, None, "the stream ended, and cleanly");
     assert!(revoked.elapsed() < Duration::from_secs(6));

@@ -119,7 +119,7 @@ async fn a_call_of_a_session_that_is_archived_in_its_middle_is_paid_all_the_same
     let fake = Fake::script(Anthropic::default(), [cut(Fault::StallAfter(SOME))]).await;
     let (scene, operator) = scene(&fake.base_url).await;
     operator.price(a_micro_each()).await;
-    operator.store.top_up(operator.tenant, 1_000_000).await.expect("a balance");
+    operator.store.top_up(operator.org, 1_000_000).await.expect("a balance");
     let owner = &scene.owner;
     let id = start(owner, &agent(owner, json!({})).await, json!({})).await;
     fake.called(1).await;

@@ -91,7 +91,7 @@ async fn a_model_without_a_price_costs_null_and_not_zero() {
 }
 
 #[tokio::test]
-async fn a_command_costs_its_box_for_as_long_as_it_ran() {
+async fn a_command_costs_its_sandbox_for_as_long_as_it_ran() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let operator = super::Operator::of(&scene.ground, owner).await;

@@ -10,9 +10,9 @@ use crate::{
     turns::{Scene, assert_sound, comes_true, log, of, processes, run, session},
 };
 
-/// Boxes at a micro-dollar a millisecond: two processors, and memory for nothing.
+/// Sandboxes at a micro-dollar a millisecond: two processors, and memory for nothing.
 fn a_micro_a_millisecond() -> Value {
-    json!({ "version": "boxes", "sandbox": { "cpu_hour": 1_800_000, "gib_hour": 0 } })
+    json!({ "version": "sandboxes", "sandbox": { "cpu_hour": 1_800_000, "gib_hour": 0 } })
 }
 
 async fn exec(caller: &Caller, session: &str, body: &Value, key: Option<&str>) -> Answer {
@@ -44,7 +44,7 @@ async fn a_command_that_nobody_can_pay_for_leaves_nothing() {
     let agent = owner.inline_agent().await;
     let id = open(owner, json!({ "agent": agent })).await;
     let sleep = json!({ "command": "sleep 0.1", "timeout_seconds": 1 });
-    operator.store.set_balance(operator.tenant, Some(0)).await.expect("a balance");
+    operator.store.set_balance(operator.org, Some(0)).await.expect("a balance");
     let before = log(owner, &id).await.len();
     let refused = exec(owner, &id, &sleep, Some("one")).await.error(402);
     assert_eq!(
@@ -52,7 +52,7 @@ async fn a_command_that_nobody_can_pay_for_leaves_nothing() {
         (&json!("payment_required"), &json!("payment_required"))
     );
     assert_eq!(log(owner, &id).await.len(), before);
-    operator.store.top_up(operator.tenant, 1_000_000).await.expect("a balance");
+    operator.store.top_up(operator.org, 1_000_000).await.expect("a balance");
     let ran = exec(owner, &id, &sleep, Some("one")).await;
     assert_eq!((ran.status, ran.headers.get("idempotency-replayed")), (StatusCode::OK, None));
     let cost = session(owner, &id).await["usage"]["cost"]["total_micros"].as_u64().expect("a sum");
@@ -160,7 +160,7 @@ async fn tools_that_race_for_a_cap_overstep_it_by_one_command_at_most() {
 async fn what_a_session_without_an_agent_costs_counts_too() {
     let (scene, operator) = priced().await;
     let owner = &scene.owner;
-    operator.store.set_balance(operator.tenant, Some(1_000_000)).await.expect("a balance");
+    operator.store.set_balance(operator.org, Some(1_000_000)).await.expect("a balance");
     let id = open(owner, json!({})).await;
     exec(owner, &id, &json!({ "command": "sleep 0.1" }), None).await.ok();
     let usage = session(owner, &id).await["usage"].clone();
@@ -229,19 +229,19 @@ async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran
     scene.close().await;
 }
 
-/// Closes a session as an archive whose hint was not heard, and ends its box as a clean-up
+/// Closes a session as an archive whose hint was not heard, and ends its sandbox as a clean-up
 /// that is quicker than the worker's next look.
 async fn close_and_clean_up(scene: &Scene, id: &str) {
-    let sandbox = session(&scene.owner, id).await["sandbox"]["id"].as_str().expect("a box").parse();
+    let sandbox = session(&scene.owner, id).await["sandbox"]["id"].as_str().expect("a sandbox").parse();
     let close = "update session set status = 'archived', closed_epoch = epoch, epoch = epoch + 1, running_turn_id = null
                  where status <> 'archived'";
     scene.ground.sql(close).await;
-    let boxes = Local::new(scene.ground.boxes()).expect("boxes can be made here");
-    boxes.destroy(sandbox.expect("an id")).await.expect("a box can be ended");
+    let sandboxes = Local::new(scene.ground.sandboxes()).expect("sandboxes can be made here");
+    sandboxes.destroy(sandbox.expect("an id")).await.expect("a sandbox can be ended");
 }
 
 #[tokio::test]
-async fn a_command_whose_box_is_gone_before_its_session_is_known_to_be_closed_is_paid() {
+async fn a_command_whose_sandbox_is_gone_before_its_session_is_known_to_be_closed_is_paid() {
     let (scene, _operator) = priced().await;
     let owner = &scene.owner;
     let begins = async |words: &str| comes_true(words, || processes(words) > 0).await;

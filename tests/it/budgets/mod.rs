@@ -13,7 +13,7 @@ mod together;
 use serde_json::{Value, json};
 use sojourn::{
     base::seal::MasterKey,
-    domain::{TenantId, price::PriceList},
+    domain::{OrgId, price::PriceList},
     store::{Store, pool::PoolSizes},
 };
 
@@ -25,21 +25,21 @@ use crate::{
 /// The operator's side of a scene.
 pub struct Operator {
     pub store: Store,
-    pub tenant: TenantId,
+    pub org: OrgId,
 }
 
 impl Operator {
     pub async fn of(ground: &Ground, owner: &Caller) -> Self {
         let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a key");
         let store = Store::open(&ground.urls(), PoolSizes { app: 2, system: 2 }, master).expect("two pools");
-        let tenant = store.find_key(&owner.key).await.expect("a store").expect("a key").tenant;
-        Self { store, tenant }
+        let org = store.find_key(&owner.key).await.expect("a store").expect("a key").org;
+        Self { store, org }
     }
 
     /// Puts these prices in front of the bundled ones.
     pub async fn price(&self, list: Value) {
         let list: PriceList = serde_json::from_value(list).expect("a list");
-        self.store.set_prices(self.tenant, Some(&list)).await.expect("prices");
+        self.store.set_prices(self.org, Some(&list)).await.expect("prices");
     }
 }
 

@@ -40,7 +40,7 @@ fn refused(output: &Output, words: &str) {
 async fn balances_and_prices_are_the_operators() {
     let scene = Scene::open(&[]).await;
     let (ground, owner) = (&scene.ground, &scene.owner);
-    let org = Operator::of(ground, owner).await.tenant.to_string();
+    let org = Operator::of(ground, owner).await.org.to_string();
     done(&admin(ground, &["top-up", &org, "7000"]));
     done(&admin(ground, &["top-up", &org, "-2000"]));
     assert_eq!(owner.get("/budget").await.ok()["balance_micros"], 5_000);

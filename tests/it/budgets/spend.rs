@@ -133,7 +133,7 @@ async fn a_balance_is_paid_from_and_topped_up() {
     let fake = Fake::script(Anthropic::default(), [ask(), ask(), call(Step::text("Paid."))]).await;
     let (scene, operator) = scene(&fake.base_url).await;
     operator.price(a_micro_each()).await;
-    assert_eq!(operator.store.top_up(operator.tenant, 3_000).await.expect("a balance"), 3_000);
+    assert_eq!(operator.store.top_up(operator.org, 3_000).await.expect("a balance"), 3_000);
     let owner = &scene.owner;
     let agent = agent(owner, json!({})).await;
     let id = start(owner, &agent, json!({})).await;
@@ -149,7 +149,7 @@ async fn a_balance_is_paid_from_and_topped_up() {
     assert_eq!(of(&log, "session.rejected")[0]["body"]["reason"], "payment_required");
     assert_eq!(session(owner, &second).await["status"], "failed");
 
-    operator.store.top_up(operator.tenant, 5_000).await.expect("a balance");
+    operator.store.top_up(operator.org, 5_000).await.expect("a balance");
     steer(owner, &id, "Go on.").await;
     assert_eq!(ends(&owner.settled(&id, 2).await)[1], "completed");
     assert_eq!(owner.get("/budget").await.ok()["balance_micros"], 2_000);
@@ -186,11 +186,11 @@ async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
     let mut superuser = scene.ground.database.superuser().await;
     let promise = |lease: &str| {
         format!(
-            "insert into job (tenant_id, session_id, kind, ready_at, worker_id)
-             select tenant_id, session_id, 'turn', now() + interval '{lease}', session_id from session
-             on conflict (tenant_id, session_id, kind) do update set ready_at = excluded.ready_at;
+            "insert into job (org_id, session_id, kind, ready_at, worker_id)
+             select org_id, session_id, 'turn', now() + interval '{lease}', session_id from session
+             on conflict (org_id, session_id, kind) do update set ready_at = excluded.ready_at;
              insert into reservation
-             select tenant_id, session_id, agent_id, epoch, 7 from session
+             select org_id, session_id, agent_id, epoch, 7 from session
              on conflict do nothing"
         )
     };
@@ -261,7 +261,7 @@ async fn a_day_of_a_cap_trails_by_the_hour() {
                         0, 0, 0, 0, 0, 0, $3, 0, 0, 0, 0
                  from (select now() at time zone 'utc' - make_interval(hours => $2)) as past (at)",
             )
-            .bind(operator.tenant.uuid())
+            .bind(operator.org.uuid())
             .bind(hours)
             .bind(i64::from(micros))
             .bind(shard)

@@ -121,7 +121,7 @@ async fn what_is_canceled_taken_over_and_shared_adds_up_to_what_the_provider_cou
     let fake = provider(billed.clone()).await;
     let (scene, operator) = scene(&fake.base_url).await;
     operator.price(prices()).await;
-    operator.store.set_balance(operator.tenant, Some(BALANCE)).await.expect("a balance");
+    operator.store.set_balance(operator.org, Some(BALANCE)).await.expect("a balance");
     let owner = &scene.owner;
     owner.patch("/budget", json!({ "spend_caps": { "days_7": BALANCE } })).await.ok();
     let agent = agent(owner, json!({ "model_options": { "max_tokens": 100 } })).await;

@@ -107,7 +107,7 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("REVISITS_PENDING_MAX", count(limit::REVISITS_PENDING_MAX.unsigned_abs())),
         ("REVISIT_NOTE_CHARS_MAX", count(limit::REVISIT_NOTE_CHARS_MAX as u64)),
         ("WEBHOOKS_MAX", count(limit::WEBHOOKS_MAX as u64)),
-        ("TENANT_JOBS_MAX", count(limit::TENANT_JOBS_MAX.unsigned_abs().into())),
+        ("ORG_JOBS_MAX", count(limit::ORG_JOBS_MAX.unsigned_abs().into())),
         ("STEPS_DEFAULT", count(limit::STEPS_DEFAULT)),
         ("MODEL_MAX_TOKENS_DEFAULT", count(limit::MODEL_MAX_TOKENS_DEFAULT)),
         ("TURN_ATTEMPTS_MAX", count(limit::TURN_ATTEMPTS_MAX.unsigned_abs().into())),

@@ -30,7 +30,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What a box has instead of the value.
+/// What a sandbox has instead of the value.
 pub const PLACEHOLDER: &str = "sjph_placeholder";
 pub const SECRET: &str = "the-value-of-the-secret";
 
@@ -177,12 +177,12 @@ pub fn rule(host: &str, port: u16, methods: &[&str], path_prefix: Option<&str>) 
     }
 }
 
-/// A proxy, its log, and a way to it like a box's.
+/// A proxy, its log, and a way to it like a sandbox's.
 pub struct World {
     pub proxy: Arc<Proxy>,
     pub paper: Arc<Paper>,
     pub port: u16,
-    /// What the box trusts.
+    /// What the sandbox trusts.
     pub roots: RootCertStore,
     tasks: Vec<JoinHandle<()>>,
     _directory: tempfile::TempDir,
@@ -215,7 +215,7 @@ impl World {
         Self { proxy, paper, port, roots, tasks: vec![serving, relaying], _directory: directory }
     }
 
-    /// A program in the box that trusts what boxes trust.
+    /// A program in the sandbox that trusts what sandboxes trust.
     pub fn client(&self) -> reqwest::Client {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()

@@ -1,7 +1,7 @@
 //! A git host on loopback: the smart protocol over TLS, by git's own `http-backend`.
 //!
 //! Repositories below `private` want a token, those below `moved` are somewhere else; the
-//! packs of those below `huge` and `slow` have no end. Everything else is for everybody. Boxes know it as `localhost`.
+//! packs of those below `huge` and `slow` have no end. Everything else is for everybody. Sandboxes know it as `localhost`.
 
 use std::{
     convert::Infallible,
@@ -95,7 +95,7 @@ impl GitHost {
         Self { port, shared, directory, server }
     }
 
-    /// Settings of a service whose boxes reach this host.
+    /// Settings of a service whose sandboxes reach this host.
     pub fn settings(&self) -> [String; 2] {
         let root = self.directory.path().join("root.pem");
         ["--allow-private-egress=on".to_owned(), format!("--egress-ca-file={}", root.display())]

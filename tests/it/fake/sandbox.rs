@@ -1,4 +1,4 @@
-//! A box for tests: real commands and files below a temporary directory.
+//! A sandbox for tests: real commands and files below a temporary directory.
 //!
 //! It keeps the promises of the port that tools
 //! rely on (a second start is the first one, commands outlive their callers, old
@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 
 use sojourn::{
     base::Origin,
-    domain::{SandboxId, SessionId, TenantId},
+    domain::{OrgId, SandboxId, SessionId},
     sandbox::{
         Capabilities, Cause, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange,
         OutputStream, Reach, Sandbox, Signal, Spec, Stats,
@@ -31,13 +31,13 @@ use sojourn::{
     tool::{Hands, Page, WORKSPACE, Web},
 };
 
-pub struct FakeBox {
+pub struct FakeSandbox {
     root: tempfile::TempDir,
     runs: Mutex<HashMap<String, Run>>,
     pub started: watch::Sender<usize>,
     pub is_lost: AtomicBool,
     pub epoch: AtomicI64,
-    /// Writes that succeed before the box stops answering.
+    /// Writes that succeed before the sandbox stops answering.
     pub writes_left: AtomicUsize,
 }
 
@@ -48,7 +48,7 @@ struct Run {
     killed: Arc<AtomicBool>,
 }
 
-impl FakeBox {
+impl FakeSandbox {
     pub fn new() -> Arc<Self> {
         let root = tempfile::tempdir().expect("a temporary directory");
         for directory in ["workspace", "tmp", "run"] {
@@ -71,7 +71,7 @@ impl FakeBox {
         Hands { sandbox, grip, env, cwd: String::new(), web: Arc::new(FakeWeb) }
     }
 
-    /// Where a path of the box lies on the host.
+    /// Where a path of the sandbox lies on the host.
     pub fn on_host(&self, path: &str) -> PathBuf {
         self.root.path().join(path.trim_start_matches('/'))
     }
@@ -142,7 +142,7 @@ impl FakeBox {
 
 /// No tool asks for this.
 fn never() -> Fault {
-    Fault::Refused("this box does not rest".to_owned())
+    Fault::Refused("this sandbox does not rest".to_owned())
 }
 
 fn refused(error: &std::io::Error) -> Fault {
@@ -172,7 +172,7 @@ impl Web for FakeWeb {
 }
 
 #[async_trait]
-impl Sandbox for FakeBox {
+impl Sandbox for FakeSandbox {
     fn capabilities(&self) -> Capabilities {
         Capabilities { reach: Reach::Node, holds_size: true }
     }
@@ -298,14 +298,14 @@ impl Sandbox for FakeBox {
     }
 
     async fn door(&self, _: Grip) -> Result<Door, Fault> {
-        Err(Fault::Refused("this box has no way out".to_owned()))
+        Err(Fault::Refused("this sandbox has no way out".to_owned()))
     }
 
     async fn destroy(&self, _: SandboxId) -> Result<(), Fault> {
         Ok(())
     }
 
-    async fn erase(&self, _: TenantId, _: SessionId) -> Result<(), Fault> {
+    async fn erase(&self, _: OrgId, _: SessionId) -> Result<(), Fault> {
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub async fn nothing_of_the_host_is_visible(world: &World<'_>) {
     assert_eq!(world.says("ls -A /home").await, "agent");
     assert_eq!(world.says("cat /etc/shadow /etc/machine-id 2>/dev/null; true").await, "");
     assert_eq!(world.says("hostname").await, "sandbox");
-    // Only the box's own processes: init, a runner, the command.
+    // Only the sandbox's own processes: init, a runner, the command.
     assert_eq!(world.says("cat /proc/1/comm").await, "sojourn-init");
     assert!(world.says("ls -d /proc/[0-9]* | wc -l").await.parse::<u32>().unwrap() < 8);
     let readable = world.says("cat /proc/kcore /proc/keys /proc/kallsyms 2>/dev/null | wc -c; true").await;
@@ -38,11 +38,11 @@ pub async fn nothing_of_the_host_is_visible(world: &World<'_>) {
     }
 }
 
-pub async fn the_environment_is_the_boxes_own(world: &World<'_>) {
+pub async fn the_environment_is_the_sandboxes_own(world: &World<'_>) {
     let names = world
         .says("env -0 | cut -z -d= -f1 | tr '\\0' '\\n' | grep -vxE '_|SHLVL|OLDPWD|HOSTNAME' | sort | tr '\\n' ' '")
         .await;
-    let own = "BOX_SETTING HOME LANG LOGNAME PATH PWD SHELL TERM TMPDIR USER";
+    let own = "SANDBOX_SETTING HOME LANG LOGNAME PATH PWD SHELL TERM TMPDIR USER";
     let of_the_proxy = "ALL_PROXY HTTPS_PROXY HTTP_PROXY NO_PROXY all_proxy http_proxy https_proxy no_proxy \
         CARGO_HTTP_CAINFO CURL_CA_BUNDLE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE SSL_CERT_FILE";
     let mut expected: Vec<_> = own.split_whitespace().chain(of_the_proxy.split_whitespace()).collect();
@@ -50,7 +50,7 @@ pub async fn the_environment_is_the_boxes_own(world: &World<'_>) {
     let mut names: Vec<_> = names.split_whitespace().collect();
     names.sort_unstable();
     assert_eq!(names, expected);
-    assert_eq!(world.says("echo $BOX_SETTING in $HOME").await, "of the box in /home/agent");
+    assert_eq!(world.says("echo $SANDBOX_SETTING in $HOME").await, "of the sandbox in /home/agent");
     let bad = sojourn::sandbox::Exec {
         env: vec![("A=B".to_owned(), "c".to_owned())],
         ..world.shell("bad-name", "true")

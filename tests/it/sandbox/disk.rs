@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sojourn::sandbox::{BoxLimits, Cause, Files, Grip, Spec};
+use sojourn::sandbox::{Cause, Files, Grip, SandboxLimits, Spec};
 
 use super::{World, local::LocalProvider, run, with_local};
 
@@ -37,11 +37,11 @@ pub fn loops_are_gone(text: &str) {
 
 /// Where the disk of the world's session is.
 fn root(provider: &LocalProvider, spec: &Spec) -> PathBuf {
-    let (tenant, session) = (spec.tenant.uuid().to_string(), spec.session.uuid().to_string());
-    provider.data_dir().join("boxes").join(tenant).join(session)
+    let (org, session) = (spec.org.uuid().to_string(), spec.session.uuid().to_string());
+    provider.data_dir().join("sandboxes").join(org).join(session)
 }
 
-/// A fresh box on the same disk, after the old one was ended and `between` was done.
+/// A fresh sandbox on the same disk, after the old one was ended and `between` was done.
 async fn again(world: &World<'_>, between: impl FnOnce()) -> (Files, Grip) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     between();
@@ -59,7 +59,7 @@ async fn content(world: &World<'_>, grip: Grip, path: &str) -> Option<String> {
 fn a_disk_is_as_large_as_it_was_asked_for_and_takes_what_is_in_it() {
     let provider = LocalProvider::new();
     let data_dir = provider.data_dir();
-    run(&provider, BoxLimits { disk_bytes: 10 << 30, ..super::limits() }, |world| {
+    run(&provider, SandboxLimits { disk_bytes: 10 << 30, ..super::limits() }, |world| {
         Box::pin(async move {
             let sizes = world.says("df --output=size,used -B1M /workspace | tail -1").await;
             let sizes: Vec<u64> = sizes.split_whitespace().map(|size| size.parse().unwrap()).collect();
@@ -142,7 +142,7 @@ fn without_loop_devices_the_size_is_looked_at() {
     let provider = LocalProvider::without_volumes();
     run(&provider, super::limits(), |world| {
         Box::pin(async move {
-            super::escape::a_full_disk_ends_the_command_and_not_the_box(world).await;
+            super::escape::a_full_disk_ends_the_command_and_not_the_sandbox(world).await;
             // Hiding files from the look is as good as having too many.
             let deep = "python3 - <<'END'
 import os, time

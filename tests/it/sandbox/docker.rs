@@ -85,7 +85,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Boxes of one daemon, below directories of their own.
+/// Sandboxes of one daemon, below directories of their own.
 struct DockerProvider {
     daemon: Arc<Daemon>,
     data: tempfile::TempDir,
@@ -134,7 +134,7 @@ impl Provider for DockerProvider {
 
     fn assert_nothing_left(&self, sandbox: SandboxId) {
         let id = sandbox.to_string();
-        assert!(!self.run.path().join("run/boxes").join(&id).exists(), "the box's directory is left");
+        assert!(!self.run.path().join("run/sandboxes").join(&id).exists(), "the sandbox's directory is left");
         let known = self.daemon.docker(&["ps", "--all", "--quiet", "--filter", &format!("name={id}")]);
         assert_eq!(known, "", "a container is left");
     }
@@ -155,16 +155,16 @@ const SHORT: [&str; 14] = [
     "a_command_reports_its_output_and_its_exit_code",
     "the_same_id_twice_runs_once",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
-    "a_link_never_leads_out_of_the_box",
+    "a_link_never_leads_out_of_the_sandbox",
     "a_command_is_an_unprivileged_user_for_good",
     "nothing_of_the_host_is_visible",
     "there_is_no_network_but_loopback",
     "mounts_and_new_namespaces_are_refused",
     "the_escape_checklist_holds",
-    "a_box_reaches_what_its_door_leads_to",
-    "a_second_box_of_a_session_displaces_the_first",
+    "a_sandbox_reaches_what_its_door_leads_to",
+    "a_second_sandbox_of_a_session_displaces_the_first",
     "a_command_outlives_the_worker_that_started_it",
-    "a_frozen_box_can_be_ended",
+    "a_frozen_sandbox_can_be_ended",
     "files_come_back_as_they_were",
 ];
 
@@ -202,7 +202,7 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             other.wait(grip, "undo").await.unwrap();
             let again = checkpoint::save(&*other, grip, &blobs, "s", None).await.unwrap();
             other.destroy(spec.sandbox).await.unwrap();
-            other.erase(spec.tenant, spec.session).await.unwrap();
+            other.erase(spec.org, spec.session).await.unwrap();
             docker.assert_nothing_left(spec.sandbox);
             let third = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
             assert_eq!(world.sandbox.create(&third, 3).await.unwrap(), Files::Fresh);
@@ -215,7 +215,7 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
     });
 }
 
-/// Programs of the image in the test below; all else that a box has comes from the service.
+/// Programs of the image in the test below; all else that a sandbox has comes from the service.
 const PROGRAMS: [&str; 4] = ["bash", "cat", "id", "ls"];
 
 /// A small image: a few programs of this machine with what they load, and a mark.
@@ -242,7 +242,7 @@ fn import(daemon: &Daemon, name: &str) {
 }
 
 #[test]
-fn a_box_of_an_image_has_the_programs_of_the_image() {
+fn a_sandbox_of_an_image_has_the_programs_of_the_image() {
     let daemon = Arc::new(Daemon::start());
     let missing =
         Local::new(DockerProvider::on(&daemon, "sojourn-test:none").config()).unwrap_err().to_string();
@@ -270,7 +270,7 @@ fn a_box_of_an_image_has_the_programs_of_the_image() {
 }
 
 #[test]
-fn a_box_on_an_image_of_the_operator_has_its_programs_too() {
+fn a_sandbox_on_an_image_of_the_operator_has_its_programs_too() {
     let daemon = Arc::new(Daemon::start());
     let registered = tempfile::tempdir().unwrap();
     let (tree, packed) = (registered.path().join("tree"), registered.path().join("packed.tar"));
@@ -302,7 +302,7 @@ fn a_box_on_an_image_of_the_operator_has_its_programs_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packages_are_installed_for_boxes_of_a_daemon() {
+async fn packages_are_installed_for_sandboxes_of_a_daemon() {
     let (daemon, ground) = (Daemon::start(), Ground::new().await);
     images::share(ground.data_dir.path());
     let mut settings = images::settings();
@@ -327,7 +327,7 @@ async fn packages_are_installed_for_boxes_of_a_daemon() {
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     owner.until(&format!("/sessions/{id}"), |shown| shown["sandbox"].is_null()).await;
     service.stop().await;
-    fs::remove_dir_all(ground.boxes().run_dir.with_extension("docker")).unwrap();
+    fs::remove_dir_all(ground.sandboxes().run_dir.with_extension("docker")).unwrap();
 }
 
 /// What `make test` checks with such a daemon; `make test-full` checks all.
@@ -335,8 +335,8 @@ const REMAPPED: [&str; 6] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_command_is_an_unprivileged_user_for_good",
     "the_escape_checklist_holds",
-    "a_box_reaches_what_its_door_leads_to",
-    "the_disk_outlives_the_box",
+    "a_sandbox_reaches_what_its_door_leads_to",
+    "the_disk_outlives_the_sandbox",
     "files_come_back_as_they_were",
 ];
 

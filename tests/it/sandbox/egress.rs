@@ -27,7 +27,7 @@ async fn asked(world: &World<'_>, url: &str) -> String {
     world.says(&format!("set -- '{url}'; {ASK}")).await
 }
 
-pub async fn a_box_reaches_what_its_door_leads_to(world: &World<'_>) {
+pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
     assert_eq!(
         asked(world, "http://a.example/").await,
         "503 this sandbox has no network while its session rests"
@@ -51,7 +51,7 @@ pub async fn a_box_reaches_what_its_door_leads_to(world: &World<'_>) {
     assert_eq!(paper.lines().len(), 3);
     assert!(matches!(&paper.lines()[0].0.verdict, Verdict::Allowed { secrets, .. } if *secrets == ["TOKEN"]));
 
-    // The box sees certificates and a socket, and changes neither.
+    // The sandbox sees certificates and a socket, and changes neither.
     assert_eq!(world.says("ls -A /.sojourn/egress | tr '\\n' ' '").await, "certificates.pem proxy.sock");
     let attempts = "for attempt in 'rm /.sojourn/egress/proxy.sock' 'touch /.sojourn/egress/x' \
         'python3 -c \"import socket; socket.socket(socket.AF_UNIX).connect(\\\"/.sojourn/egress/proxy.sock\\\")\"' \

@@ -1,6 +1,6 @@
 //! The escape checklist: what code that nobody trusts tries first.
 //!
-//! Each line is a script that runs inside the box and prints only what it got away
+//! Each line is a script that runs inside the sandbox and prints only what it got away
 //! with. All of them run, then the table is printed: one look shows what held.
 
 use std::{
@@ -105,7 +105,7 @@ const CHECKLIST: [(&str, &str); 31] = [
     ("handles of files", HANDLES),
 ];
 
-/// gVisor shows them to every user of a box. They are what a command has itself.
+/// gVisor shows them to every user of a sandbox. They are what a command has itself.
 const VARIABLES: &str = "head -c 1 /proc/1/environ /proc/1/maps 2>/dev/null";
 
 const SOCKETS: &str = "python3 - <<'END'
@@ -169,7 +169,7 @@ pub async fn the_escape_checklist_holds(world: &World<'_>) {
         table.push_str(&format!("{name:<34} {outcome}\n"));
     }
     println!("escape checklist\n{table}");
-    assert!(listener.accept().is_err(), "something came out of the box");
+    assert!(listener.accept().is_err(), "something came out of the sandbox");
     assert_eq!(escapes, 0, "{table}");
 }
 
@@ -186,7 +186,7 @@ pub async fn an_exit_code_cannot_be_forged(world: &World<'_>) {
     assert!(ran.stdout.contains(forged), "it is output and nothing more");
 }
 
-pub async fn what_is_used_up_ends_the_command_and_not_the_box(world: &World<'_>) {
+pub async fn what_is_used_up_ends_the_command_and_not_the_sandbox(world: &World<'_>) {
     let descriptors = "python3 - <<'END'
 import os
 held = []
@@ -203,7 +203,7 @@ END";
     assert_eq!(world.says("echo alive").await, "alive");
 }
 
-pub async fn a_full_disk_ends_the_command_and_not_the_box(world: &World<'_>) {
+pub async fn a_full_disk_ends_the_command_and_not_the_sandbox(world: &World<'_>) {
     // Where the size is looked at now and then, the second part is what is ended.
     let flood = "head -c 200M /dev/zero > big 2>/dev/null && sleep 30";
     let ran = world.ran(&world.shell("flood", flood)).await;
@@ -237,7 +237,7 @@ pub async fn not_ended(world: &World<'_>, script: &str) -> Ran {
 }
 
 /// While a command swaps a directory for a link and back, file operations of a worker
-/// through it stay in the box, with the command's rights.
+/// through it stay in the sandbox, with the command's rights.
 pub async fn a_race_of_links_leads_nowhere(world: &World<'_>) {
     // There before anything is written through it, which would make a directory of the name.
     world.says("mkdir real; echo own > real/passwd; ln -s real d").await;

@@ -34,7 +34,7 @@ pub async fn a_file_is_replaced_with_its_mode_and_through_its_link(world: &World
     );
 }
 
-pub async fn a_link_never_leads_out_of_the_box(world: &World<'_>) {
+pub async fn a_link_never_leads_out_of_the_sandbox(world: &World<'_>) {
     let outside = tempfile::tempdir().unwrap();
     let secret = outside.path().join("secret");
     std::fs::write(&secret, "of the host").unwrap();

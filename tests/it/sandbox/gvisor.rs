@@ -1,4 +1,4 @@
-//! The local provider with gVisor's `runsc`: a kernel of its own around every box.
+//! The local provider with gVisor's `runsc`: a kernel of its own around every sandbox.
 
 use sojourn::sandbox::Cause;
 
@@ -7,14 +7,14 @@ use super::{conforms, limits, local::LocalProvider, run};
 /// What `make test` checks of it; `make test-full` checks all.
 const SHORT: [&str; 10] = [
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
-    "a_link_never_leads_out_of_the_box",
+    "a_link_never_leads_out_of_the_sandbox",
     "nothing_of_the_host_is_visible",
     "mounts_and_new_namespaces_are_refused",
     "the_escape_checklist_holds",
-    "a_full_disk_ends_the_command_and_not_the_box",
-    "a_box_reaches_what_its_door_leads_to",
-    "a_second_box_of_a_session_displaces_the_first",
-    "a_frozen_box_can_be_ended",
+    "a_full_disk_ends_the_command_and_not_the_sandbox",
+    "a_sandbox_reaches_what_its_door_leads_to",
+    "a_second_sandbox_of_a_session_displaces_the_first",
+    "a_frozen_sandbox_can_be_ended",
     "files_come_back_as_they_were",
 ];
 
@@ -24,7 +24,7 @@ fn the_local_provider_conforms_with_gvisor() {
 }
 
 #[test]
-fn a_box_of_gvisor_has_a_kernel_of_its_own() {
+fn a_sandbox_of_gvisor_has_a_kernel_of_its_own() {
     run(&LocalProvider::gvisor(), limits(), |world| {
         Box::pin(async {
             let ran = world.ran(&world.shell("dmesg", "dmesg 2>/dev/null; cat /proc/version")).await;

@@ -1,4 +1,4 @@
-//! Boxes on images: the same suite on `debian`, and images that an operator registered.
+//! Sandboxes on images: the same suite on `debian`, and images that an operator registered.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
@@ -21,15 +21,15 @@ const SHORT: [&str; 13] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "what_a_tool_writes_a_command_sees_and_the_other_way_round",
-    "a_link_never_leads_out_of_the_box",
+    "a_link_never_leads_out_of_the_sandbox",
     "a_command_is_an_unprivileged_user_for_good",
     "nothing_of_the_host_is_visible",
     "there_is_no_network_but_loopback",
     "mounts_and_new_namespaces_are_refused",
     "only_the_sessions_places_are_writable",
     "the_escape_checklist_holds",
-    "a_full_disk_ends_the_command_and_not_the_box",
-    "a_box_reaches_what_its_door_leads_to",
+    "a_full_disk_ends_the_command_and_not_the_sandbox",
+    "a_sandbox_reaches_what_its_door_leads_to",
     "files_come_back_as_they_were",
 ];
 
@@ -45,7 +45,7 @@ fn gvisor_runs_debian_too() {
     run(&provider, limits(), |world| Box::pin(is_debian(world)));
 }
 
-/// The programs are the image's, the tables the box's own, and nothing can be changed.
+/// The programs are the image's, the tables the sandbox's own, and nothing can be changed.
 async fn is_debian(world: &World<'_>) {
     let said =
         world.says("dpkg-query -W -f '${Status}\\n' git | tail -1; git --version; id -un; whoami").await;
@@ -138,7 +138,7 @@ fn an_image_that_the_operator_registered_is_unpacked_once_and_shared() {
                 assert_eq!(world.says("id -un; pwd").await, "agent\n/workspace");
                 assert_eq!(world.says("ls /usr/bin | cat").await, "bash\ncat\nid\nls\nstat\ntouch");
                 assert_eq!(world.says("touch /tmp/a /var/tmp/b ~/c d; touch /usr/e || echo no").await, "no");
-                // Whose the files are is nobody in the box.
+                // Whose the files are is nobody in the sandbox.
                 assert_eq!(world.says("stat -c '%u %A' /usr/bin/bash").await, "65534 -rwxr-xr-x");
                 if world.spec.rootfs.image == "layers" {
                     assert_eq!(
@@ -152,7 +152,7 @@ fn an_image_that_the_operator_registered_is_unpacked_once_and_shared() {
 }
 
 #[test]
-fn a_box_on_an_image_that_is_not_there_is_not_made() {
+fn a_sandbox_on_an_image_that_is_not_there_is_not_made() {
     let provider = LocalProvider::new();
     let local = Local::new(provider.config()).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -163,7 +163,7 @@ fn a_box_on_an_image_that_is_not_there_is_not_made() {
         let origin = sojourn::base::Origin::system();
         let spec = sojourn::sandbox::Spec {
             sandbox: origin.id(),
-            tenant: origin.id(),
+            org: origin.id(),
             session: origin.id(),
             limits: limits(),
             rootfs,
@@ -174,7 +174,7 @@ fn a_box_on_an_image_that_is_not_there_is_not_made() {
         let made = runtime.block_on(local.create(&spec, 1));
         assert!(matches!(made, Err(Fault::Unavailable(_))), "{made:?}");
         runtime.block_on(local.destroy(spec.sandbox)).unwrap();
-        runtime.block_on(local.erase(spec.tenant, spec.session)).unwrap();
+        runtime.block_on(local.erase(spec.org, spec.session)).unwrap();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Boxes as workers come and go.
+//! Sandboxes as workers come and go.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ pub async fn a_stale_epoch_changes_nothing(world: &World<'_>) {
     assert_eq!(world.sandbox.wait(successor, "open").await.unwrap().cause, Cause::Killed);
 }
 
-/// How long a box may take to come up on a busy machine.
+/// How long a sandbox may take to come up on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Its maker hears that it is stale, and must not clear away what is another's now.
-pub async fn a_box_that_was_taken_over_while_it_started_lives_on(world: &World<'_>) {
+pub async fn a_sandbox_that_was_taken_over_while_it_started_lives_on(world: &World<'_>) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     let taker = Grip { epoch: 9, ..world.grip };
     for round in 0..4 {
@@ -39,8 +39,8 @@ pub async fn a_box_that_was_taken_over_while_it_started_lives_on(world: &World<'
                 tokio::task::yield_now().await;
             }
         };
-        let taken = async { timeout(PATIENCE, taken).await.expect("a box is made") };
-        // Whoever greets the box first: the other one finds it alive.
+        let taken = async { timeout(PATIENCE, taken).await.expect("a sandbox is made") };
+        // Whoever greets the sandbox first: the other one finds it alive.
         let (made, ()) = tokio::join!(world.sandbox.create(&world.spec, 8), taken);
         assert!(matches!(made, Ok(_) | Err(Fault::Stale)), "{made:?} in round {round}");
         assert_eq!(world.sandbox.attach(taker).await, Ok(()));
@@ -49,7 +49,7 @@ pub async fn a_box_that_was_taken_over_while_it_started_lives_on(world: &World<'
     }
 }
 
-pub async fn a_box_that_is_not_there_is_gone(world: &World<'_>) {
+pub async fn a_sandbox_that_is_not_there_is_gone(world: &World<'_>) {
     let never = Grip { sandbox: world.origin.id(), epoch: 1 };
     assert!(is_gone(world.sandbox.attach(never).await));
     world.sandbox.start(world.grip, &world.shell("open", "sleep 607")).await.unwrap();
@@ -62,7 +62,7 @@ pub async fn a_box_that_is_not_there_is_gone(world: &World<'_>) {
     assert!(is_gone(world.sandbox.write_file(world.grip, "a", b"").await));
 }
 
-pub async fn the_disk_outlives_the_box(world: &World<'_>) {
+pub async fn the_disk_outlives_the_sandbox(world: &World<'_>) {
     world.says("echo kept > /workspace/a; echo too > ~/b; echo not > /tmp/c").await;
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     world.provider.assert_nothing_left(world.spec.sandbox);
@@ -70,7 +70,7 @@ pub async fn the_disk_outlives_the_box(world: &World<'_>) {
     let next = Spec { sandbox: world.origin.id(), previous, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Kept));
     let grip = Grip { sandbox: next.sandbox, epoch: 2 };
-    // The id is free again: the first one ran in another box.
+    // The id is free again: the first one ran in another sandbox.
     let script = "cat /workspace/a ~/b; stat -c %U /workspace/a; ls /tmp";
     world.sandbox.start(grip, &world.shell("look", script)).await.unwrap();
     world.sandbox.wait(grip, "look").await.unwrap();
@@ -89,7 +89,7 @@ pub async fn creating_twice_is_creating_once(world: &World<'_>) {
     assert_eq!(part.content, b"here\n");
 }
 
-pub async fn two_workers_at_once_make_one_box(world: &World<'_>) {
+pub async fn two_workers_at_once_make_one_sandbox(world: &World<'_>) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     let (other, third) = (world.provider.open(), world.provider.open());
     let outcomes = tokio::join!(
@@ -102,14 +102,14 @@ pub async fn two_workers_at_once_make_one_box(world: &World<'_>) {
     world.sandbox.attach(Grip { epoch: 3, ..world.grip }).await.unwrap();
 }
 
-pub async fn a_second_box_of_a_session_displaces_the_first(world: &World<'_>) {
+pub async fn a_second_sandbox_of_a_session_displaces_the_first(world: &World<'_>) {
     let second = Spec { sandbox: world.origin.id(), ..world.spec.clone() };
     world.sandbox.attach(Grip { epoch: 5, ..world.grip }).await.unwrap();
     assert_eq!(world.sandbox.create(&second, 4).await, Err(Fault::Stale));
     world.sandbox.create(&second, 6).await.unwrap();
     assert!(is_gone(world.sandbox.attach(Grip { epoch: 6, ..world.grip }).await));
     world.provider.assert_nothing_left(world.spec.sandbox);
-    let erased = world.sandbox.erase(world.spec.tenant, world.spec.session).await;
+    let erased = world.sandbox.erase(world.spec.org, world.spec.session).await;
     assert!(matches!(erased, Err(Fault::Refused(_))), "{erased:?}");
     world.sandbox.destroy(second.sandbox).await.unwrap();
 }
@@ -132,17 +132,17 @@ pub async fn a_command_outlives_the_worker_that_started_it(world: &World<'_>) {
     assert_eq!(other.output(grip, "long", range).await.unwrap(), b"before\nafter\n");
 }
 
-pub async fn the_box_is_listed_with_its_owner(world: &World<'_>) {
+pub async fn the_sandbox_is_listed_with_its_owner(world: &World<'_>) {
     let mine = |found: &sojourn::sandbox::Found| found.session == world.spec.session;
     let listed: Vec<_> = world.sandbox.list().await.unwrap().into_iter().filter(mine).collect();
     assert_eq!(listed.len(), 1);
-    assert_eq!((listed[0].tenant, listed[0].sandbox), (world.spec.tenant, Some(world.spec.sandbox)));
+    assert_eq!((listed[0].org, listed[0].sandbox), (world.spec.org, Some(world.spec.sandbox)));
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     let listed: Vec<_> = world.sandbox.list().await.unwrap().into_iter().filter(mine).collect();
     assert_eq!((listed.len(), listed[0].sandbox), (1, None));
 }
 
-pub async fn a_disk_that_another_box_left_is_not_used(world: &World<'_>) {
+pub async fn a_disk_that_another_sandbox_left_is_not_used(world: &World<'_>) {
     world.says("echo old > /workspace/a; echo old > ~/b").await;
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     // The session went on elsewhere meanwhile, and comes back.

@@ -11,14 +11,14 @@ use std::{
 use sojourn::{
     domain::{SandboxId, rootfs::RootFs},
     sandbox::{
-        BoxLimits, Cause, Exec, Fault, Grip, Sandbox, Spec,
+        Cause, Exec, Fault, Grip, Sandbox, SandboxLimits, Spec,
         local::{Config, Disks, Local, image},
     },
 };
 
 use super::{Provider, World, run, with_local};
 
-/// Boxes below a directory of its own that only root may enter.
+/// Sandboxes below a directory of its own that only root may enter.
 pub struct LocalProvider {
     data: tempfile::TempDir,
     run: tempfile::TempDir,
@@ -89,10 +89,10 @@ impl Provider for LocalProvider {
     fn assert_nothing_left(&self, sandbox: SandboxId) {
         let id = sandbox.to_string();
         let run = self.run.path().join("run");
-        assert!(!run.join("boxes").join(&id).exists(), "the box's directory is left");
+        assert!(!run.join("sandboxes").join(&id).exists(), "the sandbox's directory is left");
         let states = fs::read_dir(run.join("runtime")).unwrap().flatten();
-        let of_box = states.filter(|state| state.file_name().to_string_lossy().starts_with(&id));
-        assert_eq!(of_box.count(), 0, "the runtime's state is left");
+        let of_sandbox = states.filter(|state| state.file_name().to_string_lossy().starts_with(&id));
+        assert_eq!(of_sandbox.count(), 0, "the runtime's state is left");
         for place in ["mountinfo", "mounts"] {
             assert!(
                 !fs::read_to_string(format!("/proc/self/{place}")).unwrap().contains(&id),
@@ -143,7 +143,7 @@ fn a_fork_bomb_is_contained_and_killed() {
             let bomb = Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", BOMB) };
             world.sandbox.start(world.grip, &bomb).await.unwrap();
             world.printed("bomb", "armed").await;
-            // The box answers and works on files while its processes are used up.
+            // The sandbox answers and works on files while its processes are used up.
             world.sandbox.write_file(world.grip, "during", b"x").await.unwrap();
             world.sandbox.attach(world.grip).await.unwrap();
             let pids = pids_current(world);
@@ -170,7 +170,7 @@ fn pids_current(world: &World<'_>) -> u32 {
 fn one_gibibyte_of_output_takes_the_caps_disk() {
     let provider = LocalProvider::new();
     let data_dir = provider.data.path().to_owned();
-    run(&provider, BoxLimits::default(), |world| {
+    run(&provider, SandboxLimits::default(), |world| {
         Box::pin(async move {
             let flood = world.shell("flood", "yes | head -c 1G; yes | head -c 100M >&2");
             let exit = world.ran(&flood).await.exit;
@@ -184,10 +184,10 @@ fn one_gibibyte_of_output_takes_the_caps_disk() {
 }
 
 #[test]
-fn remains_of_a_crash_do_not_stop_the_next_box() {
+fn remains_of_a_crash_do_not_stop_the_next_sandbox() {
     with_local(|world| {
         Box::pin(async {
-            // The box's first process dies, and with it the box: as after a crash.
+            // The sandbox's first process dies, and with it the sandbox: as after a crash.
             let pid_file = find_pid_file(world);
             let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
             let init = rustix::process::Pid::from_raw(pid).unwrap();
@@ -207,45 +207,45 @@ fn find_pid_file(world: &World<'_>) -> std::path::PathBuf {
     let id = world.spec.sandbox.to_string();
     let mounts = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
     mounts
-        .map(|entry| entry.path().join("run/boxes").join(&id).join("pid"))
+        .map(|entry| entry.path().join("run/sandboxes").join(&id).join("pid"))
         .find(|path| path.exists())
         .unwrap()
 }
 
 #[test]
-fn a_box_that_cannot_start_leaves_nothing() {
+fn a_sandbox_that_cannot_start_leaves_nothing() {
     let provider = LocalProvider::new();
     let broken = Config { runtime: "/bin/false".to_owned(), ..provider.config() };
     let broken = Local::new(broken).unwrap();
-    run(&provider, BoxLimits::default(), |world| {
+    run(&provider, SandboxLimits::default(), |world| {
         Box::pin(async move {
             let origin = &world.origin;
             let spec = Spec { sandbox: origin.id(), session: origin.id(), ..world.spec.clone() };
             let fault = broken.create(&spec, 1).await.unwrap_err();
             assert!(matches!(fault, Fault::Unavailable(_)), "{fault:?}");
             world.provider.assert_nothing_left(spec.sandbox);
-            broken.erase(spec.tenant, spec.session).await.unwrap();
+            broken.erase(spec.org, spec.session).await.unwrap();
         })
     });
 }
 
 #[test]
-fn an_orphaned_box_ends_itself() {
+fn an_orphaned_sandbox_ends_itself() {
     let provider = LocalProvider::new();
     let config = Config { orphan_after: Some(Duration::from_secs(1)), ..provider.config() };
     let local = Local::new(config).unwrap();
-    run(&provider, BoxLimits::default(), |world| {
+    run(&provider, SandboxLimits::default(), |world| {
         Box::pin(async move {
             let origin = &world.origin;
             let spec = Spec { sandbox: origin.id(), session: origin.id(), ..world.spec.clone() };
             local.create(&spec, 1).await.unwrap();
             let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
             local.start(grip, &world.shell("last", "sleep 608")).await.unwrap();
-            // The wait is cut into slices; the box ends within the first one.
+            // The wait is cut into slices; the sandbox ends within the first one.
             assert_eq!(local.wait(grip, "last").await, Err(Fault::Gone));
             local.destroy(spec.sandbox).await.unwrap();
             world.provider.assert_nothing_left(spec.sandbox);
-            local.erase(spec.tenant, spec.session).await.unwrap();
+            local.erase(spec.org, spec.session).await.unwrap();
         })
     });
 }

@@ -1,6 +1,6 @@
 //! The conformance suite of sandboxes: what every provider promises.
 //!
-//! Each check is written against `&dyn Sandbox` and gets a fresh box; a provider
+//! Each check is written against `&dyn Sandbox` and gets a fresh sandbox; a provider
 //! is added by a line of `conformance!`, or by a test that calls `conforms`. These tests need what the provider needs
 //! (for `local`: root and runc) and fail with one line when it is missing.
 
@@ -34,26 +34,26 @@ use futures::FutureExt;
 use sojourn::{
     base::Origin,
     domain::{EventKind, SandboxId, rootfs::RootFs},
-    sandbox::{BoxLimits, Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, Sandbox, Spec},
+    sandbox::{Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, Sandbox, SandboxLimits, Spec},
 };
 
 /// A provider under test.
 pub trait Provider: Send + Sync {
     /// A value of the same provider, as another worker would have it.
     fn open(&self) -> Arc<dyn Sandbox>;
-    /// Whether the box has a kernel of its own, which says other things of itself.
+    /// Whether the sandbox has a kernel of its own, which says other things of itself.
     fn is_gvisor(&self) -> bool {
         false
     }
-    /// What the boxes are made on.
+    /// What the sandboxes are made on.
     fn rootfs(&self) -> RootFs {
         RootFs::default()
     }
-    /// Fails when anything of the box is left at the provider.
+    /// Fails when anything of the sandbox is left at the provider.
     fn assert_nothing_left(&self, sandbox: SandboxId);
 }
 
-/// A box of its own for one check.
+/// A sandbox of its own for one check.
 pub struct World<'a> {
     pub provider: &'a dyn Provider,
     pub sandbox: Arc<dyn Sandbox>,
@@ -72,10 +72,10 @@ pub struct Ran {
 
 type Check<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Makes a box, runs the check, and removes everything, also when the check failed.
+/// Makes a sandbox, runs the check, and removes everything, also when the check failed.
 pub fn run(
     provider: &dyn Provider,
-    limits: BoxLimits,
+    limits: SandboxLimits,
     check: impl for<'a> FnOnce(&'a World<'a>) -> Check<'a>,
 ) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -84,16 +84,16 @@ pub fn run(
         let sandbox = provider.open();
         let spec = Spec {
             sandbox: origin.id(),
-            tenant: origin.id(),
+            org: origin.id(),
             session: origin.id(),
             limits,
             rootfs: provider.rootfs(),
-            env: vec![("BOX_SETTING".to_owned(), "of the box".to_owned())],
+            env: vec![("SANDBOX_SETTING".to_owned(), "of the sandbox".to_owned())],
             previous: Vec::new(),
             restores: false,
         };
         let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
-        sandbox.create(&spec, grip.epoch).await.expect("a box can be made");
+        sandbox.create(&spec, grip.epoch).await.expect("a sandbox can be made");
         let world = World { provider, sandbox, spec, grip, origin };
         let outcome = AssertUnwindSafe(check(&world)).catch_unwind().await;
         world.end().await;
@@ -147,7 +147,7 @@ impl World<'_> {
         tokio::time::timeout(Duration::from_secs(20), seen).await.expect("the command prints it in time");
     }
 
-    /// Returns when the box runs no process whose arguments contain `text`.
+    /// Returns when the sandbox runs no process whose arguments contain `text`.
     pub async fn processes(&self, text: &str) -> usize {
         // The pattern must not find the process that looks for it.
         let (first, rest) = text.split_at(1);
@@ -161,14 +161,14 @@ impl World<'_> {
         for found in self.sandbox.list().await.expect("a list") {
             let is_own = found.session == self.spec.session;
             if let Some(sandbox) = found.sandbox.filter(|_| is_own) {
-                self.sandbox.destroy(sandbox).await.expect("a box can be ended");
+                self.sandbox.destroy(sandbox).await.expect("a sandbox can be ended");
             }
         }
-        self.sandbox.destroy(self.spec.sandbox).await.expect("a box can be ended");
-        self.sandbox.destroy(self.spec.sandbox).await.expect("a box can be ended twice");
+        self.sandbox.destroy(self.spec.sandbox).await.expect("a sandbox can be ended");
+        self.sandbox.destroy(self.spec.sandbox).await.expect("a sandbox can be ended twice");
         // The disk goes before anything is asserted: a failed test leaves nothing either.
-        self.sandbox.erase(self.spec.tenant, self.spec.session).await.expect("a disk can be erased");
-        self.sandbox.erase(self.spec.tenant, self.spec.session).await.expect("a disk can be erased twice");
+        self.sandbox.erase(self.spec.org, self.spec.session).await.expect("a disk can be erased");
+        self.sandbox.erase(self.spec.org, self.spec.session).await.expect("a disk can be erased twice");
         self.provider.assert_nothing_left(self.spec.sandbox);
         let session = self.spec.session.uuid().to_string();
         assert_eq!(disk::mounts_of(&session), 0, "a mount is left");
@@ -198,44 +198,44 @@ macro_rules! checks {
         commands: a_warm_command_is_quick,
         files: what_a_tool_writes_a_command_sees_and_the_other_way_round,
         files: a_file_is_replaced_with_its_mode_and_through_its_link,
-        files: a_link_never_leads_out_of_the_box,
+        files: a_link_never_leads_out_of_the_sandbox,
         files: what_is_no_file_is_refused,
         files: a_large_file_travels_in_parts,
         confinement: a_command_is_an_unprivileged_user_for_good,
         confinement: nothing_of_the_host_is_visible,
-        confinement: the_environment_is_the_boxes_own,
+        confinement: the_environment_is_the_sandboxes_own,
         confinement: there_is_no_network_but_loopback,
         confinement: mounts_and_new_namespaces_are_refused,
         confinement: only_the_sessions_places_are_writable,
         confinement: init_is_out_of_reach_of_commands,
         escape: the_escape_checklist_holds,
         escape: an_exit_code_cannot_be_forged,
-        escape: what_is_used_up_ends_the_command_and_not_the_box,
-        escape: a_full_disk_ends_the_command_and_not_the_box,
+        escape: what_is_used_up_ends_the_command_and_not_the_sandbox,
+        escape: a_full_disk_ends_the_command_and_not_the_sandbox,
             escape: a_race_of_links_leads_nowhere,
-        egress: a_box_reaches_what_its_door_leads_to,
+        egress: a_sandbox_reaches_what_its_door_leads_to,
         lifecycle: a_stale_epoch_changes_nothing,
-        lifecycle: a_box_that_was_taken_over_while_it_started_lives_on,
-        lifecycle: a_box_that_is_not_there_is_gone,
-        lifecycle: the_disk_outlives_the_box,
+        lifecycle: a_sandbox_that_was_taken_over_while_it_started_lives_on,
+        lifecycle: a_sandbox_that_is_not_there_is_gone,
+        lifecycle: the_disk_outlives_the_sandbox,
         lifecycle: creating_twice_is_creating_once,
-        lifecycle: two_workers_at_once_make_one_box,
-        lifecycle: a_second_box_of_a_session_displaces_the_first,
+        lifecycle: two_workers_at_once_make_one_sandbox,
+        lifecycle: a_second_sandbox_of_a_session_displaces_the_first,
         lifecycle: a_command_outlives_the_worker_that_started_it,
-        lifecycle: the_box_is_listed_with_its_owner,
-        lifecycle: a_disk_that_another_box_left_is_not_used,
+        lifecycle: the_sandbox_is_listed_with_its_owner,
+        lifecycle: a_disk_that_another_sandbox_left_is_not_used,
         trees: a_directory_travels_in_one_piece_and_back,
         trees: a_hostile_archive_stays_in_its_directory,
         trees: a_bomb_of_an_archive_ends_itself,
         trees: a_directory_is_read_while_others_work_in_it,
-        rest: a_frozen_box_stands_still_and_goes_on,
-        rest: a_frozen_box_can_be_ended,
+        rest: a_frozen_sandbox_stands_still_and_goes_on,
+        rest: a_frozen_sandbox_can_be_ended,
         rest: a_late_worker_freezes_nothing,
         rest: a_command_counts_as_long_as_it_runs,
         rest: files_come_back_as_they_were,
         rest: a_large_file_with_holes_takes_no_room,
         rest: everything_stands_still_while_files_are_saved,
-        rest: a_box_that_was_not_restored_to_its_end_is_not_used,
+        rest: a_sandbox_that_was_not_restored_to_its_end_is_not_used,
         rest: an_archive_never_leads_out_of_the_files,
             rest: an_archive_larger_than_the_disk_is_refused,
         rest: a_checkpoint_that_is_gone_or_changed_is_not_restored,
@@ -259,7 +259,7 @@ macro_rules! conformance {
 }
 checks!(conformance local_provider, super::local::LocalProvider::new());
 
-/// The same checks as a table, for a provider that takes long to set up or to start boxes.
+/// The same checks as a table, for a provider that takes long to set up or to start sandboxes.
 macro_rules! table {
     (; $($module:ident: $name:ident,)*) => {
         pub const TABLE: &[(&str, CheckFn)] =
@@ -297,9 +297,9 @@ pub fn conforms<P: Provider>(open: &(impl Fn() -> P + Sync), short: &[&str]) {
     assert_eq!(failed, Vec::<&str>::new());
 }
 
-/// Bounds of a box in these tests: small, so that reaching them is quick.
-fn limits() -> BoxLimits {
-    BoxLimits { cpu_millis: 2_000, memory_bytes: 256 << 20, pids: 64, disk_bytes: 64 << 20 }
+/// Bounds of a sandbox in these tests: small, so that reaching them is quick.
+fn limits() -> SandboxLimits {
+    SandboxLimits { cpu_millis: 2_000, memory_bytes: 256 << 20, pids: 64, disk_bytes: 64 << 20 }
 }
 
 /// Tests that need other bounds, or the provider's own view.

@@ -1,4 +1,4 @@
-//! Boxes that stand still, and files that come back.
+//! Sandboxes that stand still, and files that come back.
 
 use std::time::Duration;
 
@@ -25,16 +25,16 @@ impl Store {
     }
 }
 
-const SESSION: &str = "tenant/session";
+const SESSION: &str = "organization/session";
 
 /// Everything about the session's files that a program could depend on.
 const LISTING: &str = r"cd /; export LC_ALL=C; (find workspace home/agent -printf '%p %y %m %s %T@ %n %l\n' | sort;
     find workspace home/agent -type f -exec sha256sum {} + | sort) | cat -v";
 
-/// Ends the box and its disk, and makes another box that waits for its files.
+/// Ends the sandbox and its disk, and makes another sandbox that waits for its files.
 async fn replaced(world: &World<'_>) -> Grip {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
-    world.sandbox.erase(world.spec.tenant, world.spec.session).await.unwrap();
+    world.sandbox.erase(world.spec.org, world.spec.session).await.unwrap();
     let next = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Fresh));
     Grip { sandbox: next.sandbox, epoch: 2 }
@@ -52,7 +52,7 @@ async fn listing(world: &World<'_>, grip: Grip) -> String {
     world.ran(&look).await.stdout
 }
 
-pub async fn a_frozen_box_stands_still_and_goes_on(world: &World<'_>) {
+pub async fn a_frozen_sandbox_stands_still_and_goes_on(world: &World<'_>) {
     let count = "echo ready; while :; do echo >> /workspace/count; done";
     world.sandbox.start(world.grip, &world.shell("count", count)).await.unwrap();
     world.printed("count", "ready").await;
@@ -60,7 +60,7 @@ pub async fn a_frozen_box_stands_still_and_goes_on(world: &World<'_>) {
     let stats = world.sandbox.stats(world.spec.sandbox).await.unwrap();
     assert!(stats.is_frozen && stats.memory_bytes > 0 && stats.processes > 1, "{stats:?}");
     let later = world.sandbox.stats(world.spec.sandbox).await.unwrap();
-    assert_eq!(later.cpu, stats.cpu, "a frozen box takes no time");
+    assert_eq!(later.cpu, stats.cpu, "a frozen sandbox takes no time");
     // Another worker comes, and nothing has ended.
     let grip = Grip { epoch: 2, ..world.grip };
     let other = world.provider.open();
@@ -76,7 +76,7 @@ pub async fn a_frozen_box_stands_still_and_goes_on(world: &World<'_>) {
     other.kill(grip, "count").await.unwrap();
 }
 
-pub async fn a_frozen_box_can_be_ended(world: &World<'_>) {
+pub async fn a_frozen_sandbox_can_be_ended(world: &World<'_>) {
     world.sandbox.start(world.grip, &world.shell("long", "sleep 609")).await.unwrap();
     world.sandbox.freeze(world.grip).await.unwrap();
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
@@ -92,7 +92,7 @@ pub async fn a_late_worker_freezes_nothing(world: &World<'_>) {
     assert_eq!(world.sandbox.freeze(world.grip).await, Err(Fault::Stale));
     assert!(!world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
     world.sandbox.freeze(successor).await.unwrap();
-    // Nor does it wake a box that its successor has put to rest.
+    // Nor does it wake a sandbox that its successor has put to rest.
     assert_eq!(world.sandbox.thaw(world.grip).await, Err(Fault::Stale));
     assert_eq!(world.sandbox.attach(world.grip).await, Err(Fault::Stale));
     assert!(world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
@@ -104,7 +104,7 @@ pub async fn a_command_counts_as_long_as_it_runs(world: &World<'_>) {
     assert_eq!(world.sandbox.running(world.grip).await, Ok(1));
     world.sandbox.kill(world.grip, "long").await.unwrap();
     assert_eq!(world.sandbox.running(world.grip).await, Ok(0));
-    // What a command leaves behind is frozen with its box; it is no command.
+    // What a command leaves behind is frozen with its sandbox; it is no command.
     world.says("sleep 610 > /dev/null 2>&1 & disown").await;
     assert_eq!(world.sandbox.running(world.grip).await, Ok(0));
 }
@@ -157,7 +157,7 @@ pub async fn files_come_back_as_they_were(world: &World<'_>) {
     let output = world.sandbox.output(grip, "mark", range).await.unwrap();
     assert_eq!(String::from_utf8(output).unwrap().trim(), marked);
     let third = checkpoint::save(&*world.sandbox, grip, &store.blobs, SESSION, None).await.unwrap();
-    assert_eq!(third.digest, saved.digest, "nothing of it depends on the box");
+    assert_eq!(third.digest, saved.digest, "nothing of it depends on the sandbox");
     world.sandbox.destroy(grip.sandbox).await.unwrap();
 }
 
@@ -229,7 +229,7 @@ pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
     world.sandbox.kill(world.grip, "twins").await.unwrap();
 }
 
-pub async fn a_box_that_was_not_restored_to_its_end_is_not_used(world: &World<'_>) {
+pub async fn a_sandbox_that_was_not_restored_to_its_end_is_not_used(world: &World<'_>) {
     let grip = replaced(world).await;
     let unused = world.sandbox.attach(grip).await;
     assert!(matches!(unused, Err(Fault::Unavailable(_))), "{unused:?}");

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use sojourn::sandbox::{BoxLimits, Cause, Exec, Fault, local::Local};
+use sojourn::sandbox::{Cause, Exec, Fault, SandboxLimits, local::Local};
 
 use super::{conforms, escape, limits, local::LocalProvider, run};
 use crate::support::ordinary::{OrdinaryUser, as_ordinary_user};
@@ -11,7 +11,7 @@ use crate::support::ordinary::{OrdinaryUser, as_ordinary_user};
 const SHORT: [&str; 20] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
-    "a_link_never_leads_out_of_the_box",
+    "a_link_never_leads_out_of_the_sandbox",
     "a_command_is_an_unprivileged_user_for_good",
     "nothing_of_the_host_is_visible",
     "there_is_no_network_but_loopback",
@@ -19,13 +19,13 @@ const SHORT: [&str; 20] = [
     "only_the_sessions_places_are_writable",
     "init_is_out_of_reach_of_commands",
     "the_escape_checklist_holds",
-    "a_full_disk_ends_the_command_and_not_the_box",
-    "a_box_reaches_what_its_door_leads_to",
-    "the_disk_outlives_the_box",
-    "two_workers_at_once_make_one_box",
-    "a_second_box_of_a_session_displaces_the_first",
-    "a_frozen_box_stands_still_and_goes_on",
-    "a_frozen_box_can_be_ended",
+    "a_full_disk_ends_the_command_and_not_the_sandbox",
+    "a_sandbox_reaches_what_its_door_leads_to",
+    "the_disk_outlives_the_sandbox",
+    "two_workers_at_once_make_one_sandbox",
+    "a_second_sandbox_of_a_session_displaces_the_first",
+    "a_frozen_sandbox_stands_still_and_goes_on",
+    "a_frozen_sandbox_can_be_ended",
     "files_come_back_as_they_were",
     "an_archive_larger_than_the_disk_is_refused",
     "a_hostile_archive_stays_in_its_directory",
@@ -43,8 +43,8 @@ fn the_local_provider_conforms_without_root() {
 }
 
 #[test]
-fn a_delegated_cgroup_holds_a_box_without_root() {
-    let name = "sandbox::rootless::a_delegated_cgroup_holds_a_box_without_root";
+fn a_delegated_cgroup_holds_a_sandbox_without_root() {
+    let name = "sandbox::rootless::a_delegated_cgroup_holds_a_sandbox_without_root";
     as_ordinary_user(OrdinaryUser::with_cgroups, name, || {
         run(&LocalProvider::new(), limits(), |world| {
             Box::pin(async {
@@ -58,7 +58,7 @@ fn a_delegated_cgroup_holds_a_box_without_root() {
         });
         conforms(
             &LocalProvider::new,
-            &["a_frozen_box_stands_still_and_goes_on", "the_escape_checklist_holds"],
+            &["a_frozen_sandbox_stands_still_and_goes_on", "the_escape_checklist_holds"],
         );
     });
 }
@@ -74,7 +74,7 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
                     Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", super::local::BOMB) };
                 world.sandbox.start(world.grip, &bomb).await.unwrap();
                 world.printed("bomb", "armed").await;
-                // The box answers and works on files while its processes are used up.
+                // The sandbox answers and works on files while its processes are used up.
                 world.sandbox.write_file(world.grip, "during", b"x").await.unwrap();
                 // It goes off a moment after it is armed.
                 let gone_off = async {
@@ -94,7 +94,7 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
                 world.says("for i in $(seq 20); do sleep 0.01; done").await;
             })
         });
-        run(&LocalProvider::new(), BoxLimits { disk_bytes: 64 << 20, ..limits() }, |world| {
+        run(&LocalProvider::new(), SandboxLimits { disk_bytes: 64 << 20, ..limits() }, |world| {
             Box::pin(async {
                 // A writer in the background is ended too, also one that fled.
                 let script = "setsid sh -c 'while :; do head -c 8M /dev/zero >> flood || exit; done' & disown; echo left";

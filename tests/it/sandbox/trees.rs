@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::World;
 
-/// The archive of a directory, as the box makes it.
+/// The archive of a directory, as the sandbox makes it.
 async fn read(world: &World<'_>, path: &str) -> Result<Vec<u8>, Fault> {
     let (sender, mut receiver) = mpsc::channel::<Bytes>(4);
     let taken = async {
@@ -170,7 +170,7 @@ pub async fn a_bomb_of_an_archive_ends_itself(world: &World<'_>) {
     let refused = write(world, "in", whole).await;
     assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
     assert_eq!(world.says("ls -A in").await, "", "half a file is none");
-    // A name that is longer than the memory of the box.
+    // A name that is longer than the memory of the sandbox.
     let name_bytes: usize = 300 << 20;
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNULongName);

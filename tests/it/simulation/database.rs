@@ -33,7 +33,7 @@ pub struct Database {
     ended: Vec<Turn>,
     pub log: Vec<Event>,
     pub lease: Lease,
-    /// The box that the rows know of.
+    /// The sandbox that the rows know of.
     pub sandbox: Option<SandboxId>,
     /// What the log has come to by `apply`.
     folded: Session,
@@ -144,7 +144,7 @@ impl Database {
         Recorded::Appended(events)
     }
 
-    /// Writes down a box before it is made; refused to whoever lost the lease.
+    /// Writes down a sandbox before it is made; refused to whoever lost the lease.
     pub fn begin_sandbox(&mut self, id: SandboxId, epoch: i64) -> bool {
         let holds = self.lease.epoch == epoch;
         if holds {

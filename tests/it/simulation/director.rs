@@ -73,7 +73,7 @@ fn plan(chance: &Chance) -> Plan {
         trouble_every_ms: chance.pick(&[700, 1_500, 4_000]),
         database_fails_one_in: rarely(40),
         model_fails_one_in: chance.pick(&[0, 2, 4, 12]),
-        boxes_die_one_in: rarely(4),
+        sandboxes_die_one_in: rarely(4),
     }
 }
 
@@ -157,8 +157,8 @@ async fn trouble(world: &Arc<World>, processes: &mut Vec<Arc<Process>>, report: 
     if (processes.len() as u64) < world.plan.workers_max && world.chance.one_in(2) {
         processes.push(Process::start(world));
     }
-    if world.mishap(world.plan.boxes_die_one_in) {
-        world.boxes.strike();
+    if world.mishap(world.plan.sandboxes_die_one_in) {
+        world.sandboxes.strike();
     }
     if !world.plan.processes_fail {
         return;

@@ -26,7 +26,7 @@ use sojourn::{
         budget::Most,
         delta::Delta,
         event::{Draft, Outcome, TurnCompleted},
-        price::{BoxSize, Fee, Price, SandboxPrice, Tariff},
+        price::{Fee, Price, SandboxPrice, SandboxSize, Tariff},
         spend::Verdict,
         turn::{TurnError, YieldReason},
     },
@@ -345,7 +345,7 @@ impl Process {
             options: Default::default(),
             objects: false,
             tariff: tariff(),
-            size: BoxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },
+            size: SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },
         };
         let id = turn.id;
         tokio::select! {

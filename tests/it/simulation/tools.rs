@@ -1,4 +1,4 @@
-//! The port `Tools` over simulated boxes, with the rules of `worker::ports`.
+//! The port `Tools` over simulated sandboxes, with the rules of `worker::ports`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use sojourn::{
 use tokio::{sync::Mutex, time::sleep};
 
 use super::{
-    boxes::Refused,
     database::{Fence, Recorded},
+    sandboxes::Refused,
     world::{Away, World},
 };
 
@@ -29,7 +29,7 @@ pub const TOOLS: [(&str, Replay); 4] = [
     (ASK, Replay::ReadOnly),
 ];
 
-/// What a turn under one lease holds of the session's box.
+/// What a turn under one lease holds of the session's sandbox.
 pub struct LeasedTools {
     world: Arc<World>,
     fence: Fence,
@@ -72,11 +72,11 @@ impl LeasedTools {
             return Ok(None);
         };
         self.world.latency().await;
-        if self.world.mishap(self.world.plan.boxes_die_one_in) {
+        if self.world.mishap(self.world.plan.sandboxes_die_one_in) {
             // It does not answer, and could not be ended either.
-            return Err(ToolFault::Unavailable("the box does not answer".to_owned()));
+            return Err(ToolFault::Unavailable("the sandbox does not answer".to_owned()));
         }
-        match self.world.boxes.attach(id, self.fence.epoch) {
+        match self.world.sandboxes.attach(id, self.fence.epoch) {
             Ok(()) => Ok(Some(id)),
             Err(Refused::Stale) => Err(ToolFault::Stale),
             Err(Refused::Gone) => {
@@ -95,20 +95,20 @@ impl LeasedTools {
                 return Err(ToolFault::Stale);
             }
             self.world.latency().await;
-            if self.world.mishap(self.world.plan.boxes_die_one_in) {
+            if self.world.mishap(self.world.plan.sandboxes_die_one_in) {
                 self.end_row(id).await?;
                 sleep(Duration::from_millis(200)).await;
                 continue;
             }
-            self.world.boxes.create(id, epoch);
+            self.world.sandboxes.create(id, epoch);
             self.world.latency().await;
             self.say(Body::SandboxCreated { sandbox_id: id, duration_ms: 1 }).await?;
             return Ok(id);
         }
-        Err(ToolFault::Unavailable("no box started".to_owned()))
+        Err(ToolFault::Unavailable("no sandbox started".to_owned()))
     }
 
-    /// Whether the box that an earlier worker used is still there.
+    /// Whether the sandbox that an earlier worker used is still there.
     async fn survived(&self) -> Result<bool, ToolFault> {
         let mut attached = self.attached.lock().await;
         if attached.is_none() {
@@ -168,10 +168,10 @@ impl LeasedTools {
         let started = match self.replay_of(call) {
             Replay::Unsafe => {
                 let ends = self.world.now() + self.world.duration();
-                self.world.look(|log| self.world.boxes.start(id, epoch, &call.call_id, ends, log))
+                self.world.look(|log| self.world.sandboxes.start(id, epoch, &call.call_id, ends, log))
             }
             Replay::ReadOnly | Replay::Idempotent => {
-                self.world.look(|log| self.world.boxes.touch(id, epoch, &call.call_id, log))
+                self.world.look(|log| self.world.sandboxes.touch(id, epoch, &call.call_id, log))
             }
         };
         match started {
@@ -181,7 +181,7 @@ impl LeasedTools {
         }
     }
 
-    /// Waits for the command of a call, asking now and then whether its box lives.
+    /// Waits for the command of a call, asking now and then whether its sandbox lives.
     async fn follow(&self, id: SandboxId, call: &ToolCall) -> Result<Result<Done, Open>, ToolFault> {
         if self.replay_of(call) != Replay::Unsafe {
             self.world.latency().await;
@@ -189,7 +189,7 @@ impl LeasedTools {
         }
         loop {
             let now = self.world.now();
-            match self.world.boxes.ends(id, self.fence.epoch, &call.call_id) {
+            match self.world.sandboxes.ends(id, self.fence.epoch, &call.call_id) {
                 Ok(None) => return Ok(Err(Open::NeverRan)),
                 Ok(Some(ends)) if ends <= now => return Ok(Ok(done(call, Outcome::Ran))),
                 Ok(Some(ends)) => sleep((ends - now).min(Duration::from_secs(1))).await,
@@ -230,14 +230,14 @@ impl Tools for LeasedTools {
                 Err(Open::Lost | Open::NeverRan) => {}
             }
         }
-        Err(ToolFault::Unavailable("the box was lost again and again".to_owned()))
+        Err(ToolFault::Unavailable("the sandbox was lost again and again".to_owned()))
     }
 
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         if self.replay_of(call) != Replay::Unsafe {
             return self.run(call).await;
         }
-        // Without the box that it was announced for, nobody can say whether it ran.
+        // Without the sandbox that it was announced for, nobody can say whether it ran.
         if !self.survived().await? {
             if self.may_have_run(&call.call_id).await? {
                 return Ok(done(call, Outcome::Unknown));
@@ -261,7 +261,7 @@ impl Tools for LeasedTools {
         };
         if let Some(id) = id {
             sleep(self.world.chance.millis(0, 1_000)).await;
-            let _ = self.world.boxes.kill(id, self.fence.epoch, &call.call_id, self.world.now());
+            let _ = self.world.sandboxes.kill(id, self.fence.epoch, &call.call_id, self.world.now());
         }
         None
     }

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{actors::Stage, boxes::Boxes, chance::Chance, database::Database};
+use super::{actors::Stage, chance::Chance, database::Database, sandboxes::Sandboxes};
 
 /// A run: everything in it follows from the seed.
 pub struct World {
@@ -23,7 +23,7 @@ pub struct World {
     pub origin: Origin,
     pub plan: Plan,
     pub stage: Stage,
-    pub boxes: Boxes,
+    pub sandboxes: Sandboxes,
     database: Mutex<Option<Database>>,
     began: Instant,
     /// From here on nothing fails any more.
@@ -52,7 +52,7 @@ pub struct Plan {
     pub trouble_every_ms: u64,
     pub database_fails_one_in: u64,
     pub model_fails_one_in: u64,
-    pub boxes_die_one_in: u64,
+    pub sandboxes_die_one_in: u64,
 }
 
 /// The database did not answer; what was asked may have been done.
@@ -82,7 +82,7 @@ impl World {
             chance,
             origin: Origin::new(Arc::new(PausedClock { began }), Arc::new(entropy)),
             stage: Stage::default(),
-            boxes: Boxes::default(),
+            sandboxes: Sandboxes::default(),
             database: Mutex::new(None),
             began,
             calm: AtomicBool::new(false),

@@ -31,9 +31,9 @@ const TEMPLATE_LOCK: i64 = 0x736f_6a6f_7572_6e00;
 pub struct Database {
     /// Owns the schema.
     pub owner_url: String,
-    /// Row level security by tenant.
+    /// Row level security by organization.
     pub app_url: String,
-    /// Sees all tenants.
+    /// Sees all organizations.
     pub system_url: String,
     name: String,
     // The last one in this process leaves the server.

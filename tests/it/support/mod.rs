@@ -1,11 +1,11 @@
 //! What the tests stand on.
 
-pub mod boxes;
 pub mod contract;
 pub mod database;
 pub mod images;
 pub mod ordinary;
 pub mod pages;
 pub mod program;
+pub mod sandboxes;
 pub mod service;
 pub mod wait;

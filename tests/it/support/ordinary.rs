@@ -167,8 +167,8 @@ impl OrdinaryUser {
         .collect()
     }
 
-    /// Processes of users of boxes.
-    pub fn processes_of_boxes(&self) -> usize {
+    /// Processes of users of sandboxes.
+    pub fn processes_of_sandboxes(&self) -> usize {
         let is_lent = |uid: u32| (self.lent..self.lent + LENT).contains(&uid);
         self.processes()
             .into_iter()
@@ -176,12 +176,12 @@ impl OrdinaryUser {
             .count()
     }
 
-    /// Cgroups of boxes below the delegated one.
-    pub fn cgroups_of_boxes(&self) -> usize {
+    /// Cgroups of sandboxes below the delegated one.
+    pub fn cgroups_of_sandboxes(&self) -> usize {
         let Some(name) = &self.delegated else { return 0 };
         let entries = |place: PathBuf| fs::read_dir(place).into_iter().flatten().flatten();
-        let boxes = hierarchies().into_iter().flat_map(|place| entries(place.join(name).join("sojourn")));
-        boxes.filter(|entry| entry.path().is_dir()).count()
+        let sandboxes = hierarchies().into_iter().flat_map(|place| entries(place.join(name).join("sojourn")));
+        sandboxes.filter(|entry| entry.path().is_dir()).count()
     }
 }
 
@@ -241,6 +241,6 @@ pub fn as_ordinary_user(user: impl FnOnce() -> OrdinaryUser, name: &str, body: i
     println!("{said}");
     assert!(ran.status.success(), "as an ordinary user it fails");
     assert!(said.contains("1 passed"), "no test is called {name}");
-    assert_eq!(user.processes_of_boxes(), 0, "a process is left");
-    assert_eq!(user.cgroups_of_boxes(), 0, "a cgroup is left");
+    assert_eq!(user.processes_of_sandboxes(), 0, "a process is left");
+    assert_eq!(user.cgroups_of_sandboxes(), 0, "a cgroup is left");
 }

@@ -101,7 +101,7 @@ fn http_is_served_in_its_own_rooms_alone() {
     let strangers = outside(&sources, &["src/http/", "src/web/", "src/app.rs"]);
     hold("axum outside http/ and web/", strangers.flat_map(|source| source.places("axum")).collect());
     // A client reads the status of whoever it asked: that is no status of ours. Nor is
-    // what a proxy says to the programs of a box.
+    // what a proxy says to the programs of a sandbox.
     let homes = ["src/http/", "src/web/", "src/model/", "src/webhook/", "src/cli/", "src/egress/"];
     let servers = outside(&sources, &homes);
     hold(

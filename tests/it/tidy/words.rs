@@ -22,7 +22,7 @@ const SPAWNS: [(&str, &str); 18] = [
     ("src/sandbox/local/mod.rs", "work on files that is awaited at once"),
     ("src/sandbox/local/docker/mod.rs", "a thread that asks the daemon and is joined at once"),
     ("src/sandbox/checkpoint.rs", "work on an archive that ends with its channel, or is awaited at once"),
-    ("init/src/server.rs", "connections of a box, which end with it"),
+    ("init/src/server.rs", "connections of a sandbox, which end with it"),
     ("init/src/install.rs", "what passes output on, which ends with the container"),
     ("init/src/runner.rs", "the reaper of one command, which ends with its process"),
 ];

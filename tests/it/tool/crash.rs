@@ -7,7 +7,7 @@ use crate::fake::sandbox::PATIENCE;
 
 #[tokio::test]
 async fn a_command_is_never_run_twice() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let (hands, all) = (fake.hands(), Catalogue::builtin());
     let bash = call("toolu_1", "bash", json!({"command": "echo x >> count; cat count"}));
     assert_eq!(all.recover(&bash, &hands).await, Ok(Recovered::NeverRan));
@@ -19,7 +19,7 @@ async fn a_command_is_never_run_twice() {
 
 #[tokio::test]
 async fn a_command_outlives_its_worker_and_its_end_is_found() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let (hands, all) = (fake.hands(), Catalogue::builtin());
     let gate = fake.on_host("/workspace/gate");
     assert!(std::process::Command::new("mkfifo").arg(&gate).status().expect("mkfifo").success());
@@ -27,7 +27,7 @@ async fn a_command_outlives_its_worker_and_its_end_is_found() {
     let mut started = fake.started.subscribe();
     tokio::select! {
         done = all.run(&bash, &hands) => panic!("it ended before its gate opened: {done:?}"),
-        started = started.wait_for(|&count| count == 1) => { started.expect("the box lives"); }
+        started = started.wait_for(|&count| count == 1) => { started.expect("the sandbox lives"); }
     }
     // The worker is gone; opening the gate waits for the command, which still runs.
     tokio::task::spawn_blocking(move || std::fs::write(gate, "it\n"))
@@ -42,12 +42,12 @@ async fn a_command_outlives_its_worker_and_its_end_is_found() {
 
 #[tokio::test]
 async fn a_canceled_command_ends_with_its_children() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let (hands, all) = (fake.hands(), Catalogue::builtin());
     let bash = call("toolu_1", "bash", json!({"command": "trap '' TERM; sleep 600 & sleep 600"}));
     let mut started = fake.started.subscribe();
     let cancel = async {
-        started.wait_for(|&count| count == 1).await.expect("the box lives");
+        started.wait_for(|&count| count == 1).await.expect("the sandbox lives");
         all.cancel(&bash, &hands).await;
     };
     let both = async { tokio::join!(all.run(&bash, &hands), cancel) };
@@ -60,7 +60,7 @@ async fn a_canceled_command_ends_with_its_children() {
 #[tokio::test]
 async fn an_edit_takes_effect_once_wherever_its_worker_dies() {
     for (writes, wanted) in [(0, "NeverRan"), (1, "NeverRan"), (2, "Done")] {
-        let fake = FakeBox::new();
+        let fake = FakeSandbox::new();
         let (hands, all) = (fake.hands(), Catalogue::builtin());
         fake.put("list.txt", "one\n");
         // The new text holds the old one: a second edit would show.
@@ -69,7 +69,7 @@ async fn an_edit_takes_effect_once_wherever_its_worker_dies() {
         let ran = all.run(&edit, &hands).await;
         assert_eq!(ran.is_ok(), writes == 2, "{ran:?}");
         fake.writes_left.store(usize::MAX, Ordering::SeqCst);
-        let recovered = all.recover(&edit, &hands).await.expect("the box lives");
+        let recovered = all.recover(&edit, &hands).await.expect("the sandbox lives");
         let word = match &recovered {
             Recovered::Done(done) => {
                 assert_eq!(Ok(done.clone()), ran);
@@ -87,7 +87,7 @@ async fn an_edit_takes_effect_once_wherever_its_worker_dies() {
 
 #[tokio::test]
 async fn an_edit_of_a_file_that_somebody_changed_since_is_unknown() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let (hands, all) = (fake.hands(), Catalogue::builtin());
     fake.put("list.txt", "one\n");
     let edit = call("toolu_1", "edit", json!({"path": "list.txt", "old": "one", "new": "two"}));
@@ -98,7 +98,7 @@ async fn an_edit_of_a_file_that_somebody_changed_since_is_unknown() {
 
 #[tokio::test]
 async fn what_is_safe_to_repeat_is_repeated() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let (hands, all) = (fake.hands(), Catalogue::builtin());
     let write = call("toolu_1", "write", json!({"path": "deep/er/x.txt", "content": "a\nb\n"}));
     for _ in 0..2 {

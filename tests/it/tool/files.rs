@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_file_is_read_with_its_lines_numbered_and_in_pages() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let hands = fake.hands();
     fake.put("a.txt", "one\r\ntwo\n\nfour");
     let all = run(&hands, "read", json!({"path": "a.txt"})).await;
@@ -20,7 +20,7 @@ async fn a_file_is_read_with_its_lines_numbered_and_in_pages() {
 
 #[tokio::test]
 async fn a_large_file_is_passed_over_to_the_wanted_line() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let hands = fake.hands();
     let lines: String = (1..=400_000).map(|line| format!("line {line}\n")).collect();
     fake.put("large.txt", lines);
@@ -36,7 +36,7 @@ async fn a_large_file_is_passed_over_to_the_wanted_line() {
 
 #[tokio::test]
 async fn a_line_that_is_too_long_is_cut_with_its_length() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     fake.put("min.js", format!("{}\nnext\n", "é".repeat(300_000)));
     let done = run(&fake.hands(), "read", json!({"path": "min.js"})).await;
     assert!(done.output.contains(" [… 599000 bytes more]\n     2\tnext\n"), "{}", &done.output[900..]);
@@ -44,7 +44,7 @@ async fn a_line_that_is_too_long_is_cut_with_its_length() {
 
 #[tokio::test]
 async fn what_is_no_text_is_named() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let hands = fake.hands();
     fake.put("image", b"\x89PNG\0\0");
     fake.put("empty", "");
@@ -60,7 +60,7 @@ async fn what_is_no_text_is_named() {
 
 #[tokio::test]
 async fn an_edit_shows_what_it_changed() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let hands = fake.hands();
     fake.put("a.txt", "1\n2\n3\n4\nold\n6\n7\n8\n9\n");
     let done = run(&hands, "edit", json!({"path": "a.txt", "old": "old", "new": "new\nlines"})).await;
@@ -72,7 +72,7 @@ async fn an_edit_shows_what_it_changed() {
 
 #[tokio::test]
 async fn an_edit_that_is_not_clear_changes_nothing_and_says_why() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let hands = fake.hands();
     let before = "if x:\n\treturn 1\nif y:\n\treturn 1\n";
     fake.put("a.py", before);
@@ -96,7 +96,7 @@ async fn an_edit_that_is_not_clear_changes_nothing_and_says_why() {
 
 #[tokio::test]
 async fn what_is_too_large_for_a_call_is_refused_with_advice() {
-    let fake = FakeBox::new();
+    let fake = FakeSandbox::new();
     let hands = fake.hands();
     let large = "x".repeat(limit::TOOL_FILE_BYTES_MAX + 1);
     let done = run(&hands, "write", json!({"path": "x", "content": large})).await;

@@ -1,9 +1,9 @@
-//! Finding files and lines, with the box's own bash and grep.
+//! Finding files and lines, with the sandbox's own bash and grep.
 
 use super::*;
 
-fn tree() -> (std::sync::Arc<FakeBox>, Hands) {
-    let fake = FakeBox::new();
+fn tree() -> (std::sync::Arc<FakeSandbox>, Hands) {
+    let fake = FakeSandbox::new();
     fake.put("src/main.rs", "fn main() {\n    run(42);\n}\n");
     fake.put("src/deep/a b.rs", "// TODO: nothing\n");
     fake.put("src/deep/style.css", "a { color: red }\n");

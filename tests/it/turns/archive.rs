@@ -13,7 +13,7 @@ use super::{
 use crate::fake::{Fake, Step, anthropic::Anthropic};
 
 #[tokio::test]
-async fn an_archive_settles_a_running_tool_and_removes_the_box_with_its_disk() {
+async fn an_archive_settles_a_running_tool_and_removes_the_sandbox_with_its_disk() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let mark = format!("archived-{}", std::process::id());
@@ -94,13 +94,13 @@ async fn an_archive_ends_what_waits_too() {
 }
 
 #[tokio::test]
-async fn no_box_is_begun_for_a_session_that_is_closed_or_lost() {
+async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
     let world = World::open().await;
     let id = world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await;
     let first = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
     let second = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
     let row = || NewSandbox {
-        tenant: world.tenant,
+        org: world.org,
         session: id,
         sandbox: world.origin.id(),
         node: uuid::Uuid::from_u128(2),
@@ -110,7 +110,7 @@ async fn no_box_is_begun_for_a_session_that_is_closed_or_lost() {
     assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));
     let held = row();
     assert!(world.store.begin_sandbox(held, second).await.expect("an answer"));
-    world.store.end_sandbox(held.tenant, held.session, held.sandbox).await.expect("an end");
+    world.store.end_sandbox(held.org, held.session, held.sandbox).await.expect("an end");
     world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
     assert!(!world.store.begin_sandbox(row(), second).await.expect("an answer"));
     world.store.close().await;

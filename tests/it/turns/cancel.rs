@@ -100,7 +100,7 @@ async fn nothing_of_a_command_survives_however_it_resists() {
     assert_eq!(ends(&log), ["canceled"]);
     assert!(outputs(&log)[0].contains("canceled"), "{:?}", outputs(&log));
 
-    // The box is still there, and the model is told what became of the call.
+    // The sandbox is still there, and the model is told what became of the call.
     steer(owner, &id, &script(json!([run("ls"), { "text": "There." }]))).await;
     let log = owner.settled(&id, 2).await;
     assert_eq!(of(&log, "sandbox.created").len(), 1);

@@ -1,4 +1,4 @@
-//! A caller's hand on a session and its box: checkpoints, start and stop, pause, context.
+//! A caller's hand on a session and its sandbox: checkpoints, start and stop, pause, context.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::service::{Answer, Caller, send};
 
-/// A session without an agent: a box with a log.
+/// A session without an agent: a sandbox with a log.
 async fn empty(caller: &Caller, more: Value) -> String {
     let created = caller.post("/sessions", more).await.ok();
     created["session"]["id"].as_str().expect("an id").to_owned()
@@ -125,7 +125,7 @@ async fn nothing_goes_back_under_whoever_works() {
 }
 
 #[tokio::test]
-async fn four_long_commands_keep_nobody_from_the_box() {
+async fn four_long_commands_keep_nobody_from_the_sandbox() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({})).await;
@@ -250,7 +250,7 @@ async fn a_paused_session_stands_still_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_paused_box_keeps_its_processes_and_its_time() {
+async fn a_paused_sandbox_keeps_its_processes_and_its_time() {
     let scene = Scene::open(&["--box-freeze-ms=150", "--box-hibernate-ms=300"]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({ "environment": { "timeout_seconds": 3600 } })).await;
@@ -274,7 +274,7 @@ async fn a_paused_box_keeps_its_processes_and_its_time() {
 }
 
 #[tokio::test]
-async fn a_context_outlives_its_box() {
+async fn a_context_outlives_its_sandbox() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let agent = owner.inline_agent().await;

@@ -1,4 +1,4 @@
-//! Callers who use the box of a session themselves: commands and files past its agent.
+//! Callers who use the sandbox of a session themselves: commands and files past its agent.
 
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::support::service::{Answer, Caller, send};
 
-/// A session without an agent: a box with a log.
+/// A session without an agent: a sandbox with a log.
 async fn empty(caller: &Caller, more: Value) -> String {
     let created = caller.post("/sessions", more).await.ok();
     created["session"]["id"].as_str().expect("an id").to_owned()
@@ -53,7 +53,7 @@ async fn a_command_runs_and_is_in_the_log() {
     let argv = owner.post(&format!("/sessions/{id}/exec"), body).await.ok();
     assert_eq!(argv["stdout"], "a b\n", "words are not split");
     let kept = exec(owner, &id, json!("pwd; cat file")).await.ok();
-    assert_eq!(kept["stdout"], "/workspace\nhere\n", "the same box");
+    assert_eq!(kept["stdout"], "/workspace\nhere\n", "the same sandbox");
     let again = owner.get(&format!("/sessions/{id}/exec/{}", ran["id"].as_str().unwrap())).await.ok();
     assert_eq!(again, ran);
     let mut superuser = scene.ground.database.superuser().await;
@@ -200,7 +200,7 @@ async fn a_command_that_may_have_begun_elsewhere_is_not_begun_again() {
     let id = empty(owner, json!({})).await;
     let request = owner.request(Method::POST, &format!("/sessions/{id}/exec")).header("Prefer", "wait=0");
     let asked = send(request.json(&json!({ "command": "touch ran" }))).await.ok();
-    // As a worker leaves it that died, with its box, after the command was begun.
+    // As a worker leaves it that died, with its sandbox, after the command was begun.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "update operation set sandbox_id = gen_random_uuid(), started_at = now()";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
@@ -331,14 +331,14 @@ async fn a_used_up_limit_refuses_commands_until_it_is_raised() {
 }
 
 #[tokio::test]
-async fn a_command_whose_box_is_lost_has_an_unknown_outcome() {
+async fn a_command_whose_sandbox_is_lost_has_an_unknown_outcome() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({})).await;
     let asked = async { exec(owner, &id, json!("echo run >> counter; touch ready; sleep 600")).await.ok() };
     let lost = async {
         appears(&scene.ground, "ready").await;
-        super::rest::destroy_box(&scene.ground).await;
+        super::rest::destroy_sandbox(&scene.ground).await;
     };
     let (ran, ()) = tokio::join!(asked, lost);
     assert_eq!((&ran["state"], &ran["error"]["code"]), (&json!("failed"), &json!("outcome_unknown")));
@@ -366,14 +366,14 @@ async fn archive_ends_what_a_caller_runs() {
     };
     let (ran, ()) = tokio::join!(asked, archived);
     assert_eq!((&ran["state"], &ran["error"]["code"]), (&json!("failed"), &json!("canceled")));
-    comes_true("its box ends", || super::processes(&mark) == 0).await;
+    comes_true("its sandbox ends", || super::processes(&mark) == 0).await;
     assert_eq!(exec(owner, &id, json!("true")).await.error(409)["code"], "archived");
     assert_eq!(put(owner, &id, "file", b"x".to_vec()).await.error(409)["code"], "archived");
     scene.close().await;
 }
 
 #[tokio::test]
-async fn a_box_that_sleeps_wakes_for_a_caller() {
+async fn a_sandbox_that_sleeps_wakes_for_a_caller() {
     let scene = Scene::open(&["--box-freeze-ms=150", "--box-hibernate-ms=300"]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({})).await;

@@ -69,7 +69,7 @@ async fn a_turn_reaches_what_its_environment_allows_and_its_log_says_so() {
 }
 
 #[tokio::test]
-async fn a_box_without_an_environment_reaches_nothing() {
+async fn a_sandbox_without_an_environment_reaches_nothing() {
     let host = Host::start(false, "HTTP/1.1 200 OK\r\n").await;
     let scene = Scene::open(&["--allow-private-egress=on"]).await;
     let owner = &scene.owner;
@@ -102,7 +102,7 @@ async fn a_secret_of_a_deleted_environment_ends_the_turn() {
 }
 
 #[tokio::test]
-async fn a_hook_makes_the_box_ready_once_and_its_failure_ends_the_turn() {
+async fn a_hook_makes_the_sandbox_ready_once_and_its_failure_ends_the_turn() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let ready = json!({ "hooks": { "post_start": "echo ready >> marks" } });

@@ -67,7 +67,7 @@ enum Grip {
 impl Grip {
     fn command(self) -> Command {
         match self {
-            Self::Start => Command::Start { has_box: true },
+            Self::Start => Command::Start { has_sandbox: true },
             Self::Stop => Command::Stop { reason: Some("done".to_owned()) },
             Self::Pause => Command::Pause,
             Self::Resume => Command::Resume,
@@ -132,7 +132,7 @@ impl Hand {
     }
 
     async fn write(&mut self, world: &World, id: SessionId, act: &Act) {
-        let session = world.store.load_session(world.tenant, id).await.expect("a row");
+        let session = world.store.load_session(world.org, id).await.expect("a row");
         let Some(lease) = &self.lease else { return };
         let Some((turn, attempt)) = self.turn(&session) else { return };
         let writer = world.journal.writer(lease.fence(), Some(turn));
@@ -164,7 +164,7 @@ impl Hand {
         }
         let before = world.log(id).await;
         let body = Body::AgentThinking { text: "I was asleep.".to_owned() };
-        let session = world.store.load_session(world.tenant, id).await.expect("a row");
+        let session = world.store.load_session(world.org, id).await.expect("a row");
         let written = old.record(vec![draft(world, old.turn().expect("a turn"), body)]).await;
         // Nobody claimed after the end of its turn: the epoch is still its own.
         if self.lease.is_some() || session.status == Status::Archived {
@@ -398,7 +398,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
         while ended < 8 {
             let mut leases = world.queue.claim(1).await.expect("a claim");
             let Some(lease) = leases.pop() else { continue };
-            let session = world.store.load_session(world.tenant, id).await.expect("a row");
+            let session = world.store.load_session(world.org, id).await.expect("a row");
             let Some(turn) = session.queued.as_ref() else {
                 lease.finish().await.expect("an end");
                 continue;

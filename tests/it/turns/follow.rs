@@ -160,7 +160,7 @@ async fn a_command_is_sent_signals() {
     for (signal, code) in [("HUP", 129), ("TERM", 143), ("KILL", 137)] {
         let path = begin(owner, "exec sleep 60").await;
         let session = path.split('/').nth(2).expect("an id");
-        // The service has begun it when its box is there.
+        // The service has begun it when its sandbox is there.
         until(owner, session, "sandbox.created").await;
         while kill(&path, signal).await.status == 404 {}
         let followed = Followed::open(owner, &path, None).await.ended().await;

@@ -50,7 +50,7 @@ async fn a_command_outlives_a_worker_that_drains_and_runs_once() {
     assert_eq!(ends(&log), ["completed"]);
     assert_eq!((outputs(&log)[0].trim(), outputs(&log)[1].trim()), ("finished", "run"));
     assert_eq!(attempts(&log), [1], "a drain is no crash");
-    assert_eq!(of(&log, "sandbox.created").len(), 1, "the same box");
+    assert_eq!(of(&log, "sandbox.created").len(), 1, "the same sandbox");
     assert_eq!(runs(&scene), "run\n");
     second.stop().await;
     scene.close().await;
@@ -172,7 +172,7 @@ const STEAL: &str = "with s as (update session set epoch = epoch + 1)
     update job set worker_id = gen_random_uuid(), ready_at = now()";
 
 #[tokio::test]
-async fn a_maker_that_comes_back_late_leaves_the_box_to_the_worker_that_has_it() {
+async fn a_maker_that_comes_back_late_leaves_the_sandbox_to_the_worker_that_has_it() {
     let scene = Scene::open(&["--role=api"]).await;
     let mut hold = Hold::at(&scene.ground, Point::After("run")).await;
     hold.arm().await;
@@ -183,7 +183,7 @@ async fn a_maker_that_comes_back_late_leaves_the_box_to_the_worker_that_has_it()
     hold.let_go(Then::GoesOn).await;
     let taker = scene.ground.serve(&["--role=worker"]).await;
     scene.ground.sql(STEAL).await;
-    // The next worker has the box before its maker has heard that it is up.
+    // The next worker has the sandbox before its maker has heard that it is up.
     appears(&scene.ground, "ready").await;
     let lock = workspace(&scene.ground).join("../../lock");
     let lock = std::fs::File::open(lock).expect("the lock of the disk");
@@ -208,7 +208,7 @@ async fn a_maker_that_comes_back_late_leaves_the_box_to_the_worker_that_has_it()
 }
 
 #[tokio::test]
-async fn the_end_of_a_box_that_is_written_late_ends_no_other() {
+async fn the_end_of_a_sandbox_that_is_written_late_ends_no_other() {
     let scene = Scene::open(&["--role=api"]).await;
     let mut hold = Hold::at(&scene.ground, Point::After("delete")).await;
     let first = hold.program(&scene.ground, &["--lease-ms=60000"]);
@@ -226,11 +226,11 @@ async fn the_end_of_a_box_that_is_written_late_ends_no_other() {
     assert_eq!((outputs(&log), of(&log, "sandbox.created").len()), (vec!["(no output)", "one\n"], 2));
     hold.let_go(Then::GoesOn).await;
     first.thaw();
-    // Time for what it would write of the box that it has removed.
+    // Time for what it would write of the sandbox that it has removed.
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     first.kill();
     let looks = "select count(*) from job where kind = 'rest' and node_id is not null";
-    assert_eq!(scene.ground.count(looks).await, 1, "who has the box would never let it rest");
+    assert_eq!(scene.ground.count(looks).await, 1, "who has the sandbox would never let it rest");
     let live = "select count(*) from sandbox where state = 'live'";
     assert_eq!(scene.ground.count(live).await, 1);
     second.stop().await;
@@ -238,7 +238,7 @@ async fn the_end_of_a_box_that_is_written_late_ends_no_other() {
 }
 
 #[tokio::test]
-async fn a_box_whose_maker_died_before_it_could_say_so_is_announced_by_the_next_worker() {
+async fn a_sandbox_whose_maker_died_before_it_could_say_so_is_announced_by_the_next_worker() {
     let scene = Scene::open(&[]).await;
     let id = scene.owner.play(json!([run(COUNTED), { "text": "Done." }])).await;
     appears(&scene.ground, "ready").await;
@@ -254,23 +254,23 @@ async fn a_box_whose_maker_died_before_it_could_say_so_is_announced_by_the_next_
     go(&scene);
     let log = scene.owner.settled(&id, 1).await;
     assert_sound(&log);
-    let boxes = of(&log, "sandbox.created");
-    assert_eq!(boxes.len(), 2, "once by each worker");
-    assert_eq!(boxes[0]["body"]["sandbox_id"], boxes[1]["body"]["sandbox_id"]);
+    let sandboxes = of(&log, "sandbox.created");
+    assert_eq!(sandboxes.len(), 2, "once by each worker");
+    assert_eq!(sandboxes[0]["body"]["sandbox_id"], sandboxes[1]["body"]["sandbox_id"]);
     assert_eq!((ends(&log), runs(&scene)), (vec!["completed"], "run\n".to_owned()));
     scene.close().await;
 }
 
 #[tokio::test]
-async fn a_box_that_never_came_up_leaves_no_doubt_about_a_call() {
+async fn a_sandbox_that_never_came_up_leaves_no_doubt_about_a_call() {
     let scene = Scene::open(&[]).await;
     let agent = scene.owner.inline_agent().await;
     let created = scene.owner.post("/sessions", json!({ "agent": agent })).await.ok();
     let id = created["session"]["id"].as_str().expect("an id").to_owned();
-    // Its maker died after the row and before the box.
+    // Its maker died after the row and before the sandbox.
     let mut superuser = scene.ground.database.superuser().await;
-    let sql = "insert into sandbox (tenant_id, sandbox_id, session_id, node_id, state)
-               select tenant_id, gen_random_uuid(), session_id, node_id, 'live' from session, node";
+    let sql = "insert into sandbox (org_id, sandbox_id, session_id, node_id, state)
+               select org_id, gen_random_uuid(), session_id, node_id, 'live' from session, node";
     sqlx::query(sql).execute(&mut superuser).await.expect("a row");
     superuser.close().await.expect("a clean end");
     let script = json!({ "script": [run("echo run >> counter"), { "text": "Done." }] });

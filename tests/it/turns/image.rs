@@ -102,8 +102,8 @@ async fn a_package_that_is_none_ends_the_turn_and_is_tried_again_by_hand() {
     assert_eq!((again.status.as_u16(), &again.body["build"]["state"]), (202, &json!("building")));
     assert_eq!(built(owner, &environment).await["state"], "failed");
     // A caller's own command waits in the same way, and fails with the same words.
-    let box_alone = owner.post("/sessions", json!({ "environment": environment })).await.ok();
-    let path = format!("/sessions/{}/exec", box_alone["session"]["id"].as_str().expect("an id"));
+    let sandbox_alone = owner.post("/sessions", json!({ "environment": environment })).await.ok();
+    let path = format!("/sessions/{}/exec", sandbox_alone["session"]["id"].as_str().expect("an id"));
     let refused = owner.post(&path, json!({ "command": "true" })).await;
     let words = refused.body.to_string();
     assert!(words.contains("there is no Debian package"), "{words}");

@@ -21,10 +21,10 @@ use crate::support::{
     service::{Caller, Ground, KEY},
 };
 
-/// Everything in the life of a box happens within a second.
+/// Everything in the life of a sandbox happens within a second.
 const HASTY: [&str; 4] = ["--lease-ms=1000", "--box-freeze-ms=100", "--box-hibernate-ms=200", "--workers=4"];
 
-/// What of a ground's boxes there is.
+/// What of a ground's sandboxes there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     cgroups: usize,
@@ -32,20 +32,20 @@ pub struct Left {
     mounts: usize,
     loops: usize,
     pub processes: usize,
-    /// Of boxes: bundles, logs.
-    boxes: usize,
+    /// Of sandboxes: bundles, logs.
+    sandboxes: usize,
     sockets: usize,
     disks: usize,
 }
 
 impl Left {
     pub async fn of(ground: &Ground) -> Self {
-        let config = ground.boxes();
+        let config = ground.sandboxes();
         let mut superuser = ground.database.superuser().await;
         let ids: Vec<Uuid> = sqlx::query_scalar("select sandbox_id from sandbox")
             .fetch_all(&mut superuser)
             .await
-            .expect("the boxes that were ever made");
+            .expect("the sandboxes that were ever made");
         let ids: BTreeSet<String> = ids.into_iter().map(|id| SandboxId::from_uuid(id).to_string()).collect();
         let of_ids = |directory: &Path| {
             let names = entries(directory)
@@ -64,36 +64,36 @@ impl Left {
             let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
             cgroups.lines().any(|line| ids.iter().any(|id| line.contains(id.as_str())))
         });
-        let tenants = entries(&config.data_dir.join("boxes"));
-        let disks = tenants.iter().map(|tenant| entries(&config.data_dir.join("boxes").join(tenant)).len());
+        let orgs = entries(&config.data_dir.join("sandboxes"));
+        let disks = orgs.iter().map(|org| entries(&config.data_dir.join("sandboxes").join(org)).len());
         Self {
             cgroups: hierarchies.map(|hierarchy| of_ids(&hierarchy.join("sojourn"))).sum(),
             containers: of_ids(&config.run_dir.join("runtime")),
             mounts: mounts.lines().filter(|line| line.contains(&data_dir)).count(),
             loops: backing.filter(|file| file.contains(&data_dir)).count(),
             processes: processes.count(),
-            boxes: entries(&config.run_dir.join("boxes")).len(),
+            sandboxes: entries(&config.run_dir.join("sandboxes")).len(),
             sockets: sockets(&config.run_dir),
             disks: disks.sum(),
         }
     }
 
     pub fn rows(&self) -> [(&'static str, usize); 8] {
-        let Self { cgroups, containers, mounts, loops, processes, boxes, sockets, disks } = *self;
+        let Self { cgroups, containers, mounts, loops, processes, sandboxes, sockets, disks } = *self;
         [
             ("containers", containers),
             ("cgroups", cgroups),
             ("processes", processes),
             ("mounts", mounts),
             ("loop devices", loops),
-            ("directories of boxes", boxes),
+            ("directories of sandboxes", sandboxes),
             ("sockets", sockets),
             ("disks", disks),
         ]
     }
 }
 
-/// Sockets in a directory and below it; a box cannot put one there.
+/// Sockets in a directory and below it; a sandbox cannot put one there.
 fn sockets(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let count = |entry: fs::DirEntry| match entry.file_type() {
@@ -111,7 +111,7 @@ fn entries(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Sessions whose boxes are made, frozen, saved, removed, woken and replaced.
+/// Sessions whose sandboxes are made, frozen, saved, removed, woken and replaced.
 async fn keep_busy(caller: &Caller, agent: &str) -> Result<(), ()> {
     let steps = json!([run("head -c 2M /dev/urandom > file"), run("echo more >> file; sleep 0.1"), { "text": "Done." }]);
     let body = json!({ "agent": agent, "input": { "script": steps } });
@@ -127,7 +127,7 @@ async fn keep_busy(caller: &Caller, agent: &str) -> Result<(), ()> {
     }
 }
 
-/// A session whose box is replaced in the middle of its turns.
+/// A session whose sandbox is replaced in the middle of its turns.
 async fn keep_replacing(caller: &Caller, agent: &str, mut superuser: PgConnection) -> Result<(), ()> {
     let created = caller.request(Method::POST, "/sessions").json(&json!({ "agent": agent }));
     let created: Value = created.send().await.map_err(drop)?.json().await.map_err(drop)?;
@@ -151,7 +151,7 @@ async fn keep_replacing(caller: &Caller, agent: &str, mut superuser: PgConnectio
     }
 }
 
-/// A session whose box its caller uses: saved, gone back, stopped and started.
+/// A session whose sandbox its caller uses: saved, gone back, stopped and started.
 async fn keep_using(caller: &Caller) -> Result<(), ()> {
     let ask = async |path: &str, body: Value| {
         let asked = caller.request(Method::POST, path).header("Prefer", "wait=1").json(&body);
@@ -169,7 +169,7 @@ async fn keep_using(caller: &Caller) -> Result<(), ()> {
     }
 }
 
-/// In what the boxes are at this moment, as the rows say.
+/// In what the sandboxes are at this moment, as the rows say.
 async fn moments(superuser: &mut PgConnection, seen: &mut BTreeMap<String, usize>) {
     let now: Vec<String> = sqlx::query_scalar(
         "select distinct case
@@ -184,7 +184,7 @@ async fn moments(superuser: &mut PgConnection, seen: &mut BTreeMap<String, usize
     )
     .fetch_all(superuser)
     .await
-    .expect("the boxes that there are");
+    .expect("the sandboxes that there are");
     for moment in now {
         *seen.entry(moment).or_default() += 1;
     }
@@ -209,7 +209,7 @@ async fn a_service_that_is_killed_again_and_again_leaves_nothing() {
         let (own, using) = (caller.clone(), caller.clone());
         busy.push(tokio::spawn(async move { keep_replacing(&own, &agent, superuser).await }));
         busy.push(tokio::spawn(async move { keep_using(&using).await }));
-        // Over the whole life of a box, in steps that fall on no beat.
+        // Over the whole life of a sandbox, in steps that fall on no beat.
         tokio::time::sleep(Duration::from_millis(150 + kill * 137 % 1_400)).await;
         program.kill();
         for task in busy {
@@ -244,7 +244,7 @@ async fn a_service_that_is_killed_again_and_again_leaves_nothing() {
     }
     program.kill();
     println!(
-        "kills while a box was: {seen:?}\n| {kills} kills | before | at most | in the end |\n|---|---|---|---|"
+        "kills while a sandbox was: {seen:?}\n| {kills} kills | before | at most | in the end |\n|---|---|---|---|"
     );
     for (at, (what, count)) in left.rows().into_iter().enumerate() {
         println!("| {what} | {} | {} | {count} |", before.rows()[at].1, most[at]);

@@ -137,7 +137,7 @@ fn found_workspace(ground: &Ground) -> Option<PathBuf> {
         assert_eq!(entries.next(), None, "only one session has a disk");
         Some(first)
     };
-    Some(only(&only(&ground.boxes().data_dir.join("boxes"))?)?.join("files/workspace"))
+    Some(only(&only(&ground.sandboxes().data_dir.join("sandboxes"))?)?.join("files/workspace"))
 }
 
 /// Where the workspace of the only session lies on the host.

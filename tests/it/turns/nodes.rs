@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_never_has_boxes_on_two_nodes_at_once() {
+async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     let ground = Ground::new().await;
     let first = Program::start(&ground, &["--lease-ms=1000", "--box-orphan-seconds=12"]);
     let caller = Caller::new(&first.base, KEY);
@@ -19,18 +19,18 @@ async fn a_session_never_has_boxes_on_two_nodes_at_once() {
     let command = format!("echo first > file; (exec -a {mark} sleep 613 > /dev/null 2>&1 &)");
     let id = caller.play(json!([run(&command), { "text": "Done." }])).await;
     caller.settled(&id, 1).await;
-    // Nobody works with the box, and longer than it waits: its node tells it that it lives.
+    // Nobody works with the sandbox, and longer than it waits: its node tells it that it lives.
     tokio::time::sleep(Duration::from_secs(16)).await;
-    assert_eq!(processes(&mark), 1, "a box of a node that lives is looked after");
+    assert_eq!(processes(&mark), 1, "a sandbox of a node that lives is looked after");
     first.kill();
 
-    // The machine is there, its service is not: another node waits as long as the box may run.
+    // The machine is there, its service is not: another node waits as long as the sandbox may run.
     let other = tempfile::tempdir().unwrap();
     let second = Service::on(&ground.urls(), other.path(), &[]).await;
     let owner = second.owner();
     ground
         .sql(
-            "update node set seen_at = now() - interval '35 seconds' where boxes_end = interval '42 seconds'",
+            "update node set seen_at = now() - interval '35 seconds' where sandboxes_end = interval '42 seconds'",
         )
         .await;
     steer(&owner, &id, &script(json!([run("cat file; echo second > file"), { "text": "Done." }]))).await;
@@ -38,10 +38,10 @@ async fn a_session_never_has_boxes_on_two_nodes_at_once() {
     let waiting = owner.get(&format!("/sessions/{id}/events?limit=500")).await.ok();
     let waiting = waiting["data"].as_array().unwrap().clone();
     assert_eq!(of(&waiting, "turn.started").len(), 1, "the session is still the lost node's");
-    comes_true("the box ends by itself", || processes(&mark) == 0).await;
+    comes_true("the sandbox ends by itself", || processes(&mark) == 0).await;
     ground
         .sql(
-            "update node set seen_at = now() - interval '61 seconds' where boxes_end = interval '42 seconds'",
+            "update node set seen_at = now() - interval '61 seconds' where sandboxes_end = interval '42 seconds'",
         )
         .await;
     let log = until(&owner, &id, "sandbox.lost").await;
@@ -54,6 +54,6 @@ async fn a_session_never_has_boxes_on_two_nodes_at_once() {
         outputs(&log)
     );
     second.stop().await;
-    let boxes = sojourn::sandbox::local::Config::new(other.path());
-    crate::support::boxes::sweep(boxes).await;
+    let sandboxes = sojourn::sandbox::local::Config::new(other.path());
+    crate::support::sandboxes::sweep(sandboxes).await;
 }

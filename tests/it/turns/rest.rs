@@ -1,4 +1,4 @@
-//! Sessions that rest: their boxes stand still, go, and come back with their files.
+//! Sessions that rest: their sandboxes stand still, go, and come back with their files.
 
 use std::{fs, path::Path};
 
@@ -45,25 +45,25 @@ pub fn blobs(ground: &Ground) -> usize {
     files(&ground.data_dir.path().join("blobs"))
 }
 
-/// Ends the only box from outside; its disk stays.
-pub async fn destroy_box(ground: &Ground) {
-    let local = Local::new(ground.boxes()).expect("boxes are here");
+/// Ends the only sandbox from outside; its disk stays.
+pub async fn destroy_sandbox(ground: &Ground) {
+    let local = Local::new(ground.sandboxes()).expect("sandboxes are here");
     let found = local.list().await.expect("a list").pop().expect("a disk");
-    local.destroy(found.sandbox.expect("a box")).await.expect("it ends");
+    local.destroy(found.sandbox.expect("a sandbox")).await.expect("it ends");
 }
 
-/// Ends the only box from outside, and its disk with it.
+/// Ends the only sandbox from outside, and its disk with it.
 pub async fn destroy(ground: &Ground) {
-    let local = Local::new(ground.boxes()).expect("boxes are here");
+    let local = Local::new(ground.sandboxes()).expect("sandboxes are here");
     let found = local.list().await.expect("a list").pop().expect("a disk");
     if let Some(sandbox) = found.sandbox {
         local.destroy(sandbox).await.expect("it ends");
     }
-    local.erase(found.tenant, found.session).await.expect("it is removed");
+    local.erase(found.org, found.session).await.expect("it is removed");
 }
 
 #[tokio::test]
-async fn a_box_that_nobody_needs_is_frozen_and_goes_on_where_it_was() {
+async fn a_sandbox_that_nobody_needs_is_frozen_and_goes_on_where_it_was() {
     let scene = Scene::open(&FROZEN).await;
     let owner = &scene.owner;
     let command = "echo here > /tmp/mark; (sleep 611 > /dev/null 2>&1 &)";
@@ -99,8 +99,8 @@ async fn a_session_that_sleeps_holds_no_process_and_wakes_with_its_files() {
     let id = owner.play(json!([run(&command), { "text": "Done." }])).await;
     let slept = until(owner, &id, "sandbox.terminated").await;
     assert_eq!(of(&slept, "sandbox.terminated")[0]["body"]["reason"], "idle");
-    let disks = scene.ground.boxes().data_dir.join("boxes");
-    comes_true("nothing of the box is left", || processes(&mark) == 0 && files(&disks) == 0).await;
+    let disks = scene.ground.sandboxes().data_dir.join("sandboxes");
+    comes_true("nothing of the sandbox is left", || processes(&mark) == 0 && files(&disks) == 0).await;
     let mut shown = Value::Null;
     while shown["state"] != "hibernated" {
         shown = session(owner, &id).await["sandbox"].clone();
@@ -149,7 +149,7 @@ async fn what_is_lost_with_a_disk_is_said() {
     let saved_at = of(&rested, "sandbox.checkpoint_created")[0]["ts"].clone();
     service.stop().await;
 
-    // While it rests, nothing is lost with its box.
+    // While it rests, nothing is lost with its sandbox.
     destroy(&ground).await;
     let service = ground.serve(&AWAKE).await;
     let owner = service.owner();
@@ -186,7 +186,7 @@ async fn files_that_were_never_saved_are_said_to_be_lost() {
 }
 
 #[tokio::test]
-async fn a_box_rests_under_whatever_worker_comes() {
+async fn a_sandbox_rests_under_whatever_worker_comes() {
     let ground = Ground::new().await;
     let service = ground.serve(&AWAKE).await;
     let owner = service.owner();
@@ -195,7 +195,7 @@ async fn a_box_rests_under_whatever_worker_comes() {
     service.stop().await;
     let service = ground.serve(&ASLEEP).await;
     let owner = service.owner();
-    // The job of the box was due in ten minutes; its time is of the database.
+    // The job of the sandbox was due in ten minutes; its time is of the database.
     let mut superuser = ground.database.superuser().await;
     let moved =
         sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut superuser).await;

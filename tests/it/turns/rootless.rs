@@ -67,14 +67,14 @@ fn data_dir(user: &OrdinaryUser) -> PathBuf {
     user.home().join("data")
 }
 
-/// Disks, bundles, sockets and the runtime's state of boxes.
+/// Disks, bundles, sockets and the runtime's state of sandboxes.
 fn left(user: &OrdinaryUser) -> Vec<PathBuf> {
-    let disks = data_dir(user).join("boxes");
+    let disks = data_dir(user).join("sandboxes");
     let run_dir = PathBuf::from(fs::read_to_string(disks.join("run")).expect("where it runs"));
     let entries =
         |place: PathBuf| fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
     let disks = entries(disks).filter(|path| path.is_dir() && !path.ends_with("skeleton"));
-    disks.chain(entries(run_dir.join("boxes"))).chain(entries(run_dir.join("runtime"))).collect()
+    disks.chain(entries(run_dir.join("sandboxes"))).chain(entries(run_dir.join("runtime"))).collect()
 }
 
 /// Removes what such a service keeps outside of its home, which a machine does itself.
@@ -107,18 +107,18 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     let thawed = owner.settled(&id, 2).await;
     assert_eq!(outputs(&thawed)[1], "here\n1\n", "it goes on where it stood");
 
-    // Killed while a command runs; the next one finds the box alive, and the command.
+    // Killed while a command runs; the next one finds the sandbox alive, and the command.
     steer(owner, &id, &script(json!([run("touch started; sleep 3; echo over"), { "text": "Done." }]))).await;
     until_file(owner, &id, "started").await;
     service.kill();
-    assert!(user.processes_of_boxes() > 0, "boxes outlive their service");
+    assert!(user.processes_of_sandboxes() > 0, "sandboxes outlive their service");
     let hasty = ["--box-freeze-ms=300", "--box-hibernate-ms=900"];
     let service = Unprivileged::start(&user, &hasty);
     let owner = &service.owner;
     let slept = until(owner, &id, "sandbox.terminated").await;
     assert_eq!(outputs(&slept)[2], "over\n");
     assert_eq!(of(&slept, "sandbox.terminated")[0]["body"]["reason"], "idle");
-    comes_true("it sleeps as a file", || user.processes_of_boxes() == 0 && left(&user).is_empty()).await;
+    comes_true("it sleeps as a file", || user.processes_of_sandboxes() == 0 && left(&user).is_empty()).await;
 
     steer(owner, &id, &script(json!([run("cat link; stat -c '%a %U' ~/mark pipe"), { "text": "Done." }])))
         .await;
@@ -133,7 +133,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     assert_eq!(end["error"]["code"], "sandbox_unavailable", "{end}");
     assert!(end["error"]["message"].as_str().expect("words").contains("`cpus` or `memory`"), "{end}");
 
-    // Killed in the middle of making and ending boxes; the next start clears up.
+    // Killed in the middle of making and ending sandboxes; the next start clears up.
     for _ in 0..3 {
         steer(owner, &id, &script(json!([run("true"), { "text": "Done." }]))).await;
     }
@@ -142,8 +142,10 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     for session in [&id, &sized] {
         service.owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
     }
-    comes_true("everything of boxes is gone", || user.processes_of_boxes() == 0 && left(&user).is_empty())
-        .await;
+    comes_true("everything of sandboxes is gone", || {
+        user.processes_of_sandboxes() == 0 && left(&user).is_empty()
+    })
+    .await;
     service.stop();
 }
 

@@ -1,10 +1,10 @@
-//! Boxes with a time to live: replaced before it is over, with the session's files.
+//! Sandboxes with a time to live: replaced before it is over, with the session's files.
 
 use serde_json::{Value, json};
 
 use super::{Scene, assert_sound, ends, log, of, outputs, run, script, session, steer, until};
 
-/// A session that waits for input, with a box that lives for so many seconds. Shorter
+/// A session that waits for input, with a sandbox that lives for so many seconds. Shorter
 /// than callers may ask for, so that a test need not wait.
 async fn short_lived(scene: &Scene, timeout: u64, buffer: u64) -> String {
     let environment = json!({ "cpus": 1.5, "memory": "256Mi", "timeout_seconds": 60 });
@@ -25,7 +25,7 @@ async fn short_lived(scene: &Scene, timeout: u64, buffer: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_box_is_replaced_between_two_calls_of_a_turn() {
+async fn a_sandbox_is_replaced_between_two_calls_of_a_turn() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = short_lived(&scene, 6, 3).await;
@@ -56,7 +56,7 @@ async fn a_box_is_replaced_between_two_calls_of_a_turn() {
 }
 
 #[tokio::test]
-async fn a_command_that_outlasts_its_box_is_ended_and_the_turn_goes_on() {
+async fn a_command_that_outlasts_its_sandbox_is_ended_and_the_turn_goes_on() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = short_lived(&scene, 2, 1).await;
@@ -71,7 +71,7 @@ async fn a_command_that_outlasts_its_box_is_ended_and_the_turn_goes_on() {
 }
 
 #[tokio::test]
-async fn a_box_is_replaced_between_two_turns() {
+async fn a_sandbox_is_replaced_between_two_turns() {
     let scene = Scene::open(&["--box-freeze-ms=600000", "--box-hibernate-ms=600000"]).await;
     let owner = &scene.owner;
     let id = short_lived(&scene, 4, 2).await;
@@ -87,7 +87,7 @@ async fn a_box_is_replaced_between_two_turns() {
 }
 
 #[tokio::test]
-async fn a_frozen_box_whose_time_is_over_is_put_away() {
+async fn a_frozen_sandbox_whose_time_is_over_is_put_away() {
     let scene = Scene::open(&["--box-freeze-ms=150", "--box-hibernate-ms=600000"]).await;
     let owner = &scene.owner;
     let id = short_lived(&scene, 4, 2).await;
@@ -99,7 +99,7 @@ async fn a_frozen_box_whose_time_is_over_is_put_away() {
 }
 
 #[tokio::test]
-async fn a_box_is_as_small_as_its_environment() {
+async fn a_sandbox_is_as_small_as_its_environment() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let agent = owner.inline_agent().await;

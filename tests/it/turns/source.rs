@@ -1,4 +1,4 @@
-//! Repositories in a session's box: cloned once, before its first command.
+//! Repositories in a session's sandbox: cloned once, before its first command.
 
 mod hook;
 mod large;
@@ -13,7 +13,7 @@ use crate::{
     support::service::{Caller, Service},
 };
 
-/// A service whose boxes reach a git host.
+/// A service whose sandboxes reach a git host.
 async fn scene(host: &GitHost) -> Scene {
     let settings = host.settings();
     Scene::open(&settings.each_ref().map(String::as_str)).await
@@ -102,7 +102,7 @@ async fn a_repository_for_everybody_is_cloned_before_the_first_command() {
 }
 
 #[tokio::test]
-async fn a_token_opens_a_repository_and_never_enters_the_box() {
+async fn a_token_opens_a_repository_and_never_enters_the_sandbox() {
     let host = GitHost::start().await;
     host.repository("private/app.git");
     let scene = scene(&host).await;
@@ -291,7 +291,7 @@ async fn sources_come_from_environment_agent_and_session_and_the_last_name_count
 }
 
 #[tokio::test]
-async fn a_credential_goes_to_its_own_repositories_and_is_its_own_tenants() {
+async fn a_credential_goes_to_its_own_repositories_and_is_its_own_orgs() {
     let host = GitHost::start().await;
     host.repository("private/app.git");
     let scene = scene(&host).await;

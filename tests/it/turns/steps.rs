@@ -31,7 +31,7 @@ const AT_ONCE: usize = 4;
 /// What the service does when it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Makes a box for the session's first command.
+    /// Makes a sandbox for the session's first command.
     Make,
     /// Freezes one that nobody needs, and saves its files.
     Freeze,
@@ -53,10 +53,10 @@ enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Nothing,
-    OneBox,
+    OneSandbox,
 }
 
-use After::{Nothing, OneBox};
+use After::{Nothing, OneSandbox};
 use Then::{GoesOn, GoesOnLate, IsLost};
 use Way::{Close, Freeze, Make, Replace, Save, Sleep, Thaw, Wake};
 
@@ -74,33 +74,33 @@ const SAVED: Point = Point::Write("insert on checkpoint", "true");
 
 #[rustfmt::skip]
 const MAKING: [Step; 14] = [
-    (Make, "before its row", Point::Write(INSERT, "true"), IsLost, OneBox),
-    (Make, "before its disk is formatted", Point::Before("mkfs.ext4"), IsLost, OneBox),
-    (Make, "before its disk is mounted", Point::Before("mount"), IsLost, OneBox),
-    (Make, "after its disk was mounted", Point::After("mount"), IsLost, OneBox),
-    (Make, "before the runtime's run", Point::Before("run"), IsLost, OneBox),
-    (Make, "in the runtime's run, which goes on", Point::Before("run"), GoesOn, OneBox),
-    (Make, "in the runtime's run, which goes on when another is there", Point::Before("run"), GoesOnLate, OneBox),
-    (Make, "after the runtime's run", Point::After("run"), IsLost, OneBox),
-    (Make, "before `sandbox.created`", Point::Event("sandbox.created"), IsLost, OneBox),
-    (Make, "after `sandbox.created`, before its row says so", ANNOUNCED, IsLost, OneBox),
-    (Wake, "before its row", Point::Write(INSERT, "true"), IsLost, OneBox),
-    (Wake, "before its disk is mounted", Point::Before("mount"), IsLost, OneBox),
-    (Wake, "after the runtime's run, before its files are there", Point::After("run"), IsLost, OneBox),
-    (Wake, "before `sandbox.created`, with its files", Point::Event("sandbox.created"), IsLost, OneBox),
+    (Make, "before its row", Point::Write(INSERT, "true"), IsLost, OneSandbox),
+    (Make, "before its disk is formatted", Point::Before("mkfs.ext4"), IsLost, OneSandbox),
+    (Make, "before its disk is mounted", Point::Before("mount"), IsLost, OneSandbox),
+    (Make, "after its disk was mounted", Point::After("mount"), IsLost, OneSandbox),
+    (Make, "before the runtime's run", Point::Before("run"), IsLost, OneSandbox),
+    (Make, "in the runtime's run, which goes on", Point::Before("run"), GoesOn, OneSandbox),
+    (Make, "in the runtime's run, which goes on when another is there", Point::Before("run"), GoesOnLate, OneSandbox),
+    (Make, "after the runtime's run", Point::After("run"), IsLost, OneSandbox),
+    (Make, "before `sandbox.created`", Point::Event("sandbox.created"), IsLost, OneSandbox),
+    (Make, "after `sandbox.created`, before its row says so", ANNOUNCED, IsLost, OneSandbox),
+    (Wake, "before its row", Point::Write(INSERT, "true"), IsLost, OneSandbox),
+    (Wake, "before its disk is mounted", Point::Before("mount"), IsLost, OneSandbox),
+    (Wake, "after the runtime's run, before its files are there", Point::After("run"), IsLost, OneSandbox),
+    (Wake, "before `sandbox.created`, with its files", Point::Event("sandbox.created"), IsLost, OneSandbox),
 ];
 
 #[rustfmt::skip]
 const RESTING: [Step; 16] = [
-    (Save, "before the checkpoint's row", SAVED, IsLost, OneBox),
-    (Save, "before `sandbox.checkpoint_created`", Point::Event("sandbox.checkpoint_created"), IsLost, OneBox),
-    (Freeze, "before the checkpoint's row", SAVED, IsLost, OneBox),
-    (Freeze, "before `sandbox.checkpoint_created`", Point::Event("sandbox.checkpoint_created"), IsLost, OneBox),
-    (Freeze, "before `sandbox.frozen`", Point::Event("sandbox.frozen"), IsLost, OneBox),
-    (Freeze, "after `sandbox.frozen`, before its row says so", FROZEN, IsLost, OneBox),
-    (Thaw, "before its row says so", THAWED, IsLost, OneBox),
-    (Thaw, "before `sandbox.thawed`", Point::Event("sandbox.thawed"), IsLost, OneBox),
-    (Sleep, "before its end is noted", ENDING, IsLost, OneBox),
+    (Save, "before the checkpoint's row", SAVED, IsLost, OneSandbox),
+    (Save, "before `sandbox.checkpoint_created`", Point::Event("sandbox.checkpoint_created"), IsLost, OneSandbox),
+    (Freeze, "before the checkpoint's row", SAVED, IsLost, OneSandbox),
+    (Freeze, "before `sandbox.checkpoint_created`", Point::Event("sandbox.checkpoint_created"), IsLost, OneSandbox),
+    (Freeze, "before `sandbox.frozen`", Point::Event("sandbox.frozen"), IsLost, OneSandbox),
+    (Freeze, "after `sandbox.frozen`, before its row says so", FROZEN, IsLost, OneSandbox),
+    (Thaw, "before its row says so", THAWED, IsLost, OneSandbox),
+    (Thaw, "before `sandbox.thawed`", Point::Event("sandbox.thawed"), IsLost, OneSandbox),
+    (Sleep, "before its end is noted", ENDING, IsLost, OneSandbox),
     (Sleep, "before `sandbox.terminated`", Point::Event("sandbox.terminated"), IsLost, Nothing),
     (Sleep, "before the runtime's delete", Point::Before("delete"), IsLost, Nothing),
     (Sleep, "after the runtime's delete", Point::After("delete"), IsLost, Nothing),
@@ -112,21 +112,21 @@ const RESTING: [Step; 16] = [
 
 #[rustfmt::skip]
 const REPLACING: [Step; 12] = [
-    (Replace, "before `sandbox.rotation_started`", Point::Event("sandbox.rotation_started"), IsLost, OneBox),
-    (Replace, "before the checkpoint's row", SAVED, IsLost, OneBox),
-    (Replace, "before the end of the old one is noted", ENDING, IsLost, OneBox),
-    (Replace, "before `sandbox.terminated`", Point::Event("sandbox.terminated"), IsLost, OneBox),
-    (Replace, "before the runtime's delete", Point::Before("delete"), IsLost, OneBox),
-    (Replace, "after the runtime's delete", Point::After("delete"), IsLost, OneBox),
-    (Replace, "before the old one's row has ended", ENDED, IsLost, OneBox),
-    (Replace, "the old one is gone, before the new one's row", Point::Write(INSERT, "true"), IsLost, OneBox),
-    (Replace, "before the runtime's run", Point::Before("run"), IsLost, OneBox),
-    (Replace, "after the runtime's run", Point::After("run"), IsLost, OneBox),
-    (Replace, "before `sandbox.created`", Point::Event("sandbox.created"), IsLost, OneBox),
-    (Replace, "before `sandbox.rotation_completed`", Point::Event("sandbox.rotation_completed"), IsLost, OneBox),
+    (Replace, "before `sandbox.rotation_started`", Point::Event("sandbox.rotation_started"), IsLost, OneSandbox),
+    (Replace, "before the checkpoint's row", SAVED, IsLost, OneSandbox),
+    (Replace, "before the end of the old one is noted", ENDING, IsLost, OneSandbox),
+    (Replace, "before `sandbox.terminated`", Point::Event("sandbox.terminated"), IsLost, OneSandbox),
+    (Replace, "before the runtime's delete", Point::Before("delete"), IsLost, OneSandbox),
+    (Replace, "after the runtime's delete", Point::After("delete"), IsLost, OneSandbox),
+    (Replace, "before the old one's row has ended", ENDED, IsLost, OneSandbox),
+    (Replace, "the old one is gone, before the new one's row", Point::Write(INSERT, "true"), IsLost, OneSandbox),
+    (Replace, "before the runtime's run", Point::Before("run"), IsLost, OneSandbox),
+    (Replace, "after the runtime's run", Point::After("run"), IsLost, OneSandbox),
+    (Replace, "before `sandbox.created`", Point::Event("sandbox.created"), IsLost, OneSandbox),
+    (Replace, "before `sandbox.rotation_completed`", Point::Event("sandbox.rotation_completed"), IsLost, OneSandbox),
 ];
 
-/// Boxes rest never within a test, or soon.
+/// Sandboxes rest never within a test, or soon.
 const AWAKE: [&str; 3] = ["--lease-ms=1000", "--box-freeze-ms=600000", "--box-hibernate-ms=600000"];
 const FROZEN_SOON: [&str; 3] = ["--lease-ms=1000", "--box-freeze-ms=150", "--box-hibernate-ms=600000"];
 const ASLEEP_SOON: [&str; 3] = ["--lease-ms=1000", "--box-freeze-ms=150", "--box-hibernate-ms=300"];
@@ -229,14 +229,14 @@ impl Scene {
             .await;
     }
 
-    /// Waits until there is just this, and as many rows of boxes.
+    /// Waits until there is just this, and as many rows of sandboxes.
     async fn comes_down_to(&self, wanted: Left, when: &str) {
         let rows = i64::from(wanted != Left::default());
         // Within one look of the reaper, whose next is a minute later.
         for _ in 0..400 {
             let live = self.ground.count("select count(*) from sandbox where state <> 'ended'").await;
             let mut left = Left::of(&self.ground).await;
-            // What ran a command may stand still in a frozen box before it is gone.
+            // What ran a command may stand still in a frozen sandbox before it is gone.
             if wanted.processes > 0 && when == AFTER_RESTART {
                 left.processes = left.processes.min(wanted.processes);
             }
@@ -269,7 +269,7 @@ async fn take((way, _, at, then, after): Step, one: Left) -> Left {
     if then == GoesOnLate {
         hold.let_go(GoesOn).await;
     }
-    let expected = if after == OneBox { one } else { Left::default() };
+    let expected = if after == OneSandbox { one } else { Left::default() };
     scene.comes_down_to(expected, AFTER_RESTART).await;
     if way != Close {
         turns += 1;
@@ -283,8 +283,8 @@ async fn take((way, _, at, then, after): Step, one: Left) -> Left {
     left
 }
 
-/// What one box is that nothing happened to.
-async fn one_box() -> Left {
+/// What one sandbox is that nothing happened to.
+async fn one_sandbox() -> Left {
     let ground = Ground::new().await;
     let program = Program::start(&ground, &AWAKE);
     let scene = Scene::open(ground, &program).await;
@@ -302,7 +302,7 @@ async fn one_box() -> Left {
 
 /// Takes steps, some at a time, and prints what the kill left at each.
 async fn take_all(steps: &'static [Step]) {
-    let one = one_box().await;
+    let one = one_sandbox().await;
     let names = one.rows().map(|(what, _)| what).join(" | ");
     let counts = |left: &Left| left.rows().map(|(_, count)| count.to_string()).join(" | ");
     // Each in a thread of its own: a step that fails ends no other.
@@ -314,7 +314,7 @@ async fn take_all(steps: &'static [Step]) {
     println!("| never: one sandbox | {} | |", counts(&one));
     let mut failed = Vec::new();
     for ((way, when, _, _, after), left) in taken {
-        let after = if *after == OneBox { "one sandbox" } else { "nothing" };
+        let after = if *after == OneSandbox { "one sandbox" } else { "nothing" };
         match left {
             Ok(left) => println!("| {way:?}: {when} | {} | {after} |", counts(&left)),
             Err(_) => failed.push((way, when)),
@@ -324,7 +324,7 @@ async fn take_all(steps: &'static [Step]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_at_any_step_of_making_a_box_leaves_nothing() {
+async fn a_kill_at_any_step_of_making_a_sandbox_leaves_nothing() {
     take_all(&MAKING).await;
 }
 

@@ -1,4 +1,4 @@
-//! Tools as a turn uses them: questions, mistakes, large output, lost boxes.
+//! Tools as a turn uses them: questions, mistakes, large output, lost sandboxes.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ async fn an_agent_has_the_tools_that_it_was_given() {
 }
 
 #[tokio::test]
-async fn huge_output_is_cut_in_the_log_and_kept_in_the_box() {
+async fn huge_output_is_cut_in_the_log_and_kept_in_the_sandbox() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let much = "echo first; yes 'a line of output' | head -c 900000; echo; echo last";
@@ -198,15 +198,15 @@ async fn a_call_is_in_the_log_before_it_runs() {
 }
 
 #[tokio::test]
-async fn a_box_that_dies_in_the_middle_is_said_to_and_replaced_with_its_files() {
+async fn a_sandbox_that_dies_in_the_middle_is_said_to_and_replaced_with_its_files() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let first = "echo once >> counter; echo kept > ~/kept; touch ready; sleep 600";
     let id = owner.play(json!([run(first), run("cat counter ~/kept"), { "text": "I see." }])).await;
     appears(&scene.ground, "ready").await;
-    let local = Local::new(scene.ground.boxes()).expect("boxes are here");
+    let local = Local::new(scene.ground.sandboxes()).expect("sandboxes are here");
     let found = local.list().await.expect("a list");
-    let dead = found.iter().find_map(|found| found.sandbox).expect("a box");
+    let dead = found.iter().find_map(|found| found.sandbox).expect("a sandbox");
     local.destroy(dead).await.expect("it ends");
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);
@@ -219,7 +219,7 @@ async fn a_box_that_dies_in_the_middle_is_said_to_and_replaced_with_its_files() 
     scene.close().await;
 }
 
-/// The first process of the box in which a process with this mark runs.
+/// The first process of the sandbox in which a process with this mark runs.
 fn init_of(mark: &str) -> Pid {
     let status = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |pid: i32, name: &str| -> i32 {
@@ -232,7 +232,7 @@ fn init_of(mark: &str) -> Pid {
         let pid: i32 = process.file_name().to_str()?.parse().ok()?;
         (line.starts_with(mark.as_bytes()) && field(pid, "NSpid:") != pid).then_some(pid)
     });
-    let mut pid = marked.expect("it runs in a box");
+    let mut pid = marked.expect("it runs in a sandbox");
     while field(pid, "NSpid:") != 1 {
         pid = field(pid, "PPid:");
     }
@@ -240,7 +240,7 @@ fn init_of(mark: &str) -> Pid {
 }
 
 #[tokio::test]
-async fn a_box_whose_init_is_killed_is_replaced_too() {
+async fn a_sandbox_whose_init_is_killed_is_replaced_too() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let mark = format!("doomed-{}", std::process::id());
@@ -280,6 +280,6 @@ async fn files_and_home_last_from_turn_to_turn() {
     let log = owner.settled(&id, 2).await;
     let second = outputs(&log)[1];
     assert!(second.starts_with("here\nKept\n/workspace\n"), "{second}");
-    assert_eq!(of(&log, "sandbox.created").len(), 1, "the same box");
+    assert_eq!(of(&log, "sandbox.created").len(), 1, "the same sandbox");
     scene.close().await;
 }

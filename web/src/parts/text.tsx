@@ -1,4 +1,4 @@
-// Text that others wrote: agents, tenants, programs. Nothing in it is ever markup
+// Text that others wrote: agents, organizations, programs. Nothing in it is ever markup
 // of this page: Markdown becomes elements, raw HTML stays text, links leave alone.
 import { memo } from "react";
 import Markdown, { type Components } from "react-markdown";

@@ -1,4 +1,4 @@
-// The box that talks to the agent: a message, or the answer to its question.
+// The sandbox that talks to the agent: a message, or the answer to its question.
 import { type FormEvent, type KeyboardEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";

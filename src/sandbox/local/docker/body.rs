@@ -1,6 +1,6 @@
-//! The configuration of a box in the words of the Docker API.
+//! The configuration of a sandbox in the words of the Docker API.
 //!
-//! Called by `docker`. It translates the OCI configuration, so that what a box may
+//! Called by `docker`. It translates the OCI configuration, so that what a sandbox may
 //! do stands in one place (`bundle`), and leaves out what the daemon makes itself: the
 //! file systems of devices and processes, namespaces, the cgroup.
 
@@ -18,11 +18,11 @@ pub struct Settings<'a> {
     pub image: &'a str,
     /// Where an image with programs of its own gets what is Sojourn's.
     pub skeleton: Option<&'a Path>,
-    /// Whether the limit of processes per user counts this box alone.
+    /// Whether the limit of processes per user counts this sandbox alone.
     pub counts_processes: bool,
 }
 
-/// Tables that a box has from the skeleton whatever its image.
+/// Tables that a sandbox has from the skeleton whatever its image.
 const TABLES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/gitconfig"];
 /// What the daemon keeps of init's own words.
 const LOG_SIZE: &str = "64k";
@@ -85,7 +85,7 @@ fn host_config(spec: &Spec, settings: &Settings<'_>) -> Result<HostConfig, Strin
 }
 
 /// What the daemon shows, read-only, of the machine's hardware and kernel: all of `/sys`
-/// but the box's own cgroup.
+/// but the sandbox's own cgroup.
 fn hardware() -> Vec<String> {
     let inside = |directory: &str| fs::read_dir(directory).into_iter().flatten().flatten();
     let entries = inside("/sys").chain(inside("/sys/fs")).map(|entry| entry.path());

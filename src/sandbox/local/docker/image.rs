@@ -1,4 +1,4 @@
-//! The image of profile `host`: the skeleton that boxes of an OCI runtime have as well,
+//! The image of profile `host`: the skeleton that sandboxes of an OCI runtime have as well,
 //! into which the `/usr` of this machine is mounted.
 
 use std::path::Path;

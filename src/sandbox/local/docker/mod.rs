@@ -43,7 +43,7 @@ use crate::{
 
 /// Labels of a container: who made it, whose it is.
 const MAKER: &str = "sojourn.run_dir";
-const TENANT: &str = "sojourn.tenant";
+const ORG: &str = "sojourn.organization";
 const SESSION: &str = "sojourn.session";
 /// How long the daemon may take to take a root file system in.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -53,7 +53,7 @@ const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 pub struct Config {
     /// Its socket.
     pub socket: PathBuf,
-    /// What boxes run on: an image that the daemon has, or the `/usr` of this machine.
+    /// What sandboxes run on: an image that the daemon has, or the `/usr` of this machine.
     pub image: Option<String>,
 }
 
@@ -162,7 +162,7 @@ impl Docker {
 #[async_trait]
 impl Engine for Docker {
     /// All containers of a daemon have the same users: what keeps them apart is that no
-    /// box sees another's files or processes.
+    /// sandbox sees another's files or processes.
     fn ids(&self, _: SessionId) -> IdRange {
         self.ids
     }
@@ -176,15 +176,12 @@ impl Engine for Docker {
             false => self.image.clone(),
         };
         let spec = bundle::spec(of, None).map_err(|error| said(&error.to_string()))?;
-        let labels = [
-            (MAKER, self.run_dir.clone()),
-            (TENANT, of.tenant.to_string()),
-            (SESSION, of.session.to_string()),
-        ];
+        let labels =
+            [(MAKER, self.run_dir.clone()), (ORG, of.org.to_string()), (SESSION, of.session.to_string())];
         let settings = body::Settings {
             image: &image,
             skeleton: (self.has_usr && !of_its_own).then_some(of.base.rootfs.as_path()),
-            // Counted per user of the host: without a namespace all boxes would share it.
+            // Counted per user of the host: without a namespace all sandboxes would share it.
             counts_processes: self.ids.first > 0,
         };
         let body = body::of(&spec, &settings, labels).map_err(|error| said(&error))?;
@@ -270,7 +267,7 @@ impl Engine for Docker {
             let labels = container.labels?;
             let names = container.names?;
             Some(Found {
-                tenant: labels.get(TENANT)?.parse().ok()?,
+                org: labels.get(ORG)?.parse().ok()?,
                 session: labels.get(SESSION)?.parse().ok()?,
                 sandbox: Some(names.first()?.trim_start_matches('/').parse().ok()?),
             })

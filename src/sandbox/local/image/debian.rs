@@ -1,6 +1,6 @@
 //! The image `debian`: made by mmdebstrap from the operator's mirror, about a minute.
 //!
-//! Called by `image`. It runs on the host and not in a box: what it unpacks and runs is
+//! Called by `image`. It runs on the host and not in a sandbox: what it unpacks and runs is
 //! what Debian signed.
 
 use std::{

@@ -3,7 +3,7 @@
 //!
 //! Called by `image` for the worker, which joins the container to a proxy. Packages are
 //! code that strangers wrote: the container has a user namespace, the limits and the filter
-//! of a box, no way out but the proxy, and a file system of a limited size. The copy is read
+//! of a sandbox, no way out but the proxy, and a file system of a limited size. The copy is read
 //! again only when the container is gone.
 
 use std::{
@@ -24,11 +24,11 @@ use crate::{
         SANDBOX_START_POLL,
     },
     domain::{
-        SandboxId, SessionId, TenantId,
+        OrgId, SandboxId, SessionId,
         rootfs::{Packages, RootFs},
     },
     sandbox::{
-        BoxLimits, Door, Fault,
+        Door, Fault, SandboxLimits,
         local::{
             bundle::{Ingredients, Role},
             disk::Disk,
@@ -154,15 +154,15 @@ impl Install {
             disk: &self.disk,
             control_dir: &place,
             egress_dir: &place.join("egress"),
-            tenant: TenantId::from_uuid(nobody),
+            org: OrgId::from_uuid(nobody),
             session: SessionId::from_uuid(nobody),
             ids: self.ids(),
             is_gvisor: engine.is_gvisor(),
-            limits: BoxLimits {
+            limits: SandboxLimits {
                 memory_bytes: ROOTFS_MEMORY_BYTES,
                 pids: ROOTFS_PIDS,
                 disk_bytes: ROOTFS_BYTES_MAX,
-                ..BoxLimits::default()
+                ..SandboxLimits::default()
             },
             env: &env,
             orphan_seconds: None,

@@ -1,7 +1,7 @@
-//! Root file systems of images: made once on this node, shared read-only by its boxes.
+//! Root file systems of images: made once on this node, shared read-only by its sandboxes.
 //!
 //! Made by `Local`, called by the worker that makes what environments name and by `Local`
-//! when it makes a box. What is ready lies in `trees` under a name that tells its content,
+//! when it makes a sandbox. What is ready lies in `trees` under a name that tells its content,
 //! renamed there when it is whole; what is being made lies in `work` under a lock that dies
 //! with its process. Nothing in a tree changes any more.
 
@@ -121,12 +121,12 @@ impl Images {
         Ok(Self { inner: Arc::new(Inner { config, root, layout, installer, volumes, laid }) })
     }
 
-    /// Whether boxes can be made on it now.
+    /// Whether sandboxes can be made on it now.
     pub fn is_ready(&self, rootfs: &RootFs) -> bool {
         rootfs.is_host() || self.whole(rootfs).is_some()
     }
 
-    /// What a box on it has for its root; `host` is that of the machine's programs.
+    /// What a sandbox on it has for its root; `host` is that of the machine's programs.
     ///
     /// # Errors
     /// `Unavailable` while it is not there.
@@ -298,7 +298,7 @@ impl Images {
         }
     }
 
-    /// Mirrors are the operator's business: their names are not told to tenants.
+    /// Mirrors are the operator's business: their names are not told to organizations.
     fn without_hosts(&self, text: &str) -> String {
         let Config { apt_mirror, pip_index, npm_registry, .. } = &self.inner.config;
         let named = [(apt_mirror, "apt-mirror"), (pip_index, "pip-index"), (npm_registry, "npm-registry")];

@@ -1,7 +1,7 @@
 //! The images that the operator registered: what lies in `SOJOURN_IMAGES`.
 //!
 //! Called by `image`. A name leads to one entry of that one directory and to nothing else;
-//! tenants name images, never paths. What an entry is made of tells its version, so an
+//! organizations name images, never paths. What an entry is made of tells its version, so an
 //! operator replaces an image by replacing the entry.
 
 use std::{

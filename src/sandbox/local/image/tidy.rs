@@ -20,7 +20,7 @@ use crate::{
 const VOLUME: &str = ".image";
 
 impl Images {
-    /// Removes what nobody works on any more, and trees that no box has had for long.
+    /// Removes what nobody works on any more, and trees that no sandbox has had for long.
     /// Returns how much that was.
     pub async fn tidy(&self) -> Result<usize, Unmade> {
         let mut removed = 0;
@@ -100,7 +100,7 @@ impl Images {
     }
 
     /// The file system in which packages are installed: its file in the data directory, its
-    /// mount where a box's users may pass.
+    /// mount where a sandbox's users may pass.
     pub(super) fn disk(&self, name: &str) -> Disk {
         let place = self.place(name);
         Disk {

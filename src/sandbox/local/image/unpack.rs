@@ -1,4 +1,4 @@
-//! An archive of a root file system, unpacked where no box sees it yet.
+//! An archive of a root file system, unpacked where no sandbox sees it yet.
 //!
 //! Called by `image` with what the operator registered and with what mmdebstrap made. The
 //! archive is hostile all the same: it may be anybody's image. Every path is opened below
@@ -122,7 +122,7 @@ impl Tree {
                 linkat(&beside, first, &parent, &name, AtFlags::empty())?;
                 return Ok(());
             }
-            // A box has devices of its own, and nobody waits at the end of a pipe.
+            // A sandbox has devices of its own, and nobody waits at the end of a pipe.
             EntryType::Char | EntryType::Block | EntryType::Fifo => return Ok(()),
             EntryType::XGlobalHeader => return Ok(()),
             other => return Err(io::Error::other(format!("an image holds no {other:?}"))),
@@ -175,7 +175,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes it fit for boxes: files that the tables which each has of its own are mounted
+    /// Makes it fit for sandboxes: files that the tables which each has of its own are mounted
     /// onto, and a `/var/tmp` that can be written. A link in their place is not followed.
     ///
     /// # Errors
@@ -308,7 +308,7 @@ mod tests {
         assert!(!path.join("dev/null").exists() && !path.join("usr/gone").exists());
         assert!(!path.join("usr/old/one").exists() && path.join("usr/old/two").exists());
         assert_eq!(fs::read(path.join("etc/passwd")).unwrap(), b"root:x:0", "installers need it");
-        assert_eq!(fs::read(path.join("etc/hosts")).unwrap(), b"", "a box's own is mounted onto it");
+        assert_eq!(fs::read(path.join("etc/hosts")).unwrap(), b"", "a sandbox's own is mounted onto it");
         assert_eq!(fs::read_link(path.join("var/tmp")).unwrap(), Path::new("/tmp"));
     }
 

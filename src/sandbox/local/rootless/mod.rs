@@ -1,10 +1,10 @@
 //! Containers made by `runc` where the service is an ordinary user.
 //!
 //! Called by `local` as an engine. The runtime runs as root of a user namespace that has
-//! the service's subordinate ids (`users`), so a box is what it is where the service is
+//! the service's subordinate ids (`users`), so a sandbox is what it is where the service is
 //! root: a user namespace of its own within that one, its users no user of the host.
 //! What only cgroups can hold, processors and memory, is held where one is delegated to
-//! the service, and else not at all; the end, the rest and the figures of a box are read
+//! the service, and else not at all; the end, the rest and the figures of a sandbox are read
 //! from its processes then.
 
 mod processes;
@@ -35,9 +35,9 @@ use crate::{
     sandbox::{Fault, Found, Stats},
 };
 
-/// Root of the users' namespace gives the box's directories to its users, lays the root
+/// Root of the users' namespace gives the sandbox's directories to its users, lays the root
 /// file system where they can reach it, and becomes the runtime. The control directory is
-/// the box's; through its group, which what is made in it gets too, the service may enter.
+/// the sandbox's; through its group, which what is made in it gets too, the service may enter.
 const SCRIPT: &str = r#"set -e
 root=$1 command=$2 control=$3 output=$4 workspace=$5 home=$6 rootfs=$7 place=$8
 shift 8
@@ -49,7 +49,7 @@ mount --bind "$rootfs" "$place"
 exec "$@""#;
 
 /// Directories of any machine over which the root file system is laid, for the runtime's
-/// eyes alone: a box's users cannot pass the service's own ones.
+/// eyes alone: a sandbox's users cannot pass the service's own ones.
 const PLACES: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
 
 /// An OCI runtime, and whom its containers belong to.
@@ -84,7 +84,7 @@ impl Rootless {
         Ok(Self { runtime, users, cgroups: cgroups.ok(), place: place.to_owned(), layout })
     }
 
-    /// The program that gives the box its files, and then is the runtime.
+    /// The program that gives the sandbox its files, and then is the runtime.
     fn words(&self, of: &Ingredients<'_>) -> Vec<OsString> {
         let mut words = self.users.words();
         words.extend(["/bin/sh", "-c", SCRIPT, "sh"].map(OsString::from));
@@ -116,7 +116,7 @@ impl Engine for Rootless {
         self.cgroups.is_some()
     }
 
-    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, box_dir: &Path) -> Result<(), Fault> {
+    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
         let base = Base { rootfs: self.place.clone(), ..of.base.clone() };
         let inside = Ingredients { base: &base, ..*of };
         let spec = match &self.cgroups {
@@ -140,15 +140,15 @@ impl Engine for Rootless {
                 spec
             }),
         };
-        spec.and_then(|spec| spec.save(box_dir.join("config.json")))
+        spec.and_then(|spec| spec.save(sandbox_dir.join("config.json")))
             .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
-        self.runtime.run(sandbox, box_dir, &self.words(of)).await
+        self.runtime.run(sandbox, sandbox_dir, &self.words(of)).await
     }
 
-    async fn ended(&self, _: SandboxId, box_dir: &Path) -> Option<String> {
-        let pid = fs::read_to_string(box_dir.join("pid")).ok()?;
+    async fn ended(&self, _: SandboxId, sandbox_dir: &Path) -> Option<String> {
+        let pid = fs::read_to_string(sandbox_dir.join("pid")).ok()?;
         let pid = Pid::from_raw(pid.trim().parse().ok()?)?;
-        test_kill_process(pid).is_err().then(|| last_words(box_dir))
+        test_kill_process(pid).is_err().then(|| last_words(sandbox_dir))
     }
 
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {
@@ -166,7 +166,7 @@ impl Engine for Rootless {
         })
     }
 
-    /// The runtime is not asked: from another namespace than the one that made a box it
+    /// The runtime is not asked: from another namespace than the one that made a sandbox it
     /// has no right over its processes, and all that is left after them is its state.
     async fn remove(&self, sandbox: SandboxId, _: &Path) -> Result<(), Fault> {
         if let Some(cgroups) = &self.cgroups {

@@ -1,7 +1,7 @@
-//! The processes of a box, where no cgroup keeps them together.
+//! The processes of a sandbox, where no cgroup keeps them together.
 //!
-//! Called by `rootless`. Every process of a box has the box's directory among its mounts,
-//! and no command can make mounts of its own; the runtime that is making a box has it
+//! Called by `rootless`. Every process of a sandbox has the sandbox's directory among its mounts,
+//! and no command can make mounts of its own; the runtime that is making a sandbox has it
 //! among its arguments. The service may signal all of them: it made the user namespace
 //! that theirs is in. Whoever is signalled is held by a descriptor first and looked at
 //! again, so that a number that was given anew hits nobody.
@@ -26,7 +26,7 @@ use crate::{
     sandbox::{Fault, Stats},
 };
 
-/// In a box's directory while its processes stand still, or are about to.
+/// In a sandbox's directory while its processes stand still, or are about to.
 const FROZEN: &str = "frozen";
 /// Of a second, in which the kernel tells times of processors (proc(5), USER_HZ).
 const TICKS: u64 = 100;
@@ -37,10 +37,10 @@ struct Process {
     held: OwnedFd,
 }
 
-/// Kills all processes of a box.
+/// Kills all processes of a sandbox.
 ///
 /// # Errors
-/// `Unavailable` when one would not vanish: then the box is not over.
+/// `Unavailable` when one would not vanish: then the sandbox is not over.
 pub async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
     let until = Instant::now() + SANDBOX_END_TIMEOUT;
     loop {
@@ -57,8 +57,13 @@ pub async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
 }
 
 /// Stops every process, or lets them go on. What is so already is not touched.
-pub async fn freeze(users: &Users, sandbox: SandboxId, box_dir: &Path, freeze: bool) -> Result<(), Fault> {
-    let mark = box_dir.join(FROZEN);
+pub async fn freeze(
+    users: &Users,
+    sandbox: SandboxId,
+    sandbox_dir: &Path,
+    freeze: bool,
+) -> Result<(), Fault> {
+    let mark = sandbox_dir.join(FROZEN);
     let failed = |error: io::Error| unavailable("that it stands still cannot be noted", &error);
     if mark.exists() == freeze {
         return Ok(());
@@ -85,7 +90,7 @@ pub async fn freeze(users: &Users, sandbox: SandboxId, box_dir: &Path, freeze: b
             return Ok(());
         }
         if Instant::now() >= until {
-            // Half a frozen box would hang its next caller.
+            // Half a frozen sandbox would hang its next caller.
             signal(&of(users, sandbox), Signal::CONT);
             fs::remove_file(mark).map_err(failed)?;
             return Err(Fault::Unavailable("its processes do not come to a stand".to_owned()));
@@ -97,14 +102,14 @@ pub async fn freeze(users: &Users, sandbox: SandboxId, box_dir: &Path, freeze: b
 }
 
 /// What the processes take together: memory that is shared counts once.
-pub fn stats(users: &Users, sandbox: SandboxId, box_dir: &Path) -> Stats {
+pub fn stats(users: &Users, sandbox: SandboxId, sandbox_dir: &Path) -> Stats {
     let found = of(users, sandbox);
     let ticks: u64 = found.iter().filter_map(|process| ticks(process.pid)).sum();
     Stats {
         memory_bytes: found.iter().filter_map(|process| memory_bytes(process.pid)).sum(),
         processes: found.len() as u64,
         cpu: Duration::from_millis(ticks * 1_000 / TICKS),
-        is_frozen: !found.is_empty() && box_dir.join(FROZEN).exists(),
+        is_frozen: !found.is_empty() && sandbox_dir.join(FROZEN).exists(),
     }
 }
 
@@ -115,7 +120,7 @@ fn signal(processes: &[Process], signal: Signal) {
     }
 }
 
-/// Every process of the box that has not ended, the oldest first.
+/// Every process of the sandbox that has not ended, the oldest first.
 fn of(users: &Users, sandbox: SandboxId) -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -144,13 +149,13 @@ fn belongs(users: &Users, pid: i32, sandbox: SandboxId) -> bool {
 }
 
 fn is_mounted(mountinfo: &[u8], sandbox: SandboxId) -> bool {
-    let needle = format!("/boxes/{sandbox}/control ");
+    let needle = format!("/sandboxes/{sandbox}/control ");
     mountinfo.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// Whether these are the arguments of a runtime that makes the box.
+/// Whether these are the arguments of a runtime that makes the sandbox.
 fn is_made(cmdline: &[u8], sandbox: SandboxId) -> bool {
-    let bundle = format!("/boxes/{sandbox}");
+    let bundle = format!("/sandboxes/{sandbox}");
     let words: Vec<&[u8]> = cmdline.split(|&byte| byte == 0).collect();
     words.windows(2).any(|pair| pair[0] == b"--bundle" && pair[1].ends_with(bundle.as_bytes()))
 }
@@ -183,13 +188,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_belongs_to_the_box_that_its_mounts_or_its_making_name() {
+    fn a_process_belongs_to_the_sandbox_that_its_mounts_or_its_making_name() {
         let [one, other] = [1, 2].map(|bits| SandboxId::from_uuid(uuid::Uuid::from_u128(bits)));
-        let mounts = format!("30 1 0:3 /s/ab/boxes/{one}/control /.sojourn/control rw - tmpfs tmpfs rw\n");
+        let mounts =
+            format!("30 1 0:3 /s/ab/sandboxes/{one}/control /.sojourn/control rw - tmpfs tmpfs rw\n");
         assert!(is_mounted(mounts.as_bytes(), one) && !is_mounted(mounts.as_bytes(), other));
-        let made = format!("runc\0run\0--bundle\0/run/s/boxes/{one}\0--pid-file\0/run/s/boxes/{one}/pid\0");
+        let made =
+            format!("runc\0run\0--bundle\0/run/s/sandboxes/{one}\0--pid-file\0/run/s/sandboxes/{one}/pid\0");
         assert!(is_made(made.as_bytes(), one) && !is_made(made.as_bytes(), other));
-        let looked = format!("less\0/run/s/boxes/{one}/init.log\0");
+        let looked = format!("less\0/run/s/sandboxes/{one}/init.log\0");
         assert!(!is_made(looked.as_bytes(), one), "who looks on is nobody's process");
     }
 

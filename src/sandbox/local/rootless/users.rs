@@ -1,10 +1,10 @@
-//! The users of boxes where the service is an ordinary one: its subordinate ids.
+//! The users of sandboxes where the service is an ordinary one: its subordinate ids.
 //!
 //! Made by `Local::new`. The machine gives an ordinary user a range of further ids
 //! (`/etc/subuid`), and `newuidmap` maps them into a user namespace. A program that is
 //! started here is root of a fresh namespace that has the service's own user as its root
 //! and the range under its own numbers: it may pass the service's directories, and give
-//! and remove what belongs to users of boxes. Nothing of the host that the service could
+//! and remove what belongs to users of sandboxes. Nothing of the host that the service could
 //! not touch is within its reach.
 
 use std::{
@@ -74,7 +74,7 @@ impl Users {
         Ok(users)
     }
 
-    /// The host's ids that a session's boxes use. Sessions share ranges where there are
+    /// The host's ids that a session's sandboxes use. Sessions share ranges where there are
     /// few, which gives neither a way to the other.
     pub fn ids(&self, session: SessionId) -> IdRange {
         let ranges = u128::from(self.count / IdRange::IDS);
@@ -108,7 +108,7 @@ impl Users {
         command
     }
 
-    /// Lets one user of boxes have a file.
+    /// Lets one user of sandboxes have a file.
     pub async fn give(&self, path: &Path, owner: u32) -> Result<(), Fault> {
         let failed =
             |words: String| Fault::Unavailable(format!("a file cannot be given to its user: {words}"));

@@ -91,7 +91,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
     .collect()
 }
 
-/// The box of a session, and what it is made on. Nobody works here: whoever does not wait is told so at once.
+/// The sandbox of a session, and what it is made on. Nobody works here: whoever does not wait is told so at once.
 fn sandbox() -> BTreeMap<&'static str, Row> {
     let row = |scope, status, body| Row { scope, token: None, status, body };
     let nothing: Option<fn() -> Value> = None;

@@ -33,7 +33,7 @@ async fn lease(world: &World, count: usize) -> Vec<Writing> {
     let mut writing = Vec::new();
     for lease in world.queue.claim(count as i64).await.expect("a claim") {
         let session = lease.claimed().session;
-        let row = world.store.load_session(world.tenant, session).await.expect("a row");
+        let row = world.store.load_session(world.org, session).await.expect("a row");
         let turn = row.queued.expect("a turn");
         let writer = world.journal.writer(lease.fence(), Some(turn.id));
         writing.push(Writing {
@@ -154,7 +154,7 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
 async fn a_session_that_a_caller_holds_delays_no_turn_but_its_own() {
     let world = World::open().await;
     let all = lease(&world, SESSIONS).await;
-    let mut held = world.journal.begin(world.tenant).await.expect("a unit");
+    let mut held = world.journal.begin(world.org).await.expect("a unit");
     held.tx().lock_session(all[0].session).await.expect("a row");
     let mut starts: FuturesUnordered<_> =
         all.iter().map(async |one| (one.session, one.start(&world).await)).collect();

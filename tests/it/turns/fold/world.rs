@@ -7,7 +7,7 @@ use sojourn::{
     base::{Origin, limit::NODE_SILENCE, seal::MasterKey},
     blob::Blobs,
     domain::{
-        Actor, AgentId, Event, Session, SessionId, TenantId, Turn,
+        Actor, AgentId, Event, OrgId, Session, SessionId, Turn,
         apply::fold,
         context::ContextChange,
         conversation::ModelOptions,
@@ -30,7 +30,7 @@ pub struct World {
     pub store: Store,
     pub queue: Queue,
     pub origin: Origin,
-    pub tenant: TenantId,
+    pub org: OrgId,
     _blobs: TempDir,
     database: Database,
 }
@@ -59,9 +59,9 @@ impl World {
             node_silence: NODE_SILENCE,
         };
         let queue = Queue::new(store.clone(), hints, claimant);
-        let tenant = origin.id();
-        store.create_tenant(tenant, "test", &origin).await.expect("a tenant");
-        Self { journal, store, queue, origin, tenant, _blobs: blobs, database }
+        let org = origin.id();
+        store.create_org(org, "test", &origin).await.expect("an organization");
+        Self { journal, store, queue, origin, org, _blobs: blobs, database }
     }
 
     pub fn stamp(&self) -> Stamp {
@@ -96,7 +96,7 @@ impl World {
             source: Source::Api,
             parent_session_id: None,
         };
-        let mut unit = self.journal.begin(self.tenant).await.expect("a unit");
+        let mut unit = self.journal.begin(self.org).await.expect("a unit");
         let new = NewSession { created, context: ContextChange::default(), input };
         unit.create(Prepared::new(id, new, &self.stamp())).await.expect("its first events");
         unit.commit().await.expect("a commit");
@@ -104,7 +104,7 @@ impl World {
     }
 
     pub async fn command(&self, id: SessionId, command: Command) -> Result<(), Error> {
-        let mut unit = self.journal.begin(self.tenant).await?;
+        let mut unit = self.journal.begin(self.org).await?;
         match command {
             Command::Archive { .. } => unit.archive(id, &self.stamp()).await?,
             command => unit.execute(id, command, &self.stamp()).await?,
@@ -113,7 +113,7 @@ impl World {
     }
 
     pub async fn log(&self, id: SessionId) -> Vec<Event> {
-        self.journal.log(self.tenant, id, 0).await.expect("a log")
+        self.journal.log(self.org, id, 0).await.expect("a log")
     }
 
     /// In how many commits the events of this type were written, and how many they are.
@@ -143,10 +143,10 @@ impl World {
         let seqs: Vec<_> = log.iter().map(|event| event.seq).collect();
         assert_eq!(seqs, (1..=log.len() as i64).collect::<Vec<_>>());
         let (session, mut turns) = fold(id, &log).expect("it begins with its creation");
-        let row = self.store.load_session(self.tenant, id).await.expect("a row");
+        let row = self.store.load_session(self.org, id).await.expect("a row");
         assert_eq!(row, session, "the row is not the fold of its log");
         turns.extend(session.running.iter().chain(&session.queued).cloned());
-        let mut tx = self.store.begin(self.tenant).await.expect("a transaction");
+        let mut tx = self.store.begin(self.org).await.expect("a transaction");
         let mut rows = tx.turns(id, None, 1_000).await.expect("turns");
         let by_id = |turn: &Turn| turn.id.uuid();
         turns.sort_by_key(by_id);

@@ -1,4 +1,4 @@
-//! Boxes and workers that come after the one that cloned.
+//! Sandboxes and workers that come after the one that cloned.
 
 use serde_json::json;
 
@@ -35,13 +35,13 @@ async fn a_worker_that_is_killed_in_a_clone_leaves_it_to_the_next() {
     assert_eq!(ends(&log), ["completed"], "{log:#?}");
     assert_eq!(outputs(&log), ["main\nready\n/workspace:\nmarks\nsources\n\nsources:\napp\n"]);
     assert_eq!(told(&log), ["cloning", "cloning", "cloned", "prepared"]);
-    assert_eq!(of(&log, "sandbox.created").len(), 1, "the same box");
+    assert_eq!(of(&log, "sandbox.created").len(), 1, "the same sandbox");
     second.stop().await;
     scene.close().await;
 }
 
 #[tokio::test]
-async fn a_box_with_the_files_of_another_is_not_cloned_into_again() {
+async fn a_sandbox_with_the_files_of_another_is_not_cloned_into_again() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let settings = host.settings();
@@ -63,7 +63,7 @@ async fn a_box_with_the_files_of_another_is_not_cloned_into_again() {
 }
 
 #[tokio::test]
-async fn a_lost_box_without_a_checkpoint_is_cloned_into_again() {
+async fn a_lost_sandbox_without_a_checkpoint_is_cloned_into_again() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let settings = host.settings();
@@ -84,7 +84,7 @@ async fn a_lost_box_without_a_checkpoint_is_cloned_into_again() {
 }
 
 #[tokio::test]
-async fn a_box_that_takes_the_place_of_another_has_its_sources() {
+async fn a_sandbox_that_takes_the_place_of_another_has_its_sources() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let scene = super::scene(&host).await;

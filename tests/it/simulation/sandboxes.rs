@@ -1,6 +1,6 @@
 //! Sandboxes as the workers' host has them: they outlive workers, and they die.
 //!
-//! A box remembers which calls ran in it and refuses an epoch below the highest that
+//! A sandbox remembers which calls ran in it and refuses an epoch below the highest that
 //! it has seen. Here an unsafe call that runs twice, or before it is in the log, is
 //! found out.
 
@@ -14,9 +14,9 @@ use sojourn::domain::{SandboxId, tool::Replay};
 
 use super::database::Database;
 
-/// All boxes, and every execution that there ever was.
+/// All sandboxes, and every execution that there ever was.
 #[derive(Default)]
-pub struct Boxes(Mutex<Host>);
+pub struct Sandboxes(Mutex<Host>);
 
 #[derive(Default)]
 struct Host {
@@ -31,14 +31,14 @@ struct Live {
     commands: HashMap<String, Duration>,
 }
 
-/// Why a box does not do what it is asked.
+/// Why a sandbox does not do what it is asked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Refused {
     Gone,
     Stale,
 }
 
-impl Boxes {
+impl Sandboxes {
     pub fn create(&self, id: SandboxId, epoch: i64) {
         self.lock().live.insert(id, Live { epoch, ..Live::default() });
     }
@@ -86,13 +86,13 @@ impl Boxes {
         Ok(())
     }
 
-    /// The oldest box dies, with what runs in it.
+    /// The oldest sandbox dies, with what runs in it.
     pub fn strike(&self) {
         self.lock().live.pop_first();
     }
 
     fn lock(&self) -> MutexGuard<'_, Host> {
-        self.0.lock().expect("no box panics")
+        self.0.lock().expect("no sandbox panics")
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a test leaves in the sandbox, removed with its ground.
 //!
-//! A test that fails leaves its boxes running; they would outlive its process.
+//! A test that fails leaves its sandboxes running; they would outlive its process.
 
 use std::{fs, thread};
 
@@ -13,16 +13,16 @@ use tokio::runtime;
 use super::service::Ground;
 
 impl Ground {
-    /// How the boxes of this ground's services are made.
-    pub fn boxes(&self) -> Config {
+    /// How the sandboxes of this ground's services are made.
+    pub fn sandboxes(&self) -> Config {
         Config::new(&fs::canonicalize(self.data_dir.path()).expect("the directory is there"))
     }
 }
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        let config = self.boxes();
-        if !config.data_dir.join("boxes").exists() {
+        let config = self.sandboxes();
+        if !config.data_dir.join("sandboxes").exists() {
             return;
         }
         // A test's runtime may be the one that runs this: it cannot be blocked on.
@@ -30,21 +30,21 @@ impl Drop for Ground {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(sweep(config));
         });
-        assert!(swept.join().is_ok() || thread::panicking(), "the test's boxes could not be removed");
+        assert!(swept.join().is_ok() || thread::panicking(), "the test's sandboxes could not be removed");
     }
 }
 
-/// Ends the boxes of a data directory and removes their disks.
+/// Ends the sandboxes of a data directory and removes their disks.
 pub async fn sweep(config: Config) {
     let run_dir = config.run_dir.clone();
-    // Where no boxes can be made, there are none.
+    // Where no sandboxes can be made, there are none.
     let Ok(local) = Local::new(config) else { return };
     let found = local.list().await.expect("a list");
     for sandbox in found.iter().filter_map(|found| found.sandbox) {
-        local.destroy(sandbox).await.expect("a box can be ended");
+        local.destroy(sandbox).await.expect("a sandbox can be ended");
     }
     for found in &found {
-        local.erase(found.tenant, found.session).await.expect("a disk can be removed");
+        local.erase(found.org, found.session).await.expect("a disk can be removed");
     }
     fs::remove_dir_all(run_dir).expect("nothing uses it any more");
 }

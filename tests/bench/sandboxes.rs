@@ -1,5 +1,5 @@
-//! `bench boxes`: what boxes take that nobody uses: many frozen ones at the same time, then
-//! many sessions whose boxes are gone. A service with nothing special about it makes them.
+//! `bench sandboxes`: what sandboxes take that nobody uses: many frozen ones at the same time, then
+//! many sessions whose sandboxes are gone. A service with nothing special about it makes them.
 
 use std::{
     collections::HashSet,
@@ -29,8 +29,8 @@ use crate::{
 
 /// How much of it.
 #[derive(Clone, Debug, Args)]
-pub struct Boxes {
-    /// Boxes that are frozen at the same time
+pub struct Sandboxes {
+    /// Sandboxes that are frozen at the same time
     #[arg(long, default_value_t = 500)]
     pub frozen: usize,
     /// Sessions that sleep in the end
@@ -48,10 +48,10 @@ const CHAPTER: &str = "## At rest, measured";
 const TOGETHER: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// What there is on the machine of one service's boxes.
+/// What there is on the machine of one service's sandboxes.
 #[derive(Debug, Default)]
 struct Taken {
-    boxes: usize,
+    sandboxes: usize,
     frozen: usize,
     processes: usize,
     /// Memory of those processes, what they share divided among them, in bytes.
@@ -69,7 +69,7 @@ struct Taken {
 }
 
 /// Measures, prints, and writes the chapter.
-pub async fn run(plan: &Boxes) -> anyhow::Result<()> {
+pub async fn run(plan: &Sandboxes) -> anyhow::Result<()> {
     let ground = Ground::start().await?;
     let rests = measure(plan, &ground).await;
     let cleared = ground.clear().await;
@@ -83,7 +83,7 @@ pub async fn run(plan: &Boxes) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(plan: &Boxes, ground: &Ground) -> anyhow::Result<String> {
+async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
     let serve = async |hibernate_ms: u64| {
         let rests = format!("--box-hibernate-ms={hibernate_ms}");
         ground.serve(&["--role=all", "--workers=4", "--box-freeze-ms=1000", &rests]).await
@@ -106,7 +106,7 @@ async fn measure(plan: &Boxes, ground: &Ground) -> anyhow::Result<String> {
     let began = Instant::now();
     sessions.extend(make(&service, plan.asleep.saturating_sub(plan.frozen)).await?);
     println!("{} sessions more made in {:.0} s", plan.asleep - plan.frozen, began.elapsed().as_secs_f64());
-    let asleep = until(ground, &service, |taken| taken.boxes == 0).await?;
+    let asleep = until(ground, &service, |taken| taken.sandboxes == 0).await?;
     println!("{asleep:?}");
     // They are asleep and not gone.
     let caller = Caller::of(service.address)?;
@@ -118,12 +118,12 @@ async fn measure(plan: &Boxes, ground: &Ground) -> anyhow::Result<String> {
     for session in &sessions {
         caller.post(&format!("/sessions/{session}/archive"), &json!({})).await?;
     }
-    until(ground, &service, |taken| taken.boxes == 0 && taken.disks < 1 << 20).await?;
+    until(ground, &service, |taken| taken.sandboxes == 0 && taken.disks < 1 << 20).await?;
     service.stop().await?;
     Ok(chapter(&report::machine(ground).await?, &before, &frozen, &asleep, plan))
 }
 
-/// Sessions, each with a box in which a command has written a file.
+/// Sessions, each with a sandbox in which a command has written a file.
 async fn make(service: &Process, count: usize) -> anyhow::Result<Vec<String>> {
     let caller = Caller::of(service.address)?;
     let one = async |_: usize| {
@@ -152,20 +152,20 @@ async fn until(ground: &Ground, service: &Process, is_so: impl Fn(&Taken) -> boo
 impl Taken {
     async fn of(ground: &Ground, service: &Process) -> anyhow::Result<Self> {
         let local = Local::new(Config::new(&ground.data_dir)).map_err(|fault| anyhow!("{fault}"))?;
-        let boxes: HashSet<SandboxId> =
+        let sandboxes: HashSet<SandboxId> =
             local.list().await?.into_iter().filter_map(|found| found.sandbox).collect();
-        let mut taken = Self { boxes: boxes.len(), ..Self::default() };
-        for id in &boxes {
+        let mut taken = Self { sandboxes: sandboxes.len(), ..Self::default() };
+        for id in &sandboxes {
             // It may end meanwhile.
             let Ok(stats) = local.stats(*id).await else { continue };
             taken.frozen += usize::from(stats.is_frozen);
             taken.counted += stats.memory_bytes;
         }
-        let names: HashSet<String> = boxes.iter().map(ToString::to_string).collect();
+        let names: HashSet<String> = sandboxes.iter().map(ToString::to_string).collect();
         for pid in entries(Path::new("/proc")) {
             let cgroups = fs::read_to_string(pid.join("cgroup")).unwrap_or_default();
-            let is_of_box = |line: &str| line.rsplit('/').next().is_some_and(|name| names.contains(name));
-            if cgroups.lines().any(is_of_box) {
+            let is_of_sandbox = |line: &str| line.rsplit('/').next().is_some_and(|name| names.contains(name));
+            if cgroups.lines().any(is_of_sandbox) {
                 taken.processes += 1;
                 taken.shares += kilobytes(&pid.join("smaps_rollup"), "Pss:").unwrap_or(0);
             }
@@ -176,7 +176,7 @@ impl Taken {
         let backing = entries(Path::new("/sys/block")).into_iter();
         let backing = backing.filter_map(|device| fs::read_to_string(device.join("loop/backing_file")).ok());
         taken.loops = backing.filter(|file| file.contains(&*data_dir)).count();
-        taken.disks = size(&ground.data_dir.join("boxes"));
+        taken.disks = size(&ground.data_dir.join("sandboxes"));
         taken.checkpoints = size(&ground.data_dir.join("blobs"));
         let process = PathBuf::from(format!("/proc/{}", service.pid));
         taken.service = kilobytes(&process.join("status"), "VmRSS:").context("the service's memory")?;
@@ -205,13 +205,13 @@ fn size(path: &Path) -> u64 {
     meta.blocks() * 512 + below.iter().map(|entry| size(entry)).sum::<u64>()
 }
 
-fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: &Boxes) -> String {
+fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: &Sandboxes) -> String {
     let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let each = |bytes: u64, count: usize| format!("{:.2} MB", bytes as f64 / 1e6 / count.max(1) as f64);
     let rows = [
         (
             "sandboxes, of them frozen",
-            [before, frozen, asleep].map(|one| format!("{}, {}", one.boxes, one.frozen)),
+            [before, frozen, asleep].map(|one| format!("{}, {}", one.sandboxes, one.frozen)),
         ),
         ("processes in them", [before, frozen, asleep].map(|one| one.processes.to_string())),
         (
@@ -233,7 +233,7 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
     let rows: String =
         rows.map(|(what, [a, b, c])| format!("| {what} | {a} | {b} | {c} |\n")).into_iter().collect();
     format!(
-        "{CHAPTER}\n\nBy `cargo test --test bench -- boxes --write`: {} frozen sandboxes at the same time, each with a \
+        "{CHAPTER}\n\nBy `cargo test --test bench -- sandboxes --write`: {} frozen sandboxes at the same time, each with a \
          file, and then {} sessions asleep, behind one service.\n{}\n\n\
          | | before | {} frozen | {} asleep |\n|---|---|---|---|\n{rows}\n\
          A frozen sandbox takes {} as its cgroup counts, {} of it its process's. The second service found those of the \
@@ -241,10 +241,10 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
         plan.frozen,
         plan.asleep,
         machine.replace(", whose figures mean nothing", ""),
-        frozen.boxes,
+        frozen.sandboxes,
         plan.asleep,
-        each(frozen.counted, frozen.boxes),
-        each(frozen.shares, frozen.boxes),
+        each(frozen.counted, frozen.sandboxes),
+        each(frozen.shares, frozen.sandboxes),
     )
 }
 

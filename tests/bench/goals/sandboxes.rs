@@ -1,4 +1,4 @@
-//! P13: the first command of a session's box in each of its states, from the tool call in
+//! P13: the first command of a session's sandbox in each of its states, from the tool call in
 //! the log to its result in the log; the raw runtimes beside it in the same run.
 
 use std::{fs, time::Duration};
@@ -19,10 +19,10 @@ use crate::{
     stats::percentile_ms,
 };
 
-/// A box is frozen, and saved and removed, as soon as nobody needs it. Between the calls of
+/// A sandbox is frozen, and saved and removed, as soon as nobody needs it. Between the calls of
 /// a turn it never is.
 const HASTY: [&str; 2] = ["--box-freeze-ms=150", "--box-hibernate-ms=1500"];
-/// How long the boxes of archived sessions may take to be gone.
+/// How long the sandboxes of archived sessions may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// 20 MB of files that cannot be compressed.
 const FILL: &str = "for at in $(seq 200); do head -c 100000 /dev/urandom > f$at; done";
@@ -81,7 +81,7 @@ impl Place {
             restored.push(self.restored(agent).await?);
         }
         if frozen.is_empty() {
-            return Err(NotHere("no box was found frozen".to_owned()).into());
+            return Err(NotHere("no sandbox was found frozen".to_owned()).into());
         }
         let tail = percentile_ms(&mut cold.clone(), 99);
         let mut figures = vec![percentile_ms(&mut cold, 50), tail];
@@ -98,7 +98,7 @@ impl Place {
         Ok(figures)
     }
 
-    /// Commands of a new session: the first makes the box, the second finds it, and the
+    /// Commands of a new session: the first makes the sandbox, the second finds it, and the
     /// third, in another turn, finds it frozen.
     async fn commands(&self, agent: &str) -> anyhow::Result<Vec<Duration>> {
         let tools = bash("true");
@@ -115,7 +115,7 @@ impl Place {
         Ok(times)
     }
 
-    /// The first command of a session whose box was removed and has 20 MB of files.
+    /// The first command of a session whose sandbox was removed and has 20 MB of files.
     async fn restored(&self, agent: &str) -> anyhow::Result<Duration> {
         let script = json!({ "script": [{ "tools": bash(FILL) }, { "text": "Done." }] });
         let session = self.caller.session(agent, Some(&script)).await?;
@@ -145,13 +145,13 @@ impl Place {
         let began = Instant::now();
         let data_dir = self.config.data_dir.to_string_lossy();
         while fs::read_to_string("/proc/self/mounts")?.contains(&*data_dir) {
-            ensure!(began.elapsed() < PATIENCE, "boxes of archived sessions are still there");
+            ensure!(began.elapsed() < PATIENCE, "sandboxes of archived sessions are still there");
             sleep(Duration::from_millis(100)).await;
         }
         Ok(())
     }
 
-    /// A session whose box is there and its configuration; paused, it stays.
+    /// A session whose sandbox is there and its configuration; paused, it stays.
     async fn live(&self, agent: &str) -> anyhow::Result<(String, String)> {
         let script = json!({ "script": [{ "tools": bash("true") }, { "text": "Done." }] });
         let session = self.caller.session(agent, Some(&script)).await?;
@@ -160,7 +160,7 @@ impl Place {
         reader.until("turn.completed").await?;
         self.caller.post(&format!("/sessions/{session}/pause"), &json!({})).await?;
         let id = created["body"]["sandbox_id"].as_str().context("an id")?;
-        let config = fs::read_to_string(self.config.run_dir.join("boxes").join(id).join("config.json"))?;
+        let config = fs::read_to_string(self.config.run_dir.join("sandboxes").join(id).join("config.json"))?;
         Ok((session, config))
     }
 
