@@ -73,10 +73,10 @@ create table usage_day (
 call sojourn_protect('usage_day');
 
 -- What the operator agreed with an organization; no row is the default for all of it.
-create table account (
+create table billing (
     org_id uuid primary key references org on delete cascade,
     -- A price list in front of the bundled one.
     prices json,
     updated_at timestamptz not null default now()
 );
-call sojourn_protect('account');
+call sojourn_protect('billing');

@@ -1,7 +1,7 @@
 -- What an organization and its agents may spend, and what is promised to calls that
 -- are under way.
 
-alter table account
+alter table billing
     -- Micro-USD that are left; null is without a bound. May fall below zero by what a
     -- call cost beyond its estimate.
     add column balance_micros bigint,

@@ -17,7 +17,7 @@ create table schedule (
     -- key: a schedule outlives the session and fails until it is changed.
     session_id uuid,
     -- What its sessions are made of: title, metadata, limits, environment.
-    recipe json,
+    session_template json,
     -- The next slot that nobody has fired, by the clock of the database.
     next_fire_at timestamptz,
     -- Runs that failed since the last one that did not.
@@ -28,7 +28,7 @@ create table schedule (
     updated_at timestamptz not null default now(),
     primary key (org_id, schedule_id),
     constraint schedule_agent foreign key (org_id, agent_id) references agent,
-    constraint schedule_makes_or_wakes check ((session_id is null) = (recipe is not null)),
+    constraint schedule_makes_or_wakes check ((session_id is null) = (session_template is not null)),
     constraint schedule_fires check (next_fire_at is null or enabled),
     constraint schedule_paused check (paused_reason is null or not enabled)
 ) with (fillfactor = 80);

@@ -1,16 +1,16 @@
 -- Addresses at which others start a session of an agent, without a key of ours: each
--- proves itself by a signature made with the hook's own secret.
+-- proves itself by a signature made with the trigger's own secret.
 
-create table hook (
+create table trigger (
     org_id uuid not null references org,
-    hook_id uuid not null,
+    trigger_id uuid not null,
     agent_id uuid not null,
-    kind text not null constraint hook_kind check (kind in ('generic', 'github')),
+    kind text not null constraint trigger_kind check (kind in ('generic', 'github')),
     enabled boolean not null,
     -- Which events of GitHub start a session; null for the other kinds.
     filter json,
     -- What its sessions are made of: title, metadata, limits, environment.
-    recipe json not null,
+    session_template json not null,
     -- AES-256-GCM under the organization's data key, bound to this row.
     sealed_secret bytea not null,
     -- The secret that was replaced last; signatures made with it count until then.
@@ -18,12 +18,12 @@ create table hook (
     secret_before_until timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    primary key (org_id, hook_id),
-    constraint hook_agent foreign key (org_id, agent_id) references agent,
-    constraint hook_filter check ((kind = 'github') = (filter is not null)),
-    constraint hook_secret_before check ((sealed_secret_before is null) = (secret_before_until is null))
+    primary key (org_id, trigger_id),
+    constraint trigger_agent foreign key (org_id, agent_id) references agent,
+    constraint trigger_filter check ((kind = 'github') = (filter is not null)),
+    constraint trigger_secret_before check ((sealed_secret_before is null) = (secret_before_until is null))
 );
 -- Found before its organization is known, as an API key is.
-create unique index hook_by_id on hook (hook_id);
-create index hook_of_agent on hook (org_id, agent_id, hook_id);
-call sojourn_protect('hook');
+create unique index trigger_by_id on trigger (trigger_id);
+create index trigger_of_agent on trigger (org_id, agent_id, trigger_id);
+call sojourn_protect('trigger');

@@ -1,6 +1,6 @@
 -- Timers that an agent sets for itself: at that time a message wakes its session. One
 -- for each call, so a call that is made again after a crash sets no second one.
-create table revisit (
+create table scheduled_wake (
     org_id uuid not null,
     session_id uuid not null,
     call_id text not null,
@@ -11,7 +11,7 @@ create table revisit (
     fired_at timestamptz,
     created_at timestamptz not null default now(),
     primary key (org_id, session_id, call_id),
-    constraint revisit_session foreign key (org_id, session_id) references session on delete cascade
+    constraint scheduled_wake_session foreign key (org_id, session_id) references session on delete cascade
 );
-create index revisit_due on revisit (fire_at) where fired_at is null;
-call sojourn_protect('revisit');
+create index scheduled_wake_due on scheduled_wake (fire_at) where fired_at is null;
+call sojourn_protect('scheduled_wake');

@@ -2,7 +2,7 @@
 //! the right order.
 //!
 //! Streams end first (readers resume elsewhere), then requests, then the worker
-//! drains, then couriers, hints and the database.
+//! drains, then dispatchers, notifications and the database.
 
 mod reach;
 mod sandboxes;
@@ -40,15 +40,15 @@ use crate::{
     net,
     queue::Queue,
     store::{
-        Store, Urls, embedded::Embedded, hint::Hints, job::Claimant, migrate, operator::Operator,
-        pool::PoolSizes,
+        Store, Urls, embedded::Embedded, job::Claimant, migrate, notification::Notifications,
+        operator::Operator, pool::PoolSizes,
     },
     stream::Streams,
     telemetry,
     tool::Catalogue,
-    trigger::Timekeeper,
+    trigger::Scheduler,
     web,
-    webhook::Courier,
+    webhook::Dispatcher,
     worker::{Rest, Worker},
 };
 
@@ -177,16 +177,16 @@ pub async fn serve(
         Some(address) => Some(listen("SOJOURN_METRICS_LISTEN", address).await?),
         None => None,
     };
-    let slots = if settings.role == Role::Api { 0 } else { settings.workers };
+    let slots = if settings.role == Role::Api { 0 } else { settings.max_concurrent_turns };
     let pools = PoolSizes { app: if has_api { 24 } else { 2 }, system: 8 + (slots as u32 / 2).min(24) };
     let record = Record::open(&settings.database, pools, says).await?;
-    let served = serve_record(&settings, &record, Doors { listener, watched }, stop, started).await;
+    let served = serve_record(&settings, &record, Listeners { listener, watched }, stop, started).await;
     let closed = record.close().await;
     served.and(closed)
 }
 
 /// Where a process listens.
-struct Doors {
+struct Listeners {
     /// For the API.
     listener: Option<TcpListener>,
     /// For metrics.
@@ -196,7 +196,7 @@ struct Doors {
 async fn serve_record(
     settings: &Settings,
     record: &Record,
-    Doors { listener, watched }: Doors,
+    Listeners { listener, watched }: Listeners,
     stop: CancellationToken,
     started: impl FnOnce(Started),
 ) -> anyhow::Result<()> {
@@ -210,13 +210,13 @@ async fn serve_record(
     let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
     let (mut front, mut back) = (JoinSet::new(), JoinSet::new());
     let late = CancellationToken::new();
-    parts.start_hints(&mut back, &late);
+    parts.start_notifications(&mut back, &late);
     // Streams end with the first word of the end, or open ones would hold up HTTP.
     let (store, origin) = (record.store.clone(), record.origin.clone());
-    let streams = Streams::new(store, parts.hints.clone(), origin, stop.clone());
+    let streams = Streams::new(store, parts.notifications.clone(), origin, stop.clone());
     if let Some(listener) = listener {
-        back.spawn(parts.courier(settings).run(late.clone()));
-        back.spawn(parts.timekeeper(settings).run(late.clone()));
+        back.spawn(parts.dispatcher(settings).run(late.clone()));
+        back.spawn(parts.scheduler(settings).run(late.clone()));
         let router = parts.http(settings, streams.clone())?.router(web::router(&http::description()));
         front.spawn(served(http::serve(listener, router, stop.clone())));
     }
@@ -245,7 +245,7 @@ async fn serve_record(
 struct Parts {
     store: Store,
     origin: Origin,
-    hints: Hints,
+    notifications: Notifications,
     blobs: Blobs,
     journal: Journal,
     process: Uuid,
@@ -255,14 +255,15 @@ struct Parts {
 impl Parts {
     fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
         let process = Uuid::from_bytes(record.origin.bytes());
-        let hints = Hints::new(process);
+        let notifications = Notifications::new(process);
         let blobs = open_blobs(settings)?;
-        let journal = Journal::new(record.store.clone(), blobs.clone(), hints.clone(), record.origin.clone());
+        let journal =
+            Journal::new(record.store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
         let node = node_id(&settings.database.data_dir, &record.origin)?;
         Ok(Self {
             store: record.store.clone(),
             origin: record.origin.clone(),
-            hints,
+            notifications,
             blobs,
             journal,
             process,
@@ -270,24 +271,24 @@ impl Parts {
         })
     }
 
-    fn start_hints(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-        let (hints, store, token) = (self.hints.clone(), self.store.clone(), stop.clone());
-        tasks.spawn(async move { hints.publish(&store, token).await });
-        let (hints, store, token) = (self.hints.clone(), self.store.clone(), stop.clone());
-        tasks.spawn(async move { hints.listen(&store, token).await });
+    fn start_notifications(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
+        tasks.spawn(async move { notifications.publish(&store, token).await });
+        let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
+        tasks.spawn(async move { notifications.listen(&store, token).await });
     }
 
-    fn courier(&self, settings: &Settings) -> Courier {
-        Courier {
+    fn dispatcher(&self, settings: &Settings) -> Dispatcher {
+        Dispatcher {
             store: self.store.clone(),
-            hints: self.hints.clone(),
+            notifications: self.notifications.clone(),
             client: org_client(settings.allow_private_webhooks),
             origin: self.origin.clone(),
         }
     }
 
-    fn timekeeper(&self, settings: &Settings) -> Timekeeper {
-        Timekeeper { store: self.store.clone(), journal: self.journal.clone(), scripted: settings.scripted }
+    fn scheduler(&self, settings: &Settings) -> Scheduler {
+        Scheduler { store: self.store.clone(), journal: self.journal.clone(), scripted: settings.scripted }
     }
 
     fn http(&self, settings: &Settings, streams: Streams) -> anyhow::Result<http::App> {
@@ -333,8 +334,8 @@ impl Parts {
         Ok(Worker {
             store: self.store.clone(),
             journal: self.journal.clone(),
-            queue: Queue::new(self.store.clone(), self.hints.clone(), claimant),
-            hints: self.hints.clone(),
+            queue: Queue::new(self.store.clone(), self.notifications.clone(), claimant),
+            notifications: self.notifications.clone(),
             providers: Arc::new(providers),
             images: provider.as_ref().ok().map(|(_, images)| images.clone()),
             sandbox: provider.map(|(sandbox, _)| sandbox),
@@ -344,12 +345,12 @@ impl Parts {
             catalogue: Catalogue::builtin(),
             blobs: self.blobs.clone(),
             rest: Rest {
-                freeze_after: Duration::from_millis(settings.sandbox_freeze_ms),
-                hibernate_after: Duration::from_millis(settings.sandbox_hibernate_ms),
+                freeze_after: settings.sandbox_freeze_after_seconds,
+                hibernate_after: settings.sandbox_hibernate_after_seconds,
             },
             node: self.node,
             sandboxes_end: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOXES_END_SLACK,
-            slots: settings.workers,
+            slots: settings.max_concurrent_turns,
         })
     }
 }

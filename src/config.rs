@@ -8,18 +8,18 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use url::Url;
 
-/// Which part of the service a process is.
+/// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     /// Serves HTTP and sends webhooks.
     Api,
     /// Runs turns in sandboxes.
     Worker,
-    /// Both, in one process.
+    /// Both in one process.
     All,
 }
 
-/// Who makes the containers of sandboxes.
+/// What creates sandbox containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SandboxProvider {
     /// An OCI runtime on this machine.
@@ -31,7 +31,7 @@ pub enum SandboxProvider {
 /// Settings of `sojourn serve`.
 #[derive(Clone, Debug, Args)]
 pub struct Settings {
-    /// Which part of the service this process is
+    /// Role of this process
     #[arg(long, value_enum, default_value = "all", env = "SOJOURN_ROLE")]
     pub role: Role,
 
@@ -42,28 +42,28 @@ pub struct Settings {
     #[arg(long, default_value = "127.0.0.1:8080", env = "SOJOURN_LISTEN", value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
-    /// Address to serve /metrics on, apart from the API and without a key [default: not served]
+    /// Address to serve /metrics on, separate from the API and without authentication [default: not served]
     #[arg(long, env = "SOJOURN_METRICS_LISTEN", value_name = "ADDRESS")]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// A key of the first organization, 16 or more characters; made when absent
+    /// API key of the first organization, at least 16 characters; generated when absent
     #[arg(long, env = "SOJOURN_BOOTSTRAP_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub bootstrap_api_key: Option<String>,
 
-    /// Requests that one API key may make in a second, sustained; four times as many at once
+    /// Sustained requests per second of one API key; bursts of four times as many are allowed
     #[arg(long, default_value_t = crate::base::limit::REQUESTS_PER_SECOND, env = "SOJOURN_REQUESTS_PER_SECOND",
         value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub requests_per_second: u32,
 
-    /// Turns that this process runs at the same time
-    #[arg(long, default_value_t = 16, env = "SOJOURN_WORKERS", value_name = "COUNT")]
-    pub workers: usize,
+    /// Turns that this process runs concurrently
+    #[arg(long, default_value_t = 16, env = "SOJOURN_MAX_CONCURRENT_TURNS", value_name = "COUNT")]
+    pub max_concurrent_turns: usize,
 
-    /// How long a worker may be silent before another takes its session, in milliseconds
+    /// Lease duration in milliseconds: how long a worker may be silent before another takes over its session
     #[arg(long, default_value_t = 15_000, env = "SOJOURN_LEASE_MS", value_name = "MS")]
     pub lease_ms: u64,
 
-    /// Where Anthropic's API is; a credential's base_url wins
+    /// Base URL of the Anthropic API; the base_url of a credential takes precedence
     #[arg(
         long,
         default_value = "https://api.anthropic.com",
@@ -72,11 +72,11 @@ pub struct Settings {
     )]
     pub anthropic_base_url: Url,
 
-    /// Version of Anthropic's API: 2023-06-01 or 2026-10-21
+    /// Version of the Anthropic API: 2023-06-01 or 2026-10-21
     #[arg(long, default_value = "2023-06-01", env = "SOJOURN_ANTHROPIC_VERSION", value_name = "VERSION")]
     pub anthropic_version: String,
 
-    /// Where OpenAI's API is; a credential's base_url wins
+    /// Base URL of the OpenAI API; the base_url of a credential takes precedence
     #[arg(
         long,
         default_value = "https://api.openai.com/v1",
@@ -85,61 +85,60 @@ pub struct Settings {
     )]
     pub openai_base_url: Url,
 
-    /// Whether agents may use the models scripted/...: on or off
+    /// Allow agents to use the scripted/... models: on or off
     #[arg(long, default_value = "on", env = "SOJOURN_SCRIPTED", value_name = "ON|OFF", value_parser = on_or_off,
         action = clap::ArgAction::Set)]
     pub scripted: bool,
 
-    /// Let webhooks go to private addresses, and to those over plain http
+    /// Allow webhooks to private addresses, over plain http too
     #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_WEBHOOKS", value_name = "ON|OFF",
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_webhooks: bool,
 
-    /// Let credentials name model endpoints at private addresses
+    /// Allow credentials whose base_url is at a private address
     #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_MODELS", value_name = "ON|OFF",
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_models: bool,
 
-    /// Let environments allow hosts at private addresses: only where every organization is trusted
+    /// Allow environments to permit hosts at private addresses; only where every organization is trusted
     #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_EGRESS", value_name = "ON|OFF",
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_egress: bool,
 
-    /// File of certificates (PEM) that sandboxes and their proxy trust beside the public ones
+    /// PEM file of certificate authorities that sandboxes and the egress proxy trust besides the public ones
     #[arg(long, env = "SOJOURN_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,
 
-    /// Directories below which repositories may be cloned into sandboxes (file:///...), apart by commas: every
-    /// organization may read them. The same for every process
+    /// Comma-separated directories below which repositories may be cloned into sandboxes (file:///...). Every
+    /// organization can read them. Must be equal in every process
     #[arg(long, env = "SOJOURN_LOCAL_SOURCES", value_name = "DIRECTORIES", value_delimiter = ',')]
     pub local_sources: Vec<PathBuf>,
 
-    /// Who makes the containers of sandboxes: local (an OCI runtime) or docker
+    /// Sandbox provider: local (an OCI runtime) or docker
     #[arg(long, default_value = "local", env = "SOJOURN_SANDBOX_PROVIDER", value_name = "PROVIDER")]
     pub sandbox_provider: SandboxProvider,
 
-    /// Program that runs sandboxes of the provider local, and installers of packages with any: an OCI runtime such as
-    /// runc, or gVisor's runsc (2024 or newer) for code that nobody trusts
+    /// OCI runtime of the provider local, and of package installers with any provider: runc, or gVisor's runsc (2024
+    /// or newer) for untrusted code
     #[arg(long, default_value = "runc", env = "SOJOURN_SANDBOX_RUNTIME", value_name = "PROGRAM")]
     pub sandbox_runtime: String,
 
-    /// Socket of the daemon of the provider docker, which must see the files of this process
+    /// Socket of the Docker daemon of the provider docker; the daemon must see the files of this process
     #[arg(long, default_value = "/var/run/docker.sock", env = "SOJOURN_DOCKER_SOCKET", value_name = "PATH")]
     pub docker_socket: PathBuf,
 
-    /// Image of sandboxes whose environment names none: host (the programs of this machine, read-only), debian (made
-    /// once by mmdebstrap), or one of SOJOURN_IMAGES; with the provider docker also one that the daemon has. The same
-    /// for every process
+    /// Default sandbox image: host (the programs of this machine, read-only), debian (built once by mmdebstrap), or one
+    /// of SOJOURN_IMAGES; with the provider docker also an image of the daemon. Must be equal in every process
     #[arg(long, default_value = "host", env = "SOJOURN_SANDBOX_IMAGE", value_name = "IMAGE")]
     pub sandbox_image: String,
 
-    /// Directory of images that environments may name: each entry an OCI image layout, a root file system, or an
-    /// archive of one (NAME.tar, .tar.gz, .tar.zst). The same for every process
+    /// Directory of images that environments may name; each entry is an OCI image layout, a root file system, or an
+    /// archive of one (NAME.tar, .tar.gz, .tar.zst). Must be equal in every process
     #[arg(long, env = "SOJOURN_IMAGES", value_name = "DIRECTORY")]
     pub images: Option<PathBuf>,
 
-    /// Mirror of Debian for the image debian and its packages [default: Debian's own]. It may be at any address, which
-    /// environments that allow package managers reach too; so may the next two
+    /// Debian mirror for the image debian and its packages [default: Debian's own]. May be at a private address, which
+    /// environments with allow_package_managers then reach too; likewise the next two
     #[arg(long, env = "SOJOURN_APT_MIRROR", value_name = "URL")]
     pub apt_mirror: Option<Url>,
 
@@ -151,34 +150,31 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_NPM_REGISTRY", value_name = "URL")]
     pub npm_registry: Option<Url>,
 
-    /// A sandbox ends itself when its node has not called it for this long, in seconds; its files stay. What is lost
-    /// with a node goes on elsewhere after this and 30 seconds, at least a minute
+    /// A sandbox exits when its node has not contacted it for this many seconds; its files stay. Sessions of a lost
+    /// node resume elsewhere after this plus 30 seconds, at least one minute
     #[arg(long, default_value_t = 120, env = "SOJOURN_SANDBOX_ORPHAN_SECONDS", value_name = "SECONDS")]
     pub sandbox_orphan_seconds: u64,
 
-    /// Where blobs are, checkpoints among them: s3://BUCKET/PREFIX, with the AWS_ variables of the AWS tools
-    /// [default: below the data directory]
+    /// Blob store for spilled bodies and checkpoints: s3://BUCKET/PREFIX, configured by the AWS_* variables
+    /// [default: a directory below the data directory]
     #[arg(long, env = "SOJOURN_BLOB_STORE", value_name = "URL")]
     pub blob_store: Option<String>,
 
-    /// A sandbox that nobody needed for this long is frozen: its processes stand still, in milliseconds
-    #[arg(long, default_value_t = 60_000, env = "SOJOURN_SANDBOX_FREEZE_MS", value_name = "MILLISECONDS")]
-    pub sandbox_freeze_ms: u64,
+    /// Freeze an idle sandbox after this many seconds: its processes are stopped in memory
+    #[arg(long, default_value = "60", env = "SOJOURN_SANDBOX_FREEZE_AFTER_SECONDS", value_name = "SECONDS",
+        value_parser = seconds)]
+    pub sandbox_freeze_after_seconds: Duration,
 
-    /// A sandbox that nobody needed for this long is removed, its files kept as a checkpoint, in milliseconds
-    #[arg(
-        long,
-        default_value_t = 900_000,
-        env = "SOJOURN_SANDBOX_HIBERNATE_MS",
-        value_name = "MILLISECONDS"
-    )]
-    pub sandbox_hibernate_ms: u64,
+    /// Hibernate an idle sandbox after this many seconds: its files are checkpointed and it is removed
+    #[arg(long, default_value = "900", env = "SOJOURN_SANDBOX_HIBERNATE_AFTER_SECONDS", value_name = "SECONDS",
+        value_parser = seconds)]
+    pub sandbox_hibernate_after_seconds: Duration,
 
-    /// Key of the API for operators (/v3/admin), 32 characters or more; nobody may use it when absent
+    /// Key of the operator API (/v3/admin), at least 32 characters; the API is disabled when absent
     #[arg(long, env = "SOJOURN_OPERATOR_KEY", hide_env_values = true, value_name = "KEY")]
     pub operator_key: Option<String>,
 
-    /// Play a first session when the database is empty: on or off
+    /// Run a demo session when the database is empty: on or off
     #[arg(long, default_value = "on", env = "SOJOURN_FIRST_SESSION", value_name = "ON|OFF", value_parser = on_or_off,
         action = clap::ArgAction::Set)]
     pub first_session: bool,
@@ -190,38 +186,39 @@ pub struct Settings {
     pub traces: Traces,
 }
 
-/// Where the record is.
+/// Database and data directory.
 #[derive(Clone, Debug, Args)]
 pub struct Database {
-    /// Directory for what this process keeps: keys, blobs, the embedded database, disks of sandboxes
+    /// Data directory: keys, blobs, the embedded database, sandbox disks
     #[arg(long, default_value = "./data", env = "SOJOURN_DATA_DIR", value_name = "DIRECTORY")]
     pub data_dir: PathBuf,
 
-    /// Postgres 15 or newer; an embedded one is started when absent. The role must be no superuser
+    /// Postgres 15 or newer; an embedded server is started when absent. The role must not be a superuser
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
 
-    /// The role that owns the schema and migrates it [default: that of DATABASE_URL]
+    /// URL of the role that owns and migrates the schema [default: DATABASE_URL]
     #[arg(long, env = "SOJOURN_OWNER_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub owner_database_url: Option<String>,
 
-    /// The role of the service's own work, which sees every organization [default: that of DATABASE_URL]
+    /// URL of the role for queue, log and outbox, which sees every organization [default: DATABASE_URL]
     #[arg(long, env = "SOJOURN_SYSTEM_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub system_database_url: Option<String>,
 
-    /// Seals every secret: 64 hexadecimal characters or a phrase of 32 or more; made in the data directory when absent
+    /// Encrypts every secret: 64 hexadecimal characters, or a passphrase of at least 32 characters; generated in the data
+    /// directory when absent
     #[arg(long, env = "SOJOURN_MASTER_KEY", hide_env_values = true, value_name = "KEY")]
     pub master_key: Option<String>,
 
-    /// The master key that SOJOURN_MASTER_KEY replaces, until `sojourn admin rotate-master-key` has run
+    /// Previous master key, needed until `sojourn admin rotate-master-key` has run
     #[arg(long, env = "SOJOURN_MASTER_KEY_BEFORE", hide_env_values = true, value_name = "KEY")]
     pub master_key_before: Option<String>,
 }
 
-/// What is logged, and how.
+/// Logging.
 #[derive(Clone, Debug, Args)]
 pub struct Log {
-    /// What is logged, as in `info` or `sojourn=debug`
+    /// Log filter, such as `info` or `sojourn=debug`
     #[arg(long = "log", default_value = "info", env = "SOJOURN_LOG", value_name = "FILTER")]
     pub filter: String,
 
@@ -231,31 +228,35 @@ pub struct Log {
     pub json: bool,
 }
 
-/// Where spans are sent, and how many.
+/// Tracing.
 #[derive(Clone, Debug, Args)]
 pub struct Traces {
-    /// An OTLP collector that speaks HTTP, as in http://127.0.0.1:4318 [default: no traces]
+    /// OTLP/HTTP collector, such as http://127.0.0.1:4318 [default: no traces]
     #[arg(long, env = "SOJOURN_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<Url>,
 
-    /// Which part of the traces is sent, 0 to 1, where a caller did not decide it
+    /// Trace sampling ratio (0-1) for requests without a sampling decision
     #[arg(long, default_value_t = 1.0, env = "SOJOURN_TRACE_SAMPLE", value_name = "PART", value_parser = part)]
     pub trace_sample: f64,
 }
 
-/// Shortest lease that a worker can keep alive.
+/// Shortest lease that a worker can renew in time, in milliseconds.
 const LEASE_MS_MIN: u64 = 200;
-/// Shortest rest after which a sandbox is frozen: sooner would freeze it between two turns.
-const SANDBOX_FREEZE_MS_MIN: u64 = 100;
-/// Turns that one process may run at the same time.
-const WORKERS_MAX: usize = 1_024;
+/// Shortest idle time before a freeze: a shorter one would freeze a sandbox between two turns.
+const SANDBOX_FREEZE_AFTER_MIN: Duration = Duration::from_millis(100);
+/// Most turns of one process.
+const CONCURRENT_TURNS_MAX: usize = 1_024;
 
 impl Settings {
-    /// Everything that is wrong with the settings, one line each.
+    /// Problems with the settings, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.database.problems();
-        if !(1..=WORKERS_MAX).contains(&self.workers) {
-            problems.push(format!("SOJOURN_WORKERS must be 1 to {WORKERS_MAX}, not {}", self.workers));
+        problems.extend(renamed_settings());
+        if !(1..=CONCURRENT_TURNS_MAX).contains(&self.max_concurrent_turns) {
+            problems.push(format!(
+                "SOJOURN_MAX_CONCURRENT_TURNS must be 1 to {CONCURRENT_TURNS_MAX}, not {}",
+                self.max_concurrent_turns
+            ));
         }
         if self.lease_ms < LEASE_MS_MIN {
             problems.push(format!("SOJOURN_LEASE_MS must be at least {LEASE_MS_MIN}, not {}", self.lease_ms));
@@ -264,11 +265,13 @@ impl Settings {
         if !self.blob_store.iter().all(is_bucket) {
             problems.push("SOJOURN_BLOB_STORE must look like s3://bucket/prefix".to_owned());
         }
-        if self.sandbox_freeze_ms < SANDBOX_FREEZE_MS_MIN
-            || self.sandbox_hibernate_ms < self.sandbox_freeze_ms
+        if self.sandbox_freeze_after_seconds < SANDBOX_FREEZE_AFTER_MIN
+            || self.sandbox_hibernate_after_seconds < self.sandbox_freeze_after_seconds
         {
             problems.push(format!(
-                "SOJOURN_SANDBOX_FREEZE_MS must be at least {SANDBOX_FREEZE_MS_MIN} and at most SOJOURN_SANDBOX_HIBERNATE_MS"
+                "SOJOURN_SANDBOX_FREEZE_AFTER_SECONDS must be at least {} and at most \
+                 SOJOURN_SANDBOX_HIBERNATE_AFTER_SECONDS",
+                SANDBOX_FREEZE_AFTER_MIN.as_secs_f64()
             ));
         }
         let mirrors = [
@@ -297,7 +300,7 @@ impl Settings {
         problems
     }
 
-    /// Length of a lease.
+    /// Lease duration.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
     }
@@ -326,6 +329,27 @@ impl Database {
         }
         problems
     }
+}
+
+/// Settings of earlier versions with their present names.
+const RENAMED: [(&str, &str); 4] = [
+    ("SOJOURN_WORKERS", "SOJOURN_MAX_CONCURRENT_TURNS"),
+    ("SOJOURN_BOX_FREEZE_MS", "SOJOURN_SANDBOX_FREEZE_AFTER_SECONDS"),
+    ("SOJOURN_BOX_HIBERNATE_MS", "SOJOURN_SANDBOX_HIBERNATE_AFTER_SECONDS"),
+    ("SOJOURN_BOX_ORPHAN_SECONDS", "SOJOURN_SANDBOX_ORPHAN_SECONDS"),
+];
+
+/// Settings of the environment that have another name now: ignoring one would change a deployment silently.
+fn renamed_settings() -> impl Iterator<Item = String> {
+    let is_set = |(old, _): &&(&str, &str)| std::env::var_os(old).is_some();
+    RENAMED.iter().filter(is_set).map(|(old, new)| format!("{old} is not a setting any more; set {new} instead"))
+}
+
+/// A duration in seconds, which may have a fraction.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "must be a number of seconds, such as 60 or 0.5".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
 fn part(text: &str) -> Result<f64, String> {

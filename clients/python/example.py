@@ -16,7 +16,7 @@ URL, KEY = os.environ["SOJOURN_URL"], os.environ["SOJOURN_API_KEY"]
 # Separators that are none in a stream.
 TEXT = "green \u2028\u2029\x85\x0b\x1c\r\n\ndata: {}\n\n"
 
-letters: list[tuple[bytes, dict[str, str]]] = []
+deliveries: list[tuple[bytes, dict[str, str]]] = []
 told = threading.Event()
 
 
@@ -25,7 +25,7 @@ class Receiver(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        letters.append((body, dict(self.headers)))
+        deliveries.append((body, dict(self.headers)))
         self.send_response(204)
         self.end_headers()
         told.set()
@@ -123,18 +123,18 @@ async def follow_together(session: str) -> None:
 
 
 def verify(session: str, secret: str) -> None:
-    """The letters are the service's, and nothing else is."""
+    """The deliveries are the service's, and nothing else is."""
     assert told.wait(20)
-    body, headers = letters[0]
-    letter = verify_webhook(body, headers, secret)
-    assert (letter["type"], letter["sessionId"]) == ("turn.completed", session)
+    body, headers = deliveries[0]
+    delivery = verify_webhook(body, headers, secret)
+    assert (delivery["type"], delivery["sessionId"]) == ("turn.completed", session)
     old = {**{name.lower(): value for name, value in headers.items()}, "webhook-timestamp": "1"}
     for changed in [(body + b" ", headers, secret), (body, headers, secret + "x"), (body, old, secret), (body, {}, secret)]:
         try:
             verify_webhook(*changed)
         except WebhookError:
             continue
-        raise AssertionError("a letter that was changed was believed")
+        raise AssertionError("a delivery that was changed was believed")
 
 
 def main() -> None:

@@ -7,11 +7,11 @@ import { Sojourn, SojournError, verifyWebhook, WebhookError } from "sojourn-clie
 const client = new Sojourn({ url: process.env.SOJOURN_URL, key: process.env.SOJOURN_API_KEY });
 
 // A receiver of webhooks: it needs the body as it came.
-const letters = [];
+const deliveries = [];
 const server = createServer(async (request, response) => {
   let body = "";
   for await (const chunk of request) body += chunk;
-  letters.push({ body, headers: request.headers });
+  deliveries.push({ body, headers: request.headers });
   response.writeHead(204).end();
 });
 await new Promise((done) => server.listen(0, "127.0.0.1", done));
@@ -49,15 +49,15 @@ for await (const event of client.follow(session.id, { level: "internal" })) {
 }
 assert.deepEqual(seen, seen.map((_, at) => at + 1));
 
-// The letters are the service's, and nothing else is.
-for (let tries = 0; letters.length < 2 && tries < 200; tries++) await new Promise((done) => setTimeout(done, 100));
-const [letter] = letters;
-const read = await verifyWebhook(letter.body, letter.headers, secret);
+// The deliveries are the service's, and nothing else is.
+for (let tries = 0; deliveries.length < 2 && tries < 200; tries++) await new Promise((done) => setTimeout(done, 100));
+const [delivery] = deliveries;
+const read = await verifyWebhook(delivery.body, delivery.headers, secret);
 assert.deepEqual([read.type, read.sessionId], ["turn.completed", session.id]);
 const refused = (error) => error instanceof WebhookError;
-await assert.rejects(verifyWebhook(`${letter.body} `, letter.headers, secret), refused);
-await assert.rejects(verifyWebhook(letter.body, letter.headers, `${secret}x`), refused);
-await assert.rejects(verifyWebhook(letter.body, { ...letter.headers, "webhook-timestamp": "1" }, secret), refused);
+await assert.rejects(verifyWebhook(`${delivery.body} `, delivery.headers, secret), refused);
+await assert.rejects(verifyWebhook(delivery.body, delivery.headers, `${secret}x`), refused);
+await assert.rejects(verifyWebhook(delivery.body, { ...delivery.headers, "webhook-timestamp": "1" }, secret), refused);
 
 // A refusal has a type to decide on.
 const params = { path: { session_id: "ses_01hzzzzzzzzzzzzzzzzzzzzzzz" } };

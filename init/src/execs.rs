@@ -138,7 +138,7 @@ impl Execs {
             None => unknown(exec_id),
             Some(Exec { runner: None, .. }) => Answer::Done {},
             Some(Exec { runner: Some(runner), .. }) => {
-                let _ = runner.control.write_all(&[runner::letter(signal)]);
+                let _ = runner.control.write_all(&[runner::signal_byte(signal)]);
                 Answer::Done {}
             }
         }

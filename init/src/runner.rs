@@ -340,8 +340,8 @@ fn asked_for() -> Asked {
     let mut word = [0];
     match io::stdin().read(&mut word) {
         Ok(1) if word == *DISK_FULL => Asked::End(Cause::DiskFull),
-        Ok(1) if word == [letter(Signal::Kill)] => Asked::Kill,
-        Ok(1) => match SIGNALS.iter().find(|(named, _)| word == [letter(*named)]) {
+        Ok(1) if word == [signal_byte(Signal::Kill)] => Asked::Kill,
+        Ok(1) => match SIGNALS.iter().find(|(named, _)| word == [signal_byte(*named)]) {
             Some((_, signal)) => Asked::Send(*signal),
             None => Asked::End(Cause::Killed),
         },
@@ -360,7 +360,7 @@ const SIGNALS: [(Signal, process::Signal); 6] = [
 ];
 
 /// The byte that asks for a signal; none of them asks for an end with a grace.
-pub fn letter(signal: Signal) -> u8 {
+pub fn signal_byte(signal: Signal) -> u8 {
     match signal {
         Signal::Hup => b'H',
         Signal::Int => b'I',

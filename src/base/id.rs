@@ -74,7 +74,7 @@ impl<K: Kind> FromStr for Id<K> {
         }
         let mut bits = 0u128;
         for byte in body.bytes() {
-            let Some(value) = ALPHABET.iter().position(|&letter| letter == byte) else {
+            let Some(value) = ALPHABET.iter().position(|&character| character == byte) else {
                 return Err(error);
             };
             bits = (bits << 5) | value as u128;

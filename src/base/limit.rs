@@ -67,7 +67,7 @@ pub const USAGE_DAYS_DEFAULT: i64 = 28;
 pub const USAGE_DAYS_MAX: i64 = 400;
 /// How long a request may take before it is answered 503.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an equal request in flight is waited for before 409.
+/// How long an equal request in batch is waited for before 409.
 pub const IDEMPOTENCY_WAIT: Duration = Duration::from_secs(5);
 /// How long an idempotency key is remembered.
 pub const IDEMPOTENCY_HOURS: i32 = 24;
@@ -110,7 +110,7 @@ pub const STREAM_PROOF_INTERVAL: (Duration, Duration) = (Duration::from_secs(1),
 pub const STREAM_LAST_WORD: Duration = Duration::from_millis(500);
 /// Events that a stream reads at once.
 pub const STREAM_PAGE_ROWS: i64 = 200;
-/// The net under the hints: how often a stream looks without one.
+/// The net under the notifications: how often a stream looks without one.
 pub const STREAM_POLL: Duration = Duration::from_secs(5);
 /// Appends of one log that its followers in the same process find told, and the bytes of
 /// one: whoever misses one reads.
@@ -136,11 +136,11 @@ pub const STREAMS_MAX: usize = 10_000;
 
 // ---- queue and worker ----
 
-/// Shortest time between two notifications of a process: hints of that time share one.
+/// Shortest time between two notifications of a process: notifications of that time share one.
 /// The first after a pause leaves at once.
-pub const HINT_INTERVAL: Duration = Duration::from_millis(2);
+pub const NOTIFICATION_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The net under the hints: how often a worker looks for due jobs.
+/// The net under the notifications: how often a worker looks for due jobs.
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
 /// Jobs that one claim takes at most (measured: ten rows cost three times one).
 pub const CLAIM_JOBS_MAX: i64 = 10;
@@ -148,7 +148,7 @@ pub const CLAIM_JOBS_MAX: i64 = 10;
 pub const CLAIM_ORGS_MAX: i32 = 64;
 /// Jobs of one organization that may be held at the same time, unless it has its own number.
 pub const ORG_JOBS_MAX: i32 = 100;
-/// How often held leases are renewed and cancels are looked for without a hint.
+/// How often held leases are renewed and cancels are looked for without a notification.
 pub const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a worker that was asked to stop waits for a checkpoint.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -165,7 +165,7 @@ pub const RECORD_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Du
 pub const RECORD_ATTEMPTS_MAX: u32 = 60;
 /// How often workers look for sessions that have work and no job.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// A session whose work nobody has taken up for this long is overdue: the promise
+/// A session whose work nobody has taken up for this long is overdue: the reservation
 /// is that none ever is, whatever crashes.
 pub const OVERDUE_AFTER: Duration = Duration::from_secs(30);
 /// Tries of a turn whose sandbox cannot be had before its agent has done anything.
@@ -193,7 +193,7 @@ pub const MODEL_CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 pub const MODEL_ANSWER_BYTES_MAX: usize = 16 << 20;
 /// `max_tokens` of a model call when the agent names none.
 pub const MODEL_MAX_TOKENS_DEFAULT: u64 = 16_384;
-/// How long a call waits before it asks again for money that is promised to others.
+/// How long a call waits before it asks again for money that is reserved for others.
 pub const SPEND_WAIT: Duration = Duration::from_secs(1);
 /// Tool calls of one step that run at the same time (read-only ones).
 pub const PARALLEL_TOOLS_MAX: usize = 8;
@@ -310,10 +310,10 @@ pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// How long `sojourn-init` may take to answer a call that does not run anything.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a hook of an environment may take: packages are installed there.
-pub const HOOK_TIMEOUT: Duration = Duration::from_secs(600);
-/// Output of a hook that is kept, per stream, in bytes; its end is told when it fails.
-pub const HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
+/// How long a lifecycle hook of an environment may take: packages are installed there.
+pub const LIFECYCLE_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
+/// Output of a lifecycle hook that is kept, per stream, in bytes; its end is told when it fails.
+pub const LIFECYCLE_HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// How long one part of an archive of files may take, in either direction.
 pub const ARCHIVE_PART_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a sandbox may take to unpack all of its files.
@@ -369,7 +369,7 @@ pub const NET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a receiver may take to answer (Standard Webhooks asks for 15-30 s).
 pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a claimed delivery is its courier's: longer than any try takes.
+/// How long a claimed delivery is its dispatcher's: longer than any try takes.
 pub const WEBHOOK_HOLD: Duration = Duration::from_secs(60);
 /// Deliveries that one process sends at the same time: each is a connection and a
 /// body of at most `EVENT_BODY_BYTES_MAX`.
@@ -385,22 +385,22 @@ pub const WEBHOOKS_SLOW_MAX: usize = 128;
 pub const WEBHOOK_SLOW_AFTER: Duration = Duration::from_secs(2);
 /// How long a receiver is remembered as slow, and how many are.
 pub const WEBHOOK_SLOW_MEMORY: (Duration, usize) = (Duration::from_secs(120), 10_000);
-/// How long a courier without a free place waits for more letters to end before it
+/// How long a dispatcher without a free place waits for more deliveries to end before it
 /// claims again, unless a quarter of them did: a claim for each place costs more than
-/// the letter that it finds.
+/// the delivery that it finds.
 pub const WEBHOOK_GATHER: Duration = Duration::from_millis(5);
-/// Rows that a claim looks at for letters to different destinations.
+/// Rows that a claim looks at for deliveries to different destinations.
 pub const WEBHOOK_CLAIM_ROWS: i64 = 1_024;
-/// A destination that has answered no letter for this long is disabled.
+/// A destination that has answered no delivery for this long is disabled.
 pub const WEBHOOK_DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
-/// How long letters carry the signature of the replaced secret too, in seconds:
+/// How long deliveries carry the signature of the replaced secret too, in seconds:
 /// when the caller names no time, and longest.
 pub const WEBHOOK_OVERLAP_SECONDS: (i64, i64) = (86_400, 7 * 86_400);
 /// Webhooks of one organization.
 pub const WEBHOOKS_MAX: usize = 16;
 /// Tries of one delivery that are shown: those of the schedule, sent again a few times.
 pub const DELIVERY_ATTEMPTS_SHOWN: i64 = 50;
-/// Delays before each try, in seconds; after the last one the letter is dead.
+/// Delays before each try, in seconds; after the last one the delivery is dead.
 pub const WEBHOOK_RETRY_SECONDS: [u64; 10] =
     [0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
 /// Longest Retry-After that is honoured, in seconds.
@@ -408,7 +408,7 @@ pub const WEBHOOK_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
 /// Bytes of a receiver's answer that are read.
 pub const WEBHOOK_RESPONSE_BYTES_MAX: usize = 4 << 10;
 /// What jitter adds to a delay at most, as a part of it. It never shortens one:
-/// the delays add up to the three days that are promised.
+/// the delays add up to the three days that are reserved.
 pub const WEBHOOK_JITTER: f64 = 0.1;
 /// Longest secret that an organization may bring, in bytes.
 pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
@@ -426,11 +426,11 @@ pub const DESTINATIONS_MAX: usize = 16;
 
 /// Connections that it serves at the same time.
 pub const LISTEN_CONNECTIONS_MAX: usize = 64;
-/// Letters that wait to be printed.
-pub const LISTEN_LETTERS_MAX: usize = 64;
-/// Largest letter that it takes, in bytes: an event's body and all around it.
-pub const LISTEN_LETTER_BYTES_MAX: usize = 1 << 20;
-/// How far a letter's time may be from now, in seconds (Standard Webhooks says 5 min).
+/// Deliveries that wait to be printed.
+pub const LISTEN_DELIVERIES_MAX: usize = 64;
+/// Largest delivery that it takes, in bytes: an event's body and all around it.
+pub const LISTEN_DELIVERY_BYTES_MAX: usize = 1 << 20;
+/// How far a delivery's time may be from now, in seconds (Standard Webhooks says 5 min).
 pub const WEBHOOK_TOLERANCE_SECONDS: i64 = 300;
 
 // ---- embedded database ----

@@ -225,7 +225,7 @@ impl Fields {
         }
         for (name, file) in [("post_start", &self.post_start), ("post_clone", &self.post_clone)] {
             if let Some(file) = file {
-                config["hooks"][name] = text_of(file)?.into();
+                config["lifecycle_hooks"][name] = text_of(file)?.into();
             }
         }
         if !self.sources.is_empty() {

@@ -1,5 +1,5 @@
 //! The first session of an empty service: an agent finds a bug in a small
-//! repository, mends it and runs its tests, while its events come by.
+//! repository, fixes it and runs its tests, while its events come by.
 //!
 //! Plays `scripted/demo`; with `ANTHROPIC_API_KEY` set, the same task runs on the
 //! real provider.
@@ -14,7 +14,7 @@ use super::{client::Client, print};
 use crate::{base::SecretString, model};
 
 const PROMPT: &str = "You are a careful engineer. Find out what is wrong before you change anything, make the \
-                      smallest change that mends it, run the tests, and say in two sentences what you did.";
+                      smallest change that fixes it, run the tests, and say in two sentences what you did.";
 /// Model of the first session when a key of Anthropic is at hand.
 const ANTHROPIC_MODEL: &str = "anthropic/claude-sonnet-4-5";
 /// Plays the session and prints it. A failure is told, not fatal: the service is up.
@@ -66,6 +66,6 @@ fn task() -> String {
     let files: String = files.collect();
     format!(
         "A test of this small Python project fails. If the workspace is empty, write these files into it and make \
-         it a git repository first. Then find the bug, mend it, and run `python3 -m unittest` until it passes.\n{files}"
+         it a git repository first. Then find the bug, fix it, and run `python3 -m unittest` until it passes.\n{files}"
     )
 }

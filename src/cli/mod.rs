@@ -3,16 +3,15 @@
 //! `serve` and `admin` are the process itself; everything that concerns a session
 //! talks HTTP, like any other client.
 
-mod account;
 mod admin;
 mod agent;
 mod bench;
+mod billing;
 mod client;
 mod credential;
 mod doctor;
 mod environment;
 mod first_session;
-mod hook;
 mod key;
 mod print;
 mod report;
@@ -21,6 +20,7 @@ mod serve;
 mod session;
 mod settings;
 mod source;
+mod trigger;
 mod webhook;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -72,11 +72,11 @@ enum Command {
         command: schedule::Schedule,
     },
     /// Say who else starts sessions of an agent: GitHub, or whoever signs
-    Hook {
+    Trigger {
         #[command(flatten)]
         connection: client::Connection,
         #[command(subcommand)]
-        command: hook::Hook,
+        command: trigger::Trigger,
     },
     /// Store and rotate keys of model providers
     Credential {
@@ -142,7 +142,7 @@ enum Admin {
     #[command(flatten)]
     Organization(admin::Admin),
     #[command(flatten)]
-    Account(account::Account),
+    Billing(billing::Billing),
 }
 
 /// Does what the command line says; the exit code is the command's.
@@ -153,7 +153,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Bench { connection, load } => return bench::run(load, &connection).await,
         Command::Agent { connection, command } => agent::run(command, &connection).await?,
         Command::Schedule { connection, command } => schedule::run(command, &connection).await?,
-        Command::Hook { connection, command } => hook::run(command, &connection).await?,
+        Command::Trigger { connection, command } => trigger::run(command, &connection).await?,
         Command::Credential { connection, command } => credential::run(command, &connection).await?,
         Command::Environment { connection, command } => environment::run(command, &connection).await?,
         Command::Key { connection, command } => key::run(command, &connection).await?,
@@ -168,7 +168,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             print::line(String::from_utf8_lossy(&script).trim_end());
         }
         Command::Admin(Admin::Organization(command)) => admin::run(command).await?,
-        Command::Admin(Admin::Account(command)) => account::run(command).await?,
+        Command::Admin(Admin::Billing(command)) => billing::run(command).await?,
         Command::Openapi => print!("{}", http::document()),
     }
     Ok(0)

@@ -1,7 +1,7 @@
 //! What a session and the sessions below it may use together.
 //!
 //! The limits of a session on tokens, cost and tool calls bind its children too, and
-//! theirs. What is promised to calls under way counts as used, as it does for caps
+//! theirs. What is reserved for calls under way counts as used, as it does for caps
 //! (`spend`): of all that race for one limit only the last call that is let through may
 //! overstep it.
 
@@ -20,7 +20,7 @@ pub struct Budget {
     pub limits: Limits,
     /// By the session and by all below it.
     pub used: Consumed,
-    /// Promised to calls of theirs that are under way.
+    /// Reserved for calls of theirs that are under way.
     pub reserved: Consumed,
 }
 
@@ -53,7 +53,7 @@ impl Add for Consumed {
 }
 
 impl Budget {
-    /// What is used and promised.
+    /// What is used and reserved.
     fn taken(&self) -> Consumed {
         self.used + self.reserved
     }
@@ -76,12 +76,12 @@ impl Budget {
         self.spends().into_iter().flatten().filter(is_close)
     }
 
-    /// Whether calls are promised something of it before they are made.
-    pub fn is_promised(&self) -> bool {
+    /// Whether calls are reserved something of it before they are made.
+    pub fn needs_reservation(&self) -> bool {
         self.limits.tokens.is_some() || self.limits.cost_micros.is_some()
     }
 
-    /// Tokens that nobody used and nobody was promised; `None` without a limit.
+    /// Tokens that nobody used and nobody was reserved; `None` without a limit.
     pub fn tokens_left(&self) -> Option<u64> {
         self.limits.tokens.map(|allowed| allowed.saturating_sub(self.taken().tokens))
     }

@@ -15,7 +15,7 @@ pub struct Delta {
     pub usage: Usage,
     /// The model that answered, as `provider/model`.
     pub model: Option<String>,
-    /// A model call is over, so what was promised for it is free again.
+    /// A model call is over, so what was reserved for it is free again.
     pub settles: bool,
     pub start: Option<Start>,
     pub end: Option<TurnCompleted>,

@@ -57,7 +57,7 @@ pub struct Environment {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Repository>,
     #[serde(skip_serializing_if = "is_default")]
-    pub hooks: Hooks,
+    pub lifecycle_hooks: LifecycleHooks,
 }
 
 /// How a sandbox is replaced before its time is over.
@@ -74,7 +74,7 @@ pub struct Rotation {
 /// Scripts that make a sandbox ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Hooks {
+pub struct LifecycleHooks {
     /// Run by bash in `/workspace`, once in each sandbox, before its first command; when it fails,
     /// so does the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,8 +168,8 @@ const PRE_ROTATE_BUFFER_SECONDS: u64 = 60;
 /// Variables, and their bytes in all: they stand in every command's own memory.
 const VARIABLES_MAX: usize = 128;
 const VARIABLES_BYTES_MAX: usize = 64 << 10;
-/// Longest script of a hook, in bytes.
-const HOOK_BYTES_MAX: usize = 32 << 10;
+/// Longest script of a lifecycle hook, in bytes.
+const LIFECYCLE_HOOK_BYTES_MAX: usize = 32 << 10;
 /// Secrets of one environment, and hosts of one secret.
 pub const SECRETS_MAX: usize = 32;
 const SECRET_HOSTS_MAX: usize = 16;
@@ -225,10 +225,13 @@ impl Environment {
         if self.env.iter().any(|(name, value)| !is_variable(name) || value.contains('\0')) {
             return problem("env", "has names of letters, digits and underscores, and values without U+0000");
         }
-        let is_script =
-            |script: &String| (1..=HOOK_BYTES_MAX).contains(&script.len()) && !script.contains('\0');
-        let Hooks { post_start, post_clone } = &self.hooks;
-        for (field, script) in [("hooks.post_start", post_start), ("hooks.post_clone", post_clone)] {
+        let is_script = |script: &String| {
+            (1..=LIFECYCLE_HOOK_BYTES_MAX).contains(&script.len()) && !script.contains('\0')
+        };
+        let LifecycleHooks { post_start, post_clone } = &self.lifecycle_hooks;
+        for (field, script) in
+            [("lifecycle_hooks.post_start", post_start), ("lifecycle_hooks.post_clone", post_clone)]
+        {
             if script.as_ref().is_some_and(|script| !is_script(script)) {
                 return problem(field, "is a script of 1 to 32768 bytes without U+0000");
             }
@@ -368,7 +371,7 @@ mod tests {
             ),
             (serde_json::json!({ "env": { "A=B": "x" } }), "env"),
             (serde_json::json!({ "env": { "1A": "x" } }), "env"),
-            (serde_json::json!({ "hooks": { "post_start": "" } }), "hooks.post_start"),
+            (serde_json::json!({ "lifecycle_hooks": { "post_start": "" } }), "lifecycle_hooks.post_start"),
             (serde_json::json!({ "env": { "A": "x\0" } }), "env"),
             (
                 serde_json::json!({ "network": { "allow": [{ "host": "10.0.0.1" }] } }),

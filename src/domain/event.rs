@@ -72,7 +72,7 @@ pub enum ActorKind {
     Agent,
     /// The service itself.
     System,
-    /// A schedule or an inbound hook.
+    /// A schedule or an inbound trigger.
     Trigger,
 }
 
@@ -265,8 +265,8 @@ pub enum Body {
     #[serde(rename = "sandbox.terminated")]
     SandboxTerminated { sandbox_id: SandboxId, reason: String },
     /// The agent set a timer for itself: at that time a message wakes the session.
-    #[serde(rename = "revisit.scheduled")]
-    RevisitScheduled {
+    #[serde(rename = "wake.scheduled")]
+    WakeScheduled {
         call_id: String,
         #[serde(with = "time::serde::rfc3339")]
         at: Timestamp,
@@ -416,7 +416,7 @@ macro_rules! only_told {
             | $crate::domain::event::Body::ExecStarted { .. }
             | $crate::domain::event::Body::FileWritten { .. }
             | $crate::domain::event::Body::ToolRegistered(_)
-            | $crate::domain::event::Body::RevisitScheduled { .. }
+            | $crate::domain::event::Body::WakeScheduled { .. }
             | $crate::domain::event::Body::SourceCloning { .. }
             | $crate::domain::event::Body::SourceCloned { .. }
             | $crate::domain::event::Body::SourceFailed { .. }

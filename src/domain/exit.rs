@@ -39,7 +39,7 @@ pub enum ExitStatus {
     PaymentRequired,
     /// Its tools could not run: no sandbox could be had.
     ToolCallFailed,
-    /// A hook of its environment failed.
+    /// A lifecycle hook of its environment failed.
     LifecycleHookFailed,
     /// A repository that it needs cannot be read.
     MissingRepoAccess,

@@ -1,4 +1,4 @@
-//! What GitHub tells a hook, read from its payload. Pure.
+//! What GitHub tells a trigger, read from its payload. Pure.
 //!
 //! The shapes are those of GitHub's documentation, "Webhook events and payloads". Only
 //! what a session needs is read; every text is a stranger's, so it is cut to a bound.
@@ -69,7 +69,7 @@ pub struct Head {
 }
 
 impl Event {
-    /// The event of a header; none for one that hooks do not know.
+    /// The event of a header; none for one that triggers do not know.
     pub fn named(name: &str) -> Option<Self> {
         serde_json::from_value(Value::String(name.to_owned())).ok()
     }
@@ -222,7 +222,7 @@ mod tests {
     fn a_comment_on_a_pull_request_tells_where_its_commits_are() {
         let payload = json!({
             "action": "created",
-            "issue": { "number": 12, "title": "Mend it", "pull_request": { "url": "x" }, "author_association": "NONE" },
+            "issue": { "number": 12, "title": "Fix it", "pull_request": { "url": "x" }, "author_association": "NONE" },
             "comment": { "body": "@bot look", "html_url": "https://github.com/a/b/pull/12#c", "author_association": "MEMBER" },
             "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
         });

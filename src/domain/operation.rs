@@ -158,7 +158,7 @@ pub enum Failure {
     PaymentRequired,
     /// No sandbox can be had.
     SandboxUnavailable,
-    /// The environment's hook failed.
+    /// The environment's trigger failed.
     LifecycleHookFailed,
     /// A repository of the session may not be read with what there is for it.
     MissingRepoAccess,

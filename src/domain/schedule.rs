@@ -73,7 +73,7 @@ pub enum RunState {
 
 /// What a session that nobody creates by hand is made of, besides its agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Recipe {
+pub struct SessionTemplate {
     pub title: Option<String>,
     pub metadata: Map<String, Value>,
     pub limits: Limits,

@@ -44,8 +44,8 @@ pub enum Source {
     Cron,
     Mention,
     React,
-    /// A message to an inbound hook.
-    Hook,
+    /// A message to an inbound trigger.
+    Trigger,
     /// Read from a file of an export.
     Import,
     /// An agent, by a tool.

@@ -19,7 +19,7 @@ use super::{
     network::{BadHost, canonical},
 };
 
-pub use progress::{Progress, Standing, State, standings};
+pub use progress::{Progress, SourceStatus, State, source_progress};
 
 /// The provider of credentials that open repositories.
 pub const PROVIDER: &str = "git";
@@ -91,7 +91,7 @@ pub struct PinnedSource {
 
 /// Where a repository is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RepositoryLocation {
     /// At a host, over TLS.
     Host {
         /// Canonical.
@@ -108,9 +108,9 @@ pub enum Place {
 ///
 /// # Errors
 /// Words for whoever wrote it.
-pub fn place(url: &str) -> Result<Place, &'static str> {
+pub fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
     const WORDS: &str = "must be https://host/path without user, query or fragment, or file:///path";
-    if url.len() > URL_BYTES_MAX || url.chars().any(|letter| letter.is_control() || letter == '\\') {
+    if url.len() > URL_BYTES_MAX || url.chars().any(|character| character.is_control() || character == '\\') {
         return Err(WORDS);
     }
     let parsed = Url::parse(url).map_err(|_| WORDS)?;
@@ -120,7 +120,7 @@ pub fn place(url: &str) -> Result<Place, &'static str> {
     }
     if parsed.scheme() == "file" && parsed.host().is_none() {
         let path = parsed.to_file_path().map_err(|()| WORDS)?;
-        return if path.parent().is_some() { Ok(Place::Local(path)) } else { Err(WORDS) };
+        return if path.parent().is_some() { Ok(RepositoryLocation::Local(path)) } else { Err(WORDS) };
     }
     if parsed.scheme() != "https" {
         return Err(WORDS);
@@ -138,12 +138,12 @@ pub fn place(url: &str) -> Result<Place, &'static str> {
     if is_escaped || !path.strip_prefix('/').is_some_and(|path| path.split('/').all(is_plain)) {
         return Err(WORDS);
     }
-    Ok(Place::Host { host, port: parsed.port().unwrap_or(443), path: path.to_owned() })
+    Ok(RepositoryLocation::Host { host, port: parsed.port().unwrap_or(443), path: path.to_owned() })
 }
 
 /// Whether a credential for what is below `base_url` may be sent to `place`.
-pub fn covers(base_url: &str, place: &Place) -> bool {
-    let Place::Host { host, port, path } = place else { return false };
+pub fn covers(base_url: &str, place: &RepositoryLocation) -> bool {
+    let RepositoryLocation::Host { host, port, path } = place else { return false };
     let Some(base) = base(base_url) else { return false };
     let is_below = path
         .strip_prefix(base.2.as_str())
@@ -155,11 +155,11 @@ pub fn covers(base_url: &str, place: &Place) -> bool {
 pub fn base(base_url: &str) -> Option<(String, u16, String)> {
     let whole = format!("{}/x", base_url.trim_end_matches('/'));
     match place(&whole).ok()? {
-        Place::Host { host, port, path } => {
+        RepositoryLocation::Host { host, port, path } => {
             let path = path.strip_suffix("/x")?;
             Some((host, port, path.strip_suffix(".git").unwrap_or(path).to_owned()))
         }
-        Place::Local(_) => None,
+        RepositoryLocation::Local(_) => None,
     }
 }
 
@@ -190,7 +190,7 @@ impl Repository {
         if self.depth.is_some_and(|depth| !(1..=DEPTH_MAX).contains(&depth)) {
             return wrong("depth", "must be 1 to 1000000");
         }
-        let is_local = matches!(place, Place::Local(_));
+        let is_local = matches!(place, RepositoryLocation::Local(_));
         if is_local && (self.depth.is_some() || self.credential.is_some()) {
             return wrong(if self.depth.is_some() { "depth" } else { "credential" }, "is for https only");
         }
@@ -278,7 +278,7 @@ fn is_name(name: &str) -> bool {
 
 /// As git-check-ref-format(1) has it, and not like an option.
 fn is_reference(name: &str) -> bool {
-    let is_bad = |letter: char| letter.is_control() || " ~^:?*[\\".contains(letter);
+    let is_bad = |character: char| character.is_control() || " ~^:?*[\\".contains(character);
     let is_part =
         |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock") && part != "@";
     (1..=REF_BYTES_MAX).contains(&name.len())

@@ -1,6 +1,6 @@
 //! What may still be spent: caps over trailing days, and what is left to spend at all.
 //!
-//! Asked before each model call, one asker at a time. What is promised to calls under
+//! Asked before each model call, one asker at a time. What is reserved for calls under
 //! way counts as spent, so calls that race for one cap cannot pass it together: the
 //! last one that is let through is the only one that may overstep it.
 
@@ -50,10 +50,10 @@ impl Spent {
 
 /// What an organization or an agent may spend and has spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct CapStatus {
     pub caps: SpendCaps,
     pub spent: Spent,
-    /// Promised to calls that are under way.
+    /// Reserved for calls that are under way.
     pub reserved: u64,
 }
 
@@ -93,7 +93,7 @@ impl Spend {
 pub enum Verdict {
     /// It may; `close` are caps of which 80 % are spent.
     Granted { close: Vec<Spend> },
-    /// What is left is promised to calls that are under way: ask again soon.
+    /// What is left is reserved for calls that are under way: ask again soon.
     Wait,
     /// A cap is spent.
     Exceeded(Spend),
@@ -118,7 +118,7 @@ const OF_ORGANIZATION: [&str; 3] =
 const OF_AGENT: [&str; 3] = ["agent_spend_1d", "agent_spend_7d", "agent_spend_28d"];
 
 /// Whether one more call may be made where the organization and the agent stand so.
-pub fn judge(organization: &Standing, agent: &Standing, balance: Option<i64>) -> Verdict {
+pub fn judge(organization: &CapStatus, agent: &CapStatus, balance: Option<i64>) -> Verdict {
     let caps = || caps(OF_ORGANIZATION, organization).chain(caps(OF_AGENT, agent));
     if let Some((spend, _)) = caps().find(|(spend, _)| spend.used >= spend.allowed) {
         return Verdict::Exceeded(spend);
@@ -126,8 +126,8 @@ pub fn judge(organization: &Standing, agent: &Standing, balance: Option<i64>) ->
     if balance.is_some_and(|left| left <= 0) {
         return Verdict::Unpaid;
     }
-    let is_promised = |left: i64| u64::try_from(left).unwrap_or_default() <= organization.reserved;
-    if balance.is_some_and(is_promised)
+    let needs_reservation = |left: i64| u64::try_from(left).unwrap_or_default() <= organization.reserved;
+    if balance.is_some_and(needs_reservation)
         || caps().any(|(spend, reserved)| spend.used.saturating_add(reserved) >= spend.allowed)
     {
         return Verdict::Wait;
@@ -136,9 +136,9 @@ pub fn judge(organization: &Standing, agent: &Standing, balance: Option<i64>) ->
     Verdict::Granted { close: caps().map(|(spend, _)| spend).filter(is_close).collect() }
 }
 
-fn caps(names: [&'static str; 3], standing: &Standing) -> impl Iterator<Item = (Spend, u64)> {
-    let reserved = standing.reserved;
-    let all = names.into_iter().zip(standing.spent.windows()).zip(standing.caps.windows());
+fn caps(names: [&'static str; 3], status: &CapStatus) -> impl Iterator<Item = (Spend, u64)> {
+    let reserved = status.reserved;
+    let all = names.into_iter().zip(status.spent.windows()).zip(status.caps.windows());
     all.filter_map(move |((limit, used), allowed)| {
         Some((Spend { limit, used, allowed: allowed?, session: None }, reserved))
     })
@@ -148,13 +148,13 @@ fn caps(names: [&'static str; 3], standing: &Standing) -> impl Iterator<Item = (
 mod tests {
     use super::*;
 
-    fn standing(cap: Option<u64>, spent: u64, reserved: u64) -> Standing {
+    fn status(cap: Option<u64>, spent: u64, reserved: u64) -> CapStatus {
         let caps = SpendCaps { days_7: cap, ..SpendCaps::default() };
-        Standing { caps, spent: Spent { days_1: 0, days_7: spent, days_28: spent }, reserved }
+        CapStatus { caps, spent: Spent { days_1: 0, days_7: spent, days_28: spent }, reserved }
     }
 
     fn org(cap: Option<u64>, spent: u64, reserved: u64, balance: Option<i64>) -> Verdict {
-        judge(&standing(cap, spent, reserved), &Standing::default(), balance)
+        judge(&status(cap, spent, reserved), &CapStatus::default(), balance)
     }
 
     #[test]
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn a_cap_is_close_at_four_fifths() {
         let close = Spend { limit: "agent_spend_7d", used: 80, allowed: 100, session: None };
-        let agent = standing(Some(100), 80, 0);
-        assert_eq!(judge(&Standing::default(), &agent, None), Verdict::Granted { close: vec![close] });
-        let agent = standing(Some(100), 79, 0);
-        assert_eq!(judge(&Standing::default(), &agent, None), Verdict::Granted { close: Vec::new() });
+        let agent = status(Some(100), 80, 0);
+        assert_eq!(judge(&CapStatus::default(), &agent, None), Verdict::Granted { close: vec![close] });
+        let agent = status(Some(100), 79, 0);
+        assert_eq!(judge(&CapStatus::default(), &agent, None), Verdict::Granted { close: Vec::new() });
     }
 
     #[test]

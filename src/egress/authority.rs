@@ -1,6 +1,6 @@
 //! The authority that one sandbox trusts, and the certificates that it signs.
 //!
-//! Made by the worker with the sandbox's door; called by `proxy` where TLS ends here.
+//! Made by the worker with the sandbox's egress socket; called by `proxy` where TLS ends here.
 //! Its key lies beside the sandbox, in a directory of the service: a worker that takes
 //! the sandbox over must sign with the same one, as programs that run have read its
 //! certificate. The sandbox sees the certificate only.

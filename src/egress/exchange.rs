@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     base::limit::{EGRESS_ANSWER_TIMEOUT, NET_CONNECT_TIMEOUT},
-    net::Way,
+    net::Route,
 };
 
 /// A body on its way through.
@@ -71,7 +71,7 @@ impl From<Reason> for Refusal {
 /// A request that may leave.
 struct Judged {
     request: Request<Body>,
-    way: Way,
+    way: Route,
     /// What its answer must not say; `None` for a host without a secret.
     scrub: Option<Scrub>,
     secrets: Vec<String>,
@@ -177,7 +177,7 @@ impl Proxy {
     async fn send(
         &self,
         target: &Target,
-        way: &Way,
+        way: &Route,
         request: Request<Body>,
     ) -> Result<Response<Incoming>, Refusal> {
         let failed = |error: &dyn std::error::Error| Refusal::Failed(error.to_string());
@@ -197,7 +197,7 @@ impl Proxy {
     async fn reach(
         &self,
         target: &Target,
-        way: &Way,
+        way: &Route,
     ) -> std::io::Result<Either<TcpStream, TlsStream<TcpStream>>> {
         let stream = self.dialer.connect(way).await?;
         if !target.tls {

@@ -1,4 +1,4 @@
-//! What listens at a sandbox's door: an HTTP proxy of one session.
+//! What listens at a sandbox's egress socket: an HTTP proxy of one session.
 //!
 //! Made and run by the worker that holds the session; calls `exchange` and `tunnel`.
 //! It ends with the worker's hold: a sandbox whose session rests has no way out. Every
@@ -47,7 +47,7 @@ use crate::{
         text,
     },
     domain::network::{BadHost, canonical},
-    net::{Dialer, Refused, Way},
+    net::{Dialer, Refused, Route},
 };
 
 /// What a proxy is made of.
@@ -87,7 +87,7 @@ impl Proxy {
         Arc::new(Self { policy, secrets, grant, dialer, ledger, tasks, stop })
     }
 
-    /// Serves a sandbox's door until the proxy is stopped; returns when no connection is
+    /// Serves a sandbox's egress socket until the proxy is stopped; returns when no connection is
     /// left. `authority` is the one that the sandbox trusts.
     pub async fn serve(self: Arc<Self>, listener: UnixListener, authority: Authority) {
         let authority = Arc::new(authority);
@@ -232,7 +232,7 @@ impl Proxy {
     }
 
     /// The addresses of a place, as far as they may be connected to.
-    pub(super) async fn vet(&self, host: &str, port: u16) -> Result<Way, Refused> {
+    pub(super) async fn vet(&self, host: &str, port: u16) -> Result<Route, Refused> {
         match self.policy.is_trusted(host, port) {
             true => self.dialer.vet_trusted(host, port).await,
             false => self.dialer.vet(host, port).await,

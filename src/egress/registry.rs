@@ -71,7 +71,7 @@ mod tests {
     };
 
     #[test]
-    fn the_operators_mirrors_are_trusted_and_nothing_that_a_org_names() {
+    fn the_operators_mirrors_are_trusted_and_nothing_that_an_organization_names() {
         let mirror: Url = "http://mirror.internal:8081/debian".parse().unwrap();
         let registries = Registries::new(&[&mirror, &"https://pypi.org/simple".parse().unwrap()]);
         let rule = |host: &str, port| EgressRule {

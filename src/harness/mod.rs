@@ -154,8 +154,8 @@ pub enum ToolFault {
 /// What a session's sandbox lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unready {
-    /// A hook of the environment failed.
-    Hook,
+    /// A lifecycle hook of the environment failed.
+    LifecycleHook,
     /// A repository may not be read with what there is for it.
     RepoAccess,
     /// A repository cannot be cloned as it is named.
@@ -166,7 +166,7 @@ impl Unready {
     /// The error of a turn that ends by it.
     pub fn code(self) -> &'static str {
         match self {
-            Self::Hook => "lifecycle_hook_failed",
+            Self::LifecycleHook => "lifecycle_hook_failed",
             Self::RepoAccess => "missing_repo_access",
             Self::Source => "source_failed",
         }

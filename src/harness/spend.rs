@@ -48,7 +48,7 @@ impl Run<'_> {
     }
 
     /// Asks the same for the commands of `batch`, one by one, and returns how many of the
-    /// calls may begin: where something is promised to the first ones and the rest would
+    /// calls may begin: where something is reserved for the first ones and the rest would
     /// have to wait, only those. What was asked for and may not be paid is not run; what an
     /// attempt before this one started is stopped.
     pub(super) async fn reserve_execs(&mut self, batch: &[ToolCall]) -> Result<Reserved, Halt> {
@@ -57,7 +57,7 @@ impl Run<'_> {
             let Some(most) = self.exec_micros_max(call) else { continue };
             let verdict = self.ports.journal.reserve_exec(&call.call_id, most, is_shared).await?;
             let results = match verdict {
-                // What the first ones leave of their promise is free after them.
+                // What the first ones leave of their reservation is free after them.
                 Verdict::Wait if place > 0 => return Ok(Reserved::First(place)),
                 Verdict::Granted { .. } | Verdict::Wait => Vec::new(),
                 Verdict::Exceeded(_) | Verdict::Unpaid | Verdict::Unpriced => self.stopped().await,
@@ -96,9 +96,9 @@ impl Run<'_> {
         self.budgets.iter().flat_map(|budget| [budget.tokens_left(), affordable(budget)]).flatten().min()
     }
 
-    /// Whether the session shares a limit that calls are promised something of.
+    /// Whether the session shares a limit that calls are reserved something of.
     fn is_shared(&self) -> bool {
-        self.budgets.iter().any(Budget::is_promised)
+        self.budgets.iter().any(Budget::needs_reservation)
     }
 
     /// Frees what was kept for the commands of `batch`, after their cost was recorded.

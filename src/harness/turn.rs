@@ -204,7 +204,9 @@ impl<'a> Run<'a> {
     ) -> Result<bool, Halt> {
         // Asking for a tool is nothing done when no sandbox could be had for it.
         let is_unready = |code: &str| {
-            [Unready::Hook, Unready::RepoAccess, Unready::Source].iter().any(|one| one.code() == code)
+            [Unready::LifecycleHook, Unready::RepoAccess, Unready::Source]
+                .iter()
+                .any(|one| one.code() == code)
         };
         let without_sandbox =
             error.as_ref().is_some_and(|error| error.code == NO_SANDBOX || is_unready(&error.code));

@@ -14,10 +14,10 @@ use super::{
     auth::Operator,
     body::Body,
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::{Id, key, seal::sha256},
@@ -56,7 +56,7 @@ pub struct DeleteQuery {
 pub async fn create(
     State(app): State<App>,
     _operator: Operator,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateOrganization>,
 ) -> Result<Answer, ApiError> {
     let origin = app.0.journal.origin();
@@ -134,7 +134,7 @@ pub async fn suspend(
     State(app): State<App>,
     _operator: Operator,
     Path(organization): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
 ) -> Result<Answer, ApiError> {
     move_to(&app, path::id(&organization)?, &once, true).await
 }
@@ -147,7 +147,7 @@ pub async fn resume(
     State(app): State<App>,
     _operator: Operator,
     Path(organization): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
 ) -> Result<Answer, ApiError> {
     move_to(&app, path::id(&organization)?, &once, false).await
 }
@@ -160,7 +160,7 @@ pub async fn top_up(
     State(app): State<App>,
     _operator: Operator,
     Path(organization): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<TopUp>,
 ) -> Result<Answer, ApiError> {
     let org = live(&app, path::id(&organization)?).await?;
@@ -234,7 +234,12 @@ pub async fn delete(
     Ok(no_content())
 }
 
-async fn move_to(app: &App, org: OrgId, once: &Once, is_suspended: bool) -> Result<Answer, ApiError> {
+async fn move_to(
+    app: &App,
+    org: OrgId,
+    once: &IdempotentRequest,
+    is_suspended: bool,
+) -> Result<Answer, ApiError> {
     live(app, org).await?;
     once.run(app, org, sha256(b""), async |unit: &mut Unit| {
         unit.tx().suspend(is_suspended).await?;

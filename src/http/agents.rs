@@ -15,11 +15,11 @@ use super::{
     body::{Body, Nothing, OptionalBody},
     credentials,
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
     sources,
-    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::{seal::sha256, text::hex},
@@ -51,7 +51,7 @@ pub struct PageQuery {
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteAgents>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateAgent>,
 ) -> Result<Answer, ApiError> {
     check_config(&app, &wanted.model, wanted.tools.as_deref())?;
@@ -175,7 +175,7 @@ pub async fn patch(
     Ok(answer(&view(agent)))
 }
 
-/// Delete an agent with its schedules and hooks. Its sessions go on with the revision
+/// Delete an agent with its schedules and triggers. Its sessions go on with the revision
 /// that they pinned.
 #[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 204), Errors))]
@@ -226,7 +226,7 @@ pub async fn activate(
     State(app): State<App>,
     caller: Caller<WriteAgents>,
     Path((agent, revision)): Path<(String, String)>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Response, ApiError> {
     let id: AgentId = path::id(&agent)?;

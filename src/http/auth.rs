@@ -65,10 +65,10 @@ scopes! {
     ReadSchedules "schedules:read" None;
     /// Create, change and fire schedules.
     WriteSchedules "schedules:write" None;
-    /// Read inbound hooks, never their secrets.
-    ReadHooks "hooks:read" None;
-    /// Create and change inbound hooks.
-    WriteHooks "hooks:write" None;
+    /// Read inbound triggers, never their secrets.
+    ReadTriggers "triggers:read" None;
+    /// Create and change inbound triggers.
+    WriteTriggers "triggers:write" None;
     /// Read what was used and what it costs.
     ReadUsage "usage:read" None;
     /// Change what may be spent.
@@ -82,9 +82,9 @@ scopes! {
     /// Create and change environments.
     WriteEnvironments "environments:write" None;
     /// Read the organization's webhooks and what they were sent.
-    ReadWebhooks "webhooks:read" None;
+    ReadWebhooks "webtriggers:read" None;
     /// Create and change the organization's webhooks.
-    WriteWebhooks "webhooks:write" None;
+    WriteWebhooks "webtriggers:write" None;
     /// Read API keys, never their secrets.
     ReadKeys "keys:read" None;
     /// Create, rotate and revoke API keys.
@@ -301,8 +301,8 @@ impl App {
     /// Takes a request from the caller's allowance and from that of its organization,
     /// and says what is left of the one that ends first.
     pub(super) fn take_one(&self, who: Who, org: OrgId, parts: &Parts) -> Result<(), ApiError> {
-        let is_hook = matches!(who, Who::Hook(_));
-        let rates = if is_hook { &self.0.hook_rates } else { &self.0.rates };
+        let is_trigger = matches!(who, Who::Trigger(_));
+        let rates = if is_trigger { &self.0.trigger_rates } else { &self.0.rates };
         let own = rates.take(who);
         let shared = own.is_ok().then(|| self.0.organization_rates.take(Who::Organization(org)));
         let (Ok(mut left) | Err((mut left, _))) = own;
@@ -316,7 +316,7 @@ impl App {
             let _ = told.0.set(left);
         }
         let (who, rates, code, wait) = match (own, shared) {
-            (Err((_, wait)), _) => (if is_hook { "hook" } else { "key" }, rates, None, wait),
+            (Err((_, wait)), _) => (if is_trigger { "trigger" } else { "key" }, rates, None, wait),
             (_, Some(Err((_, wait)))) => {
                 ("organization", &self.0.organization_rates, Some("organization_rate".into()), wait)
             }

@@ -9,10 +9,10 @@ use super::{
     auth::{Caller, ReadCredentials, Scope, WriteCredentials},
     body::Body,
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::{Origin, key},
@@ -36,7 +36,7 @@ use crate::{
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteCredentials>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateCredential>,
 ) -> Result<Answer, ApiError> {
     if wanted.provider == source::PROVIDER {

@@ -9,10 +9,10 @@ use super::{
     auth::{Caller, ReadSessions, WriteSessions},
     body::{Body, Nothing, OptionalBody},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json},
 };
 use crate::{
     base::{Id, limit::DELIVERY_ATTEMPTS_SHOWN},
@@ -22,7 +22,7 @@ use crate::{
         Tx,
         column::{from_word, word},
         delivery::{AttemptRow, DeliveryRow, Filter, Of},
-        hint::Hint,
+        notification::Notification,
     },
     wire::{
         Page,
@@ -96,13 +96,13 @@ pub async fn redeliver(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path((session, delivery)): Path<(String, String)>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let (session, delivery) = (path::id(&session)?, path::id(&delivery)?);
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let row = unit.tx().delivery(Of::Session(session), delivery).await?;
-        // 409 with a reason beats a letter to nowhere.
+        // 409 with a reason beats a delivery to nowhere.
         match unit.tx().destination(Some(session), Id::from_uuid(row.destination_id)).await {
             Ok(_) => {}
             Err(crate::store::Error::NotFound) => {
@@ -119,7 +119,7 @@ pub async fn redeliver(
 /// Makes a delivery due at once.
 pub(super) async fn again(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
     unit.tx().redeliver(delivery).await?;
-    unit.hint(Hint::Delivery);
+    unit.notification(Notification::Delivery);
     view(unit.tx().delivery(of, delivery).await?)
 }
 

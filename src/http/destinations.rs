@@ -7,9 +7,9 @@ use super::{
     auth::{Caller, ReadSessions, WriteSessions},
     body::{Body, OptionalBody},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json, no_content},
     openapi::Errors,
     path::{self, Path},
-    write::{Answer, Once, json, no_content},
 };
 use crate::{
     base::limit::{DESTINATIONS_MAX, WEBHOOK_OVERLAP_SECONDS},
@@ -34,7 +34,7 @@ pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateDestination>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
@@ -101,7 +101,7 @@ pub async fn patch(
     Ok(json(&view(destination)?))
 }
 
-/// Replace the signing secret; for a while letters carry the signatures of both.
+/// Replace the signing secret; for a while deliveries carry the signatures of both.
 #[utoipa::path(post, path = "/sessions/{session_id}/destinations/{destination_id}/rotate-secret", tag = "webhooks",
     operation_id = "rotateDestinationSecret",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
@@ -110,7 +110,7 @@ pub async fn rotate(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path((session, destination)): Path<(String, String)>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
 ) -> Result<Answer, ApiError> {
     let (session, destination) = (path::id(&session)?, path::id(&destination)?);

@@ -11,11 +11,11 @@ use super::{
     auth::{Caller, ReadEnvironments, WriteEnvironments},
     body::{Body, Nothing, OptionalBody},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
     sources,
-    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     domain::{
@@ -45,7 +45,7 @@ type Values = BTreeMap<String, String>;
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteEnvironments>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateEnvironment>,
 ) -> Result<Answer, ApiError> {
     let values = values_of(&wanted.secrets, &Values::new())?;
@@ -148,7 +148,7 @@ pub async fn patch(
 pub async fn build(
     State(app): State<App>,
     caller: Caller<WriteEnvironments>,
-    once: Once,
+    once: IdempotentRequest,
     Path(environment): Path<String>,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {

@@ -210,7 +210,7 @@ pub async fn wrong_method() -> ApiError {
     ApiError::new(ErrorType::MethodNotAllowed, "this path does not take that method")
 }
 
-/// For a handler that panicked. The panic itself was logged by the hook.
+/// For a handler that panicked. The panic itself was logged by the trigger.
 pub fn panicked(_panic: Box<dyn Any + Send>) -> Response {
     ApiError::new(ErrorType::Internal, "the service failed; whether the request was done is not known")
         .into_response()

@@ -20,10 +20,10 @@ use super::{
     App,
     auth::{Proof, ReadLog, SessionCaller},
     error::ApiError,
+    idempotency::json,
     openapi::Errors,
     page::{Query, rows},
     path::{self, Path},
-    write::json,
 };
 use crate::{
     base::limit::STREAM_LAST_WORD,

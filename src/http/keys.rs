@@ -12,10 +12,10 @@ use super::{
     auth::{Caller, ReadKeys, WriteKeys, grants, scopes},
     body::{Body, OptionalBody},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::{Id, Timestamp, key, limit::KEY_OVERLAP_SECONDS},
@@ -34,7 +34,7 @@ use crate::{
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteKeys>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateKey>,
 ) -> Result<Answer, ApiError> {
     check_scopes(&caller, &wanted.scopes)?;
@@ -94,7 +94,7 @@ pub async fn rotate(
     State(app): State<App>,
     caller: Caller<WriteKeys>,
     Path(key): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateKey>,
 ) -> Result<Answer, ApiError> {
     let id: KeyId = path::id(&key)?;

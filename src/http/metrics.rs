@@ -89,7 +89,7 @@ fn describe() {
         ("sojourn_sandboxes_lost_total", "Sandboxes that were found dead."),
         ("sojourn_turns_ended_total", "Turns that ended, by reason."),
         ("sojourn_turns_taken_over_total", "Turns that a worker took over from one that died."),
-        ("sojourn_delivery_tries_total", "Tries to deliver a webhook, by outcome."),
+        ("sojourn_delivery_attempts_total", "Tries to deliver a webhook, by outcome."),
     ] {
         metrics::describe_counter!(name, text);
     }

@@ -13,16 +13,15 @@ mod destinations;
 mod environments;
 mod error;
 mod events;
-mod finish;
 mod health;
-mod hooks;
+mod idempotency;
 mod keys;
 pub mod metrics;
+mod middleware;
 mod openapi;
 mod organization;
 mod page;
 mod path;
-mod patient;
 mod rate;
 mod schedules;
 mod serve;
@@ -30,10 +29,11 @@ mod sessions;
 mod socket;
 mod sources;
 mod tokens;
+mod triggers;
 mod turns;
 mod usage;
 mod webhooks;
-mod write;
+mod write_timeout;
 
 use std::sync::Arc;
 
@@ -49,11 +49,11 @@ pub use openapi::{description, document};
 pub use serve::serve;
 
 use crate::{
-    base::limit::{ARCHIVES_MAX, HOOK_MESSAGES_PER_SECOND, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR},
+    base::limit::{ARCHIVES_MAX, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND},
     base::seal::sha256,
     blob::Blobs,
     domain::rootfs::RootFs,
-    journal::{Group, Journal},
+    journal::{CreationCommitter, Journal},
     model::ModelName,
     net,
     store::Store,
@@ -68,7 +68,7 @@ pub struct App(Arc<Inner>);
 struct Inner {
     store: Store,
     journal: Journal,
-    creations: Group<write::Answer, error::ApiError>,
+    creations: CreationCommitter<idempotency::Answer, error::ApiError>,
     blobs: Blobs,
     streams: Streams,
     webhooks: net::Client,
@@ -80,7 +80,7 @@ struct Inner {
     keys: auth::KeyCache,
     rates: rate::Rates,
     organization_rates: rate::Rates,
-    hook_rates: rate::Rates,
+    trigger_rates: rate::Rates,
     imports: tokio::sync::Semaphore,
     archives: tokio::sync::Semaphore,
     /// SHA-256 of the operator's key.
@@ -131,7 +131,7 @@ impl App {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
             store: parts.store,
-            creations: Group::new(parts.journal.clone()),
+            creations: CreationCommitter::new(parts.journal.clone()),
             journal: parts.journal,
             blobs: parts.blobs,
             streams: parts.streams,
@@ -145,7 +145,7 @@ impl App {
             organization_rates: rate::Rates::new(
                 parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),
             ),
-            hook_rates: rate::Rates::new(HOOK_MESSAGES_PER_SECOND),
+            trigger_rates: rate::Rates::new(TRIGGER_MESSAGES_PER_SECOND),
             imports: tokio::sync::Semaphore::new(IMPORTS_MAX),
             archives: tokio::sync::Semaphore::new(ARCHIVES_MAX),
             operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
@@ -168,13 +168,13 @@ impl App {
             .merge(beside)
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::wrong_method)
-            .layer(axum::middleware::from_fn(finish::in_time))
+            .layer(axum::middleware::from_fn(middleware::in_time))
             // The layer beside it bounds every body, each route by its own size.
             .layer(axum::extract::DefaultBodyLimit::disable())
-            .layer(axum::middleware::from_fn(finish::bounded))
+            .layer(axum::middleware::from_fn(middleware::bounded))
             .layer(CatchPanicLayer::custom(error::panicked))
             .layer(cors())
-            .layer(axum::middleware::from_fn_with_state(self.clone(), finish::finish))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), middleware::middleware))
             .with_state(self)
     }
 }
@@ -199,10 +199,10 @@ fn of_agents() -> OpenApiRouter<App> {
         .routes(routes!(schedules::get, schedules::patch, schedules::delete))
         .routes(routes!(schedules::fire))
         .routes(routes!(schedules::runs))
-        .routes(routes!(hooks::create, hooks::list))
-        .routes(routes!(hooks::get, hooks::patch, hooks::delete))
-        .routes(routes!(hooks::rotate))
-        .routes(routes!(hooks::inbound::receive))
+        .routes(routes!(triggers::create, triggers::list))
+        .routes(routes!(triggers::get, triggers::patch, triggers::delete))
+        .routes(routes!(triggers::rotate))
+        .routes(routes!(triggers::inbound::receive))
         .routes(routes!(credentials::create, credentials::list))
         .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
         .routes(routes!(credentials::set_default))
@@ -215,9 +215,9 @@ fn of_agents() -> OpenApiRouter<App> {
 fn of_sessions() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(sessions::create::create, sessions::list::list))
-        .routes(routes!(sessions::get, sessions::patch, sessions::whole::delete))
-        .routes(routes!(sessions::whole::export))
-        .routes(routes!(sessions::whole::import))
+        .routes(routes!(sessions::get, sessions::patch, sessions::export::delete))
+        .routes(routes!(sessions::export::export))
+        .routes(routes!(sessions::export::import))
         .routes(routes!(sessions::usage))
         .routes(routes!(sources::list))
         .routes(routes!(sessions::steer::steer, events::messages))

@@ -49,7 +49,7 @@ impl IntoResponses for Errors {
         (name = "environments", description = "What a session's sandbox is, and what it may reach."),
         (name = "sandbox", description = "Commands and files of a session's sandbox, past its agent."),
         (name = "schedules", description = "What an agent does at stated times, and what became of it."),
-        (name = "hooks", description = "Where others start sessions of an agent, by a signed message."),
+        (name = "triggers", description = "Where others start sessions of an agent, by a signed message."),
         (name = "webhooks", description = "Where events are sent, and what became of each."),
         (name = "keys", description = "Who may call: API keys with scopes and an end."),
         (name = "organization", description = "Settings of the organization, and what was done to it."),
@@ -174,7 +174,7 @@ fn scope(path: &str, method: Method) -> String {
         // What may be spent and what things cost belong to what was used.
         ("budget" | "prices", _) => "usage",
         // What starts an agent is not the agent.
-        ("agents", Some(group @ ("schedules" | "hooks"))) => group,
+        ("agents", Some(group @ ("schedules" | "triggers"))) => group,
         (group, _) => group,
     };
     let verb = if method == Method::Read { "read" } else { "write" };
@@ -189,7 +189,7 @@ fn needs(scope: &str) -> Vec<SecurityRequirement> {
 const OPTIONAL_BODIES: [&str; 7] = [
     "mintClientToken",
     "rotateDestinationSecret",
-    "rotateHookSecret",
+    "rotateTriggerSecret",
     "rotateKey",
     "rotateWebhookSecret",
     "stopSession",

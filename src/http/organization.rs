@@ -17,9 +17,9 @@ use super::{
     auth::{Caller, ReadAudit, ReadOrganization, WriteOrganization},
     body::Body,
     error::ApiError,
+    idempotency::json as answer,
     openapi::Errors,
     page::{List, Query, rows},
-    write::json as answer,
 };
 use crate::{
     base::{Id, Timestamp, limit::PAGE_ROWS_MAX},

@@ -21,7 +21,7 @@ use governor::{
 
 use crate::{
     base::limit::{RATE_SWEEP_REQUESTS, REQUESTS_BURST_SECONDS},
-    domain::{HookId, KeyId, OrgId, SessionId},
+    domain::{KeyId, OrgId, SessionId, TriggerId},
 };
 
 /// Whose allowance a request is taken from.
@@ -30,8 +30,8 @@ pub enum Who {
     Key(KeyId),
     /// The client tokens of one session share one.
     Tokens(SessionId),
-    /// Those who send to an inbound hook share one.
-    Hook(HookId),
+    /// Those who send to an inbound trigger share one.
+    Trigger(TriggerId),
     /// All keys and tokens of an organization together.
     Organization(OrgId),
 }

@@ -9,17 +9,17 @@ use super::{
     auth::{Caller, ReadSchedules, WriteSchedules},
     body::{Body, Nothing, OptionalBody},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
     sources,
-    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::{Timestamp, limit::SCHEDULES_MAX},
     domain::{
         AgentId, ScheduleId,
-        schedule::{Cadence, NoCadence, Recipe},
+        schedule::{Cadence, NoCadence, SessionTemplate},
         session::Limits,
     },
     journal::Unit,
@@ -39,7 +39,7 @@ pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteSchedules>,
     Path(agent): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateSchedule>,
 ) -> Result<Answer, ApiError> {
     let agent: AgentId = path::id(&agent)?;
@@ -143,7 +143,7 @@ pub async fn fire(
     State(app): State<App>,
     caller: Caller<WriteSchedules>,
     Path((agent, schedule)): Path<(String, String)>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let (agent, schedule) = (path::id(&agent)?, path::id(&schedule)?);
@@ -195,7 +195,7 @@ async fn drawn_up(
         (wanted.limits.is_some(), "limits"),
         (wanted.environment.is_some(), "environment"),
     ];
-    let recipe = match wanted.session_id {
+    let session_template = match wanted.session_id {
         Some(session) => {
             if let Some((_, field)) = makes.into_iter().find(|(is_there, _)| *is_there) {
                 return Err(only_of_new_sessions(field));
@@ -209,14 +209,16 @@ async fn drawn_up(
             }
             None
         }
-        None => Some(Recipe {
+        None => Some(SessionTemplate {
             title: wanted.title,
             metadata: wanted.metadata.unwrap_or_default(),
             limits: wanted.limits.unwrap_or_default().over(Limits::default()),
             environment: wanted.environment,
         }),
     };
-    if let Some(choice) = recipe.as_ref().and_then(|recipe| recipe.environment.clone()) {
+    if let Some(choice) =
+        session_template.as_ref().and_then(|session_template| session_template.environment.clone())
+    {
         // It may be deleted later; then its runs fail.
         trigger::environment(unit, choice, app.0.journal.origin()).await?;
     }
@@ -229,7 +231,7 @@ async fn drawn_up(
         overlap: wanted.overlap,
         enabled: wanted.enabled,
         session: wanted.session_id,
-        recipe,
+        session_template,
         next_fire_at: wanted.enabled.then_some(next),
         consecutive_failures: 0,
         paused_reason: None,
@@ -251,14 +253,16 @@ fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Res
         (change.limits.is_some(), "limits"),
         (change.environment.is_some(), "environment"),
     ];
-    match &mut schedule.recipe {
-        Some(recipe) => {
-            recipe.title = change.title.unwrap_or_else(|| recipe.title.take());
-            recipe.metadata = change.metadata.unwrap_or_else(|| std::mem::take(&mut recipe.metadata));
+    match &mut schedule.session_template {
+        Some(session_template) => {
+            session_template.title = change.title.unwrap_or_else(|| session_template.title.take());
+            session_template.metadata =
+                change.metadata.unwrap_or_else(|| std::mem::take(&mut session_template.metadata));
             if let Some(limits) = change.limits {
-                recipe.limits = limits.over(recipe.limits);
+                session_template.limits = limits.over(session_template.limits);
             }
-            recipe.environment = change.environment.unwrap_or_else(|| recipe.environment.take());
+            session_template.environment =
+                change.environment.unwrap_or_else(|| session_template.environment.take());
         }
         None => {
             if let Some((_, field)) = makes.into_iter().find(|(is_there, _)| *is_there) {
@@ -300,7 +304,7 @@ fn only_of_new_sessions(field: &'static str) -> ApiError {
 }
 
 fn view(schedule: Schedule) -> ScheduleView {
-    let recipe = schedule.recipe;
+    let session_template = schedule.session_template;
     ScheduleView {
         id: schedule.id,
         agent_id: schedule.agent,
@@ -310,10 +314,10 @@ fn view(schedule: Schedule) -> ScheduleView {
         overlap: schedule.overlap,
         enabled: schedule.enabled,
         session_id: schedule.session,
-        title: recipe.as_ref().and_then(|recipe| recipe.title.clone()),
-        metadata: recipe.as_ref().map(|recipe| recipe.metadata.clone()),
-        limits: recipe.as_ref().map(|recipe| recipe.limits),
-        environment: recipe.and_then(|recipe| recipe.environment),
+        title: session_template.as_ref().and_then(|session_template| session_template.title.clone()),
+        metadata: session_template.as_ref().map(|session_template| session_template.metadata.clone()),
+        limits: session_template.as_ref().map(|session_template| session_template.limits),
+        environment: session_template.and_then(|session_template| session_template.environment),
         next_fire_at: schedule.next_fire_at,
         consecutive_failures: schedule.consecutive_failures,
         paused_reason: schedule.paused_reason,

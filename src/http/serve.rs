@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::patient::Patient;
+use super::write_timeout::WriteTimeout;
 use crate::base::limit::{
     CONNECTIONS_MAX, DRAIN_TIMEOUT, HEADER_BYTES_MAX, HEADER_TIMEOUT, HTTP2_PING, HTTP2_STREAMS_MAX,
 };
@@ -83,7 +83,7 @@ async fn connection(stream: TcpStream, place: OwnedSemaphorePermit, router: Rout
     };
     let Ok(Ok(is_http2)) = begun else { return };
     let service = TowerToHyperService::new(router);
-    let io = TokioIo::new(Patient::new(stream));
+    let io = TokioIo::new(WriteTimeout::new(stream));
     let ended = if is_http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder

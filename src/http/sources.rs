@@ -8,16 +8,16 @@ use super::{
     App, Images, NotHad,
     auth::{Caller, ReadSessions},
     error::ApiError,
+    idempotency::json,
     openapi::Errors,
     path::{self, Path},
-    write::json,
 };
 use crate::{
     domain::{
         SessionId,
         environment::{Environment, EnvironmentChoice},
         rootfs::RootFs,
-        source::{self, Place, Repository},
+        source::{self, Repository, RepositoryLocation},
     },
     journal::Unit,
     trigger,
@@ -39,7 +39,7 @@ pub async fn list(
     drop(tx);
     let progress = app.0.journal.sources(caller.org, id, &sources).await?;
     let views = sources.into_iter().zip(progress.sources);
-    Ok(json(&views.map(|(source, standing)| SourceView::new(source, standing)).collect::<Vec<_>>()))
+    Ok(json(&views.map(|(source, status)| SourceView::new(source, status)).collect::<Vec<_>>()))
 }
 
 /// Refuses repositories that may not be cloned here, or not with what they name.
@@ -93,7 +93,9 @@ fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(),
 /// Refuses paths of this machine that lead to nothing which the operator allows.
 pub(super) fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<(), ApiError> {
     for (at, repository) in sources.iter().enumerate() {
-        let Some(Ok(Place::Local(local))) = repository.url.as_deref().map(source::place) else { continue };
+        let Some(Ok(RepositoryLocation::Local(local))) = repository.url.as_deref().map(source::place) else {
+            continue;
+        };
         if let Err(refused) = app.0.local_sources.resolve(FilePath::new(&local)) {
             let param = format!("{field}[{at}].url");
             return Err(ApiError {

@@ -10,9 +10,9 @@ use super::{
     auth::{Caller, WriteSessions},
     body::{Body, OptionalBody},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest},
     openapi::Errors,
     path::{self, Path},
-    write::{Answer, Once},
 };
 use crate::{
     base::{key, limit::CLIENT_TOKEN_TTL_SECONDS},
@@ -30,7 +30,7 @@ pub async fn mint(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { value: wanted, digest }): OptionalBody<MintClientToken>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;

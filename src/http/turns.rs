@@ -7,10 +7,10 @@ use super::{
     agents::PageQuery,
     auth::{Caller, ReadLog, ReadSessions, SessionCaller},
     error::ApiError,
+    idempotency::json,
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::json,
 };
 use crate::{
     domain::{Entry, Level, SessionId, TurnId, event::Body},

@@ -11,16 +11,16 @@ use super::{
     auth::{Caller, ReadUsage, WriteBudget},
     body::Body,
     error::ApiError,
+    idempotency::json as answer,
     openapi::Errors,
     page::{List, Query, rows},
     path,
-    write::json as answer,
 };
 use crate::{
     base::limit::{USAGE_DAYS_DEFAULT, USAGE_DAYS_MAX},
     domain::{AgentId, price::PriceList},
     store::{
-        spend::Standings,
+        spend::SpendStatus,
         usage::{By, Filter, Sum},
     },
     wire::{
@@ -92,7 +92,7 @@ pub async fn usage(
     responses((status = 200, body = BudgetView), Errors))]
 pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(&tx.standings(None).await?)))
+    Ok(answer(&view(&tx.spend_status(None).await?)))
 }
 
 /// Change the organization's spend caps. They bind the next model call.
@@ -109,7 +109,7 @@ pub async fn patch_budget(
         let details = json!({ "spend_caps": caps });
         tx.remember(&caller.act(app.0.journal.origin(), "budget.updated", caller.org, details)).await?;
     }
-    let now = tx.standings(None).await?;
+    let now = tx.spend_status(None).await?;
     tx.commit().await?;
     Ok(answer(&view(&now)))
 }
@@ -123,7 +123,7 @@ pub async fn prices(State(app): State<App>, caller: Caller<ReadUsage>) -> Result
     Ok(answer(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))
 }
 
-fn view(now: &Standings) -> BudgetView {
+fn view(now: &SpendStatus) -> BudgetView {
     BudgetView {
         balance_micros: now.balance,
         spend_caps: now.organization.caps,

@@ -12,10 +12,10 @@ use super::{
     deliveries::{self, again, of_webhook, told},
     destinations::{insert, replace_secret, update},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     page::{List, Query, rows},
     path::{self, Path},
-    write::{Answer, Once, json as answer, no_content},
 };
 use crate::{
     base::{Id, limit::WEBHOOKS_MAX},
@@ -25,7 +25,7 @@ use crate::{
         column::word,
         delivery::{DeliveryRow, Filter, Of},
         destination::Destination,
-        hint::Hint,
+        notification::Notification,
     },
     wire::{
         Page,
@@ -41,7 +41,7 @@ use crate::{
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteWebhooks>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateDestination>,
 ) -> Result<Answer, ApiError> {
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
@@ -113,7 +113,7 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// Replace the signing secret; for a while letters carry the signatures of both.
+/// Replace the signing secret; for a while deliveries carry the signatures of both.
 #[utoipa::path(post, path = "/webhooks/{webhook_id}/rotate-secret", tag = "webhooks",
     operation_id = "rotateWebhookSecret", params(("webhook_id" = WebhookId, Path)), request_body = RotateSecret,
     responses((status = 200, body = WebhookView), Errors))]
@@ -121,7 +121,7 @@ pub async fn rotate(
     State(app): State<App>,
     caller: Caller<WriteWebhooks>,
     Path(webhook): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
 ) -> Result<Answer, ApiError> {
     let webhook = id(&webhook)?;
@@ -142,7 +142,7 @@ pub async fn test(
     State(app): State<App>,
     caller: Caller<WriteWebhooks>,
     Path(webhook): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let webhook = id(&webhook)?;
@@ -153,7 +153,7 @@ pub async fn test(
         let origin = app.0.journal.origin();
         let notice = Notice::test(Id::from_uuid(webhook.uuid()), caller.actor.clone(), origin);
         let delivery = unit.tx().tell_one(webhook, &notice).await?;
-        unit.hint(Hint::Delivery);
+        unit.notification(Notification::Delivery);
         let row = unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &of_webhook(deliveries::view(row)?)))
     })
@@ -226,7 +226,7 @@ pub async fn redeliver(
     State(app): State<App>,
     caller: Caller<WriteWebhooks>,
     Path((webhook, delivery)): Path<(String, String)>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let (webhook, delivery) = (id(&webhook)?, path::id(&delivery)?);

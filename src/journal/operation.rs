@@ -13,7 +13,7 @@ use crate::{
         operation::Request,
         spend::{Verdict, judge},
     },
-    store::{hint::Hint, operation::Seen},
+    store::{notification::Notification, operation::Seen},
 };
 
 /// Where the bytes of a file are that a caller sends or gets.
@@ -45,15 +45,15 @@ impl Unit {
         if matches!(request, Request::Exec { .. }) {
             self.may_spend(asked.session.created.agent_id).await?;
         }
-        self.hint(Hint::Job);
-        self.hint(Hint::Control);
+        self.notification(Notification::Job);
+        self.notification(Notification::Control);
         Ok(self.tx.ask(id, operation, &request, &stamp.actor).await?)
     }
 
-    /// Refuses what costs something where nothing more may be spent. What is promised to
+    /// Refuses what costs something where nothing more may be spent. What is reserved for
     /// others is not looked at: whoever serves it waits for that.
     async fn may_spend(&mut self, agent: Option<AgentId>) -> Result<(), Error> {
-        let now = self.tx.standings(agent).await?;
+        let now = self.tx.spend_status(agent).await?;
         match judge(&now.organization, &now.agent, now.balance) {
             Verdict::Exceeded(spend) => Err(Rejection::CapSpent(spend.limit).into()),
             Verdict::Unpaid => Err(Rejection::Unpaid.into()),
@@ -71,14 +71,14 @@ impl Journal {
         operation: OperationId,
         patience: Duration,
     ) -> Result<Seen, Error> {
-        let mut watch = self.hints.watch(session);
+        let mut watch = self.notifications.watch(session);
         let until = Instant::now() + patience;
         loop {
             let seen = self.store.begin(org).await?.operation(session, operation).await?;
             if seen.answer.is_some() || Instant::now() >= until {
                 return Ok(seen);
             }
-            // A hint may be lost.
+            // A notification may be lost.
             let _ = timeout_at(until.min(Instant::now() + OPERATION_POLL), watch.changed()).await;
         }
     }

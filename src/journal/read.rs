@@ -5,7 +5,7 @@ use crate::{
     base::limit::HISTORY_PAGE_ROWS,
     domain::{
         Entry, Event, Level, OrgId, SessionId,
-        source::{PinnedSource, Progress, standings},
+        source::{PinnedSource, Progress, source_progress},
     },
     store::event::Range,
 };
@@ -36,7 +36,7 @@ impl Journal {
         let mut told = self.of_kind(org, session, "source.*").await?;
         told.extend(self.of_kind(org, session, "sandbox.files_lost").await?);
         told.sort_by_key(|event| event.seq);
-        Ok(standings(sources, &told))
+        Ok(source_progress(sources, &told))
     }
 
     async fn of_kind(&self, org: OrgId, session: SessionId, kind: &str) -> Result<Vec<Event>, Error> {

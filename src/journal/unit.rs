@@ -1,4 +1,4 @@
-//! A unit of work: callers' commands in one transaction, hints after its commit.
+//! A unit of work: callers' commands in one transaction, notifications after its commit.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,8 @@ use crate::{
         command::Change,
         creation::{Creation, Made},
         event::Packed,
-        hint::Hint,
         idempotency::{Begun, Claimed, Kept, Slot},
+        notification::Notification,
         token::NewToken,
     },
 };
@@ -27,7 +27,7 @@ use super::{Error, Journal};
 pub struct Unit {
     pub(super) journal: Journal,
     pub(super) tx: Tx,
-    hints: Vec<Hint>,
+    notifications: Vec<Notification>,
     grown: Vec<Grown>,
     /// Slots whose request is done in this transaction, and its answers that are not
     /// written yet.
@@ -121,7 +121,7 @@ impl Unit {
         Self {
             journal,
             tx,
-            hints: Vec::new(),
+            notifications: Vec::new(),
             grown: Vec::new(),
             claimed: Vec::new(),
             kept: Vec::new(),
@@ -140,9 +140,9 @@ impl Unit {
         &mut self.tx
     }
 
-    /// A hint to send once this is committed.
-    pub fn hint(&mut self, hint: Hint) {
-        self.hints.push(hint);
+    /// A notification to send once this is committed.
+    pub fn notification(&mut self, notification: Notification) {
+        self.notifications.push(notification);
     }
 
     /// Claims the slot of the request that this unit does, for the answer that
@@ -203,8 +203,8 @@ impl Unit {
         let executed = Executed { session: session.clone(), events };
         if is_stored {
             let change = Change { session: &session, ended: &[], base: 0, events: &packed, is_due: false };
-            let letters = self.tx.write_back(&change).await?.letters;
-            self.began(&session, now, packed, letters);
+            let has_deliveries = self.tx.write_back(&change).await?.has_deliveries;
+            self.began(&session, now, packed, has_deliveries);
             return Ok(executed);
         }
         let mut new = New { session, events: packed, now, token, kept: None };
@@ -225,15 +225,15 @@ impl Unit {
         let creations: Vec<_> = new.iter().map(New::creation).collect();
         let made = self.tx.insert_sessions(&creations).await?;
         for (new, made) in new.into_iter().zip(&made).filter(|(_, made)| made.is_new) {
-            self.began(&new.session, new.now, new.events, made.letters);
+            self.began(&new.session, new.now, new.events, made.has_deliveries);
         }
         Ok(made)
     }
 
-    fn began(&mut self, session: &Session, now: Timestamp, events: Vec<Packed>, letters: bool) {
-        self.grew(session.id, 0, now, events, letters);
+    fn began(&mut self, session: &Session, now: Timestamp, events: Vec<Packed>, has_deliveries: bool) {
+        self.grew(session.id, 0, now, events, has_deliveries);
         if session.queued.is_some() {
-            self.hints.push(Hint::Job);
+            self.notifications.push(Notification::Job);
         }
     }
 
@@ -293,9 +293,9 @@ impl Unit {
 
     /// Tells that a turn is due; if the session is held by another job, also its holder.
     fn is_due(&mut self, is_held: bool) {
-        self.hints.push(Hint::Job);
+        self.notifications.push(Notification::Job);
         if is_held {
-            self.hints.push(Hint::Control);
+            self.notifications.push(Notification::Control);
         }
     }
 
@@ -323,7 +323,7 @@ impl Unit {
         };
         let executed = self.execute_locked(session, Command::Archive { open_calls }, stamp).await?;
         self.tx.delete_tokens(id).await?;
-        self.tx.delete_revisits(id).await?;
+        self.tx.delete_scheduled_wakes(id).await?;
         Ok(executed)
     }
 
@@ -336,8 +336,8 @@ impl Unit {
         for Grown { session, base, ts, by } in self.grown {
             self.journal.tell_growth(session, base, ts, &by);
         }
-        for hint in self.hints {
-            self.journal.hints.send(hint);
+        for notification in self.notifications {
+            self.journal.notifications.send(notification);
         }
         Ok(())
     }
@@ -359,7 +359,7 @@ impl Unit {
         let is_due = session.status != Status::Archived && events.iter().any(wakes);
         let change = Change { session: &session, ended: &ended, base, events: &by, is_due };
         let written = self.tx.write_back(&change).await?;
-        self.grew(session.id, base, now, by, written.letters);
+        self.grew(session.id, base, now, by, written.has_deliveries);
         if is_due {
             self.is_due(written.is_held);
         }
@@ -372,12 +372,12 @@ impl Unit {
         if session.status == Status::Archived {
             self.tx.enqueue_cleanup(session.id).await?;
             self.tx.cancel_operations(session.id).await?;
-            self.hints.extend([Hint::Job, Hint::Control]);
+            self.notifications.extend([Notification::Job, Notification::Control]);
             return Ok(());
         }
         if events.iter().any(|event| matches!(event.draft.body, Body::SessionPaused {})) {
             self.tx.pause_sandbox(session.id).await?;
-            self.hints.push(Hint::Control);
+            self.notifications.push(Notification::Control);
         }
         if events
             .iter()
@@ -389,16 +389,16 @@ impl Unit {
             }
         }
         if session.cancel_turn_id.is_some() {
-            self.hints.push(Hint::Control);
+            self.notifications.push(Notification::Control);
         }
         Ok(())
     }
 
-    fn grew(&mut self, session: SessionId, base: i64, ts: Timestamp, by: Vec<Packed>, letters: bool) {
+    fn grew(&mut self, session: SessionId, base: i64, ts: Timestamp, by: Vec<Packed>, has_deliveries: bool) {
         self.grown.push(Grown { session, base, ts, by });
-        self.hints.push(Hint::List(self.tx.org()));
-        if letters {
-            self.hints.push(Hint::Delivery);
+        self.notifications.push(Notification::List(self.tx.org()));
+        if has_deliveries {
+            self.notifications.push(Notification::Delivery);
         }
     }
 }

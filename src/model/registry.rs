@@ -191,9 +191,9 @@ impl FromStr for ModelName {
         let Some((provider, model)) = text.split_once('/') else {
             return bad("the provider is missing");
         };
-        let letter =
+        let character =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
-        if provider.is_empty() || !provider.bytes().all(letter) {
+        if provider.is_empty() || !provider.bytes().all(character) {
             return bad("the provider is written with a-z, 0-9, _ and -");
         }
         if model.is_empty() || !model.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -38,10 +38,10 @@ pub(super) fn object(value: &Value) -> Value {
 
 /// A word that fits `^[a-zA-Z0-9_-]{1,64}$`, equal to `text` when that does.
 pub(super) fn word(text: &str) -> String {
-    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
+    let fits = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
     let word: String = text
         .chars()
-        .map(|letter| if fits(letter) { letter } else { '_' })
+        .map(|character| if fits(character) { character } else { '_' })
         .take(limit::TOOL_NAME_BYTES_MAX)
         .collect();
     if word.is_empty() { "_".to_owned() } else { word }

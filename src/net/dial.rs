@@ -1,6 +1,6 @@
 //! Plain connections to hosts that organizations name, for protocols of the caller's own.
 //!
-//! Called by `egress`; calls the resolver and the network. A [`Way`] is the proof that
+//! Called by `egress`; calls the resolver and the network. A [`Route`] is the proof that
 //! addresses were vetted, and only a way can be connected to: what was judged and
 //! what is reached cannot differ, whatever DNS answers in between.
 
@@ -28,7 +28,7 @@ pub struct Dialer {
 
 /// Addresses that may be connected to.
 #[derive(Clone, Debug)]
-pub struct Way(Vec<SocketAddr>);
+pub struct Route(Vec<SocketAddr>);
 
 impl Dialer {
     /// `extra_roots` are trusted beside the public ones: an operator's own authority.
@@ -58,24 +58,24 @@ impl Dialer {
     ///
     /// # Errors
     /// When none of them may be, or there is none.
-    pub async fn vet(&self, host: &str, port: u16) -> Result<Way, Refused> {
-        way(&self.vetted, host, port).await
+    pub async fn vet(&self, host: &str, port: u16) -> Result<Route, Refused> {
+        route(&self.vetted, host, port).await
     }
 
     /// The same for a place that the operator named: it may be at any address.
     ///
     /// # Errors
     /// When it has none.
-    pub async fn vet_trusted(&self, host: &str, port: u16) -> Result<Way, Refused> {
-        way(&self.trusted, host, port).await
+    pub async fn vet_trusted(&self, host: &str, port: u16) -> Result<Route, Refused> {
+        route(&self.trusted, host, port).await
     }
 
     /// Connects to the first address that answers.
     ///
     /// # Errors
     /// The last address's failure; a time-out for all of them together.
-    pub async fn connect(&self, way: &Way) -> io::Result<TcpStream> {
-        let connected = timeout(NET_CONNECT_TIMEOUT, TcpStream::connect(way.0.as_slice())).await??;
+    pub async fn connect(&self, route: &Route) -> io::Result<TcpStream> {
+        let connected = timeout(NET_CONNECT_TIMEOUT, TcpStream::connect(route.0.as_slice())).await??;
         connected.set_nodelay(true)?;
         Ok(connected)
     }
@@ -86,13 +86,13 @@ impl Dialer {
     }
 }
 
-async fn way(vetted: &Vetted, host: &str, port: u16) -> Result<Way, Refused> {
+async fn route(vetted: &Vetted, host: &str, port: u16) -> Result<Route, Refused> {
     check_name(vetted.named, host)?;
     if port == 0 {
         return Err(Refused::Port);
     }
     let found = vetted.vetted(host).await?;
-    Ok(Way(found.into_iter().map(|at| SocketAddr::new(at.ip(), port)).collect()))
+    Ok(Route(found.into_iter().map(|at| SocketAddr::new(at.ip(), port)).collect()))
 }
 
 impl std::fmt::Debug for Dialer {

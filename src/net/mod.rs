@@ -18,7 +18,7 @@ mod url;
 pub use self::{
     address::is_public,
     client::{Client, refusal},
-    dial::{Dialer, Way},
+    dial::{Dialer, Route},
     local::{LocalDirectories, NotLocal},
     resolve::{Resolver, SystemResolver},
     tls::install_tls,

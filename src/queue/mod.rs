@@ -26,8 +26,8 @@ use crate::{
     domain::{OrgId, SessionId, TurnId},
     store::{
         Result, Store,
-        hint::{Hint, Hints},
         job::{Claimant, Claimed, Held, Kind, Watched},
+        notification::{Notification, Notifications},
         record::Fence,
     },
 };
@@ -38,7 +38,7 @@ pub struct Queue(Arc<Inner>);
 
 struct Inner {
     store: Store,
-    hints: Hints,
+    notifications: Notifications,
     claimant: Claimant,
     held: Mutex<HashMap<Key, Holding>>,
     /// The organization that was served last: the next claim begins after it.
@@ -78,10 +78,10 @@ pub struct Lease {
 
 impl Queue {
     /// A queue for the worker process that `claimant` names.
-    pub fn new(store: Store, hints: Hints, claimant: Claimant) -> Self {
+    pub fn new(store: Store, notifications: Notifications, claimant: Claimant) -> Self {
         let served = Mutex::new(Id::from_uuid(Uuid::nil()));
         let answering = Mutex::default();
-        Self(Arc::new(Inner { store, hints, claimant, held: Mutex::default(), served, answering }))
+        Self(Arc::new(Inner { store, notifications, claimant, held: Mutex::default(), served, answering }))
     }
 
     /// Takes up to `jobs_max` ready jobs, of the organizations in turn.
@@ -109,13 +109,13 @@ impl Queue {
     /// Gives back everything that this process still holds, whoever worked on it.
     pub async fn give_back(&self) -> Result<u64> {
         let given = self.0.store.give_back(self.0.claimant.worker).await?;
-        self.0.hints.send(Hint::Job);
+        self.0.notifications.send(Notification::Job);
         Ok(given)
     }
 
     /// Waits until there may be something to claim.
     pub async fn ready(&self) {
-        self.0.hints.job().await;
+        self.0.notifications.job().await;
     }
 
     /// Renews what is held and hears what callers want, until `stop`.
@@ -128,7 +128,7 @@ impl Queue {
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.0.hints.control() => {}
+                () = self.0.notifications.control() => {}
                 () = stop.cancelled() => return,
             }
             let renew = renewed.elapsed() >= self.0.claimant.lease / 3;
@@ -275,7 +275,7 @@ impl Lease {
     pub async fn release(&self, delay: Duration) -> Result<()> {
         self.queue.0.store.release(self.queue.0.claimant.worker, &self.claimed, delay).await?;
         if !delay.is_zero() {
-            self.queue.0.hints.send(Hint::List(self.claimed.org));
+            self.queue.0.notifications.send(Notification::List(self.claimed.org));
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
-use super::{Fault, Grip, Sandbox};
+use super::{Fault, Sandbox, SandboxFence};
 use crate::{
     base::{
         limit::{ARCHIVE_PART_BYTES, ARCHIVE_PARTS_WAITING, CHECKPOINT_BYTES_MAX},
@@ -52,7 +52,7 @@ pub fn key(session: &str, digest: &str) -> String {
 /// Those of the sandbox, and `Unavailable` when the files could not be stored whole.
 pub async fn save(
     sandbox: &dyn Sandbox,
-    grip: Grip,
+    fence: SandboxFence,
     blobs: &Blobs,
     session: &str,
     known: Option<&str>,
@@ -60,7 +60,7 @@ pub async fn save(
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
     let file = blobs.scratch().map_err(|error| away(&error))?;
     let compressed = spawn_blocking(move || compress(file, receiver));
-    let packed = sandbox.pack(grip, sender).await;
+    let packed = sandbox.pack(fence, sender).await;
     let compressed = compressed.await.map_err(|error| away(&error))?;
     packed?;
     let (file, saved) = compressed.map_err(|error| away(&error))?;
@@ -95,10 +95,10 @@ pub async fn fetch(blobs: &Blobs, session: &str, digest: &str) -> Result<Fetched
 ///
 /// # Errors
 /// Those of the sandbox.
-pub async fn load(sandbox: &dyn Sandbox, grip: Grip, checkpoint: Fetched) -> Result<(), Fault> {
+pub async fn load(sandbox: &dyn Sandbox, fence: SandboxFence, checkpoint: Fetched) -> Result<(), Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
     let expanded = spawn_blocking(move || expand(checkpoint.0, &sender));
-    let unpacked = sandbox.unpack(grip, receiver).await;
+    let unpacked = sandbox.unpack(fence, receiver).await;
     let expanded = expanded.await.map_err(|error| away(&error))?;
     // A sandbox that refused the rest has said why.
     unpacked.and(expanded)

@@ -267,7 +267,7 @@ fn misfit(answer: &Answer) -> Fault {
 fn fault(kind: FaultKind, message: &str) -> Fault {
     let message: String = text::truncate(message, limit::INIT_MESSAGE_BYTES_MAX)
         .chars()
-        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .map(|character| if character.is_control() { ' ' } else { character })
         .collect();
     match kind {
         FaultKind::Stale => Fault::Stale,

@@ -7,7 +7,7 @@
 
 pub mod checkpoint;
 mod client;
-mod door;
+mod egress_socket;
 pub mod local;
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::domain::{OrgId, SandboxId, SessionId, rootfs::RootFs};
 
 pub use crate::domain::operation::{OutputStream, Signal};
-pub use door::Door;
+pub use egress_socket::EgressSocket;
 pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT};
 
 /// A provider of sandboxes.
@@ -43,20 +43,20 @@ pub trait Sandbox: Send + Sync {
     /// # Errors
     /// `Gone` when there is no such sandbox; `Stale` when the sandbox has seen a higher epoch;
     /// `Unavailable` also when its files were never restored.
-    async fn attach(&self, grip: Grip) -> Result<(), Fault>;
+    async fn attach(&self, fence: SandboxFence) -> Result<(), Fault>;
 
     /// Commands of the sandbox that are not over.
-    async fn running(&self, grip: Grip) -> Result<u64, Fault>;
+    async fn running(&self, fence: SandboxFence) -> Result<u64, Fault>;
 
     /// Stops every process of the sandbox where it stands, until it is attached again.
     ///
     /// # Errors
     /// `Stale` when a higher epoch has attached: a late caller never stops a sandbox that
     /// another one works with. `Refused` where sandboxes cannot be frozen.
-    async fn freeze(&self, grip: Grip) -> Result<(), Fault>;
+    async fn freeze(&self, fence: SandboxFence) -> Result<(), Fault>;
 
     /// Lets a frozen sandbox go on. Nothing happens to one that runs.
-    async fn thaw(&self, grip: Grip) -> Result<(), Fault>;
+    async fn thaw(&self, fence: SandboxFence) -> Result<(), Fault>;
 
     /// Tells the sandbox that its node lives: one that nobody calls ends itself.
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault>;
@@ -67,52 +67,61 @@ pub trait Sandbox: Send + Sync {
     /// Sends the session's files as a tar archive, made by the sandbox itself while nothing
     /// else in it runs. Returns when the last part is taken; with an error, what was
     /// sent is no archive.
-    async fn pack(&self, grip: Grip, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;
+    async fn pack(&self, fence: SandboxFence, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;
 
     /// Fills a sandbox that [`Files::Fresh`] was told of with the archive that `parts`
     /// brings. Until this is done the sandbox and its files are not used.
     ///
     /// # Errors
     /// The fault that `parts` brings; the sandbox must be destroyed then.
-    async fn unpack(&self, grip: Grip, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault>;
+    async fn unpack(
+        &self,
+        fence: SandboxFence,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault>;
 
     /// Starts a command and returns at once. A second start with the same id is
     /// the first one: nothing runs twice.
-    async fn start(&self, grip: Grip, exec: &Exec) -> Result<(), Fault>;
+    async fn start(&self, fence: SandboxFence, exec: &Exec) -> Result<(), Fault>;
 
     /// Waits until a command is over. Dropping the future leaves it running.
     ///
     /// # Errors
     /// `NotFound` when the sandbox never saw the id.
-    async fn wait(&self, grip: Grip, exec_id: &str) -> Result<Exit, Fault>;
+    async fn wait(&self, fence: SandboxFence, exec_id: &str) -> Result<Exit, Fault>;
 
     /// Bytes of a command's output from `offset` on, at most `bytes_max`; empty
     /// at its present end. Works while it runs and after.
-    async fn output(&self, grip: Grip, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault>;
+    async fn output(&self, fence: SandboxFence, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault>;
 
     /// Ends a command and all its descendants: TERM, the grace, then KILL.
     /// Returns when none is left.
-    async fn kill(&self, grip: Grip, exec_id: &str) -> Result<(), Fault>;
+    async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault>;
 
     /// Sends a signal to a command and all its descendants, without waiting for what they
     /// make of it. One that is over gets none.
-    async fn signal(&self, grip: Grip, exec_id: &str, signal: Signal) -> Result<(), Fault>;
+    async fn signal(&self, fence: SandboxFence, exec_id: &str, signal: Signal) -> Result<(), Fault>;
 
     /// Reads part of a file as the command's user.
     async fn read_file(
         &self,
-        grip: Grip,
+        fence: SandboxFence,
         path: &str,
         offset: u64,
         bytes_max: usize,
     ) -> Result<FilePart, Fault>;
 
     /// Replaces a file atomically as the command's user; makes its directories.
-    async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault>;
+    async fn write_file(&self, fence: SandboxFence, path: &str, content: &[u8]) -> Result<(), Fault>;
 
     /// Sends what is below a directory as a tar archive, read as the command's user while
     /// others go on working there; the names in it are relative to the directory.
-    async fn read_tree(&self, grip: Grip, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;
+    async fn read_tree(
+        &self,
+        fence: SandboxFence,
+        path: &str,
+        parts: mpsc::Sender<Bytes>,
+    ) -> Result<(), Fault>;
 
     /// Unpacks an archive below a directory as the command's user, over what is there; no
     /// entry leads out of it.
@@ -121,17 +130,17 @@ pub trait Sandbox: Send + Sync {
     /// `Refused` with the entry's name; what came before it stays.
     async fn write_tree(
         &self,
-        grip: Grip,
+        fence: SandboxFence,
         path: &str,
         parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault>;
 
-    /// Opens the sandbox's only way out: who accepts at the door is the proxy that its
-    /// commands find. A second door takes the place of the first.
+    /// Opens the sandbox's only way out: who accepts at the egress socket is the proxy that its
+    /// commands find. A second egress socket takes the place of the first.
     ///
     /// # Errors
-    /// `Gone` when there is no such sandbox; `Refused` by a provider without doors.
-    async fn door(&self, grip: Grip) -> Result<Door, Fault>;
+    /// `Gone` when there is no such sandbox; `Refused` by a provider without egress sockets.
+    async fn egress_socket(&self, fence: SandboxFence) -> Result<EgressSocket, Fault>;
 
     /// Ends the sandbox. The session's disk stays. Idempotent.
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault>;
@@ -163,7 +172,7 @@ pub enum Reach {
 
 /// A sandbox and the epoch of the lease that speaks to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grip {
+pub struct SandboxFence {
     pub sandbox: SandboxId,
     pub epoch: i64,
 }

@@ -270,7 +270,7 @@ impl Tx {
         self.agent(agent).await
     }
 
-    /// Hides an agent; its schedules and hooks go with it. Its sessions keep their
+    /// Hides an agent; its schedules and triggers go with it. Its sessions keep their
     /// snapshots and its name is free again.
     pub async fn delete_agent(&mut self, agent: AgentId) -> Result<()> {
         let org = self.org.uuid();
@@ -287,7 +287,7 @@ impl Tx {
         // After the agent: whoever adds one of these holds the agent's row, so none is missed.
         for deletion in [
             "delete from schedule where org_id = $1 and agent_id = $2",
-            "delete from hook where org_id = $1 and agent_id = $2",
+            "delete from trigger where org_id = $1 and agent_id = $2",
         ] {
             sqlx::query(deletion).bind(org).bind(agent.uuid()).execute(self.connection()).await?;
         }

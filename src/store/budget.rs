@@ -1,7 +1,7 @@
-//! What sessions and those below them used together, and what is promised to them.
+//! What sessions and those below them used together, and what is reserved for them.
 //!
 //! Nothing of it is kept as a sum: an append writes its own session alone, and who asks
-//! adds up the sessions below. A promise is made by one asker of a tree at a time.
+//! adds up the sessions below. A reservation is made by one asker of a tree at a time.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ macro_rules! used {
 }
 
 /// $1 organization, $2 session, $3 the command that asks, null for a model call: an older
-/// promise to the same is replaced. By the primary key of `session` upwards and by the
+/// reservation to the same is replaced. By the primary key of `session` upwards and by the
 /// index `session_parent` downwards.
 const BUDGETS: &str = concat!(
     "
@@ -75,7 +75,7 @@ with recursive above as (
     used!("b.session_id"),
     "
     group by b.top
-), promised as (
+), reserved as (
     select session_id, epoch, tokens, micros
     from reservation
     where org_id = $1 and ($3::text is not null or session_id <> $2)
@@ -86,7 +86,7 @@ with recursive above as (
 ), reserved as (
     select b.top, sum(r.tokens)::bigint as tokens, sum(r.micros)::bigint as cost_micros
     from below b
-    join promised r using (session_id)
+    join reserved r using (session_id)
     join session s on s.org_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
     where exists (
         select from job j

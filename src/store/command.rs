@@ -1,5 +1,5 @@
 //! What a caller's command made of a session, written back in one statement: its row, the
-//! turn that waits, the events, their letters, the job.
+//! turn that waits, the events, their deliveries, the job.
 
 use super::{
     Result, Tx,
@@ -28,7 +28,7 @@ pub struct Change<'a> {
 #[derive(Clone, Copy, Debug, sqlx::FromRow)]
 pub struct Written {
     /// Whether some of the events are now in the outbox.
-    pub letters: bool,
+    pub has_deliveries: bool,
     /// Whether another job's holder is in the way of the due turn and wants to be told.
     pub is_held: bool,
 }
@@ -117,7 +117,7 @@ with queued as (
     turn_due!("$38"),
     "
 )
-select exists (select from outbox) as letters, $38 and ",
+select exists (select from outbox) as has_deliveries, $38 and ",
     turn_held!(),
     " as is_held"
 );

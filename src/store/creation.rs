@@ -36,7 +36,7 @@ pub struct Made {
     /// Whether the session was made.
     pub is_new: bool,
     /// Whether some of its events are now in the outbox.
-    pub letters: bool,
+    pub has_deliveries: bool,
 }
 
 impl Tx {
@@ -219,7 +219,7 @@ with m as (
     "
 )
 select n.member is not null as is_new,
-       exists (select from outbox o where o.session_id = m.session_id) as letters
+       exists (select from outbox o where o.session_id = m.session_id) as has_deliveries
 from m
 left join n using (member)
 order by m.member"

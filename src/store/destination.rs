@@ -21,7 +21,7 @@ pub struct Destination {
     pub include_raw: bool,
     pub enabled: bool,
     pub created_after_seq: i64,
-    /// Until when letters carry the signature of the replaced secret too.
+    /// Until when deliveries carry the signature of the replaced secret too.
     pub secret_before_until: Option<Timestamp>,
     /// The first failure since the last success.
     pub failing_since: Option<Timestamp>,
@@ -188,7 +188,7 @@ impl Tx {
                  sealed_secret = coalesce($8, sealed_secret),
                  sealed_secret_before = case when $8 is null then sealed_secret_before end,
                  secret_before_until = case when $8 is null then secret_before_until end,
-                 -- Whoever enables it again has mended it: what failed before says nothing.
+                 -- Whoever enables it again has fixed it: what failed before says nothing.
                  failing_since = case when $7 and not enabled then null else failing_since end,
                  disabled_reason = case when $7 then null else disabled_reason end,
                  updated_at = $9
@@ -208,7 +208,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Replaces the secret; for `overlap_seconds` letters carry both signatures.
+    /// Replaces the secret; for `overlap_seconds` deliveries carry both signatures.
     pub async fn rotate_secret(
         &mut self,
         destination: DestinationId,

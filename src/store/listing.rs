@@ -18,7 +18,7 @@ pub struct Snapshot(String);
 
 /// A place within what one look finds: by transaction, then by session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ListPosition {
     transaction: i64,
     session: SessionId,
 }
@@ -26,7 +26,7 @@ pub struct Place {
 /// A session that changed, or is gone.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
-    pub place: Place,
+    pub place: ListPosition,
     pub session: SessionId,
     pub is_removed: bool,
 }
@@ -40,7 +40,7 @@ struct Row {
 
 impl Snapshot {
     /// Whether the change at `place` was there already.
-    pub fn saw(&self, place: Place) -> bool {
+    pub fn saw(&self, place: ListPosition) -> bool {
         let mut parts = self.0.split(':');
         let mut bound = || parts.next().and_then(|part| part.parse::<i64>().ok());
         let (Some(begin), Some(end)) = (bound(), bound()) else { return false };
@@ -76,7 +76,7 @@ impl Tx {
         &mut self,
         seen: &Snapshot,
         now: &Snapshot,
-        beyond: Option<Place>,
+        beyond: Option<ListPosition>,
         limit: i64,
     ) -> Result<Vec<Change>> {
         let org = self.org.uuid();
@@ -117,7 +117,7 @@ impl Tx {
         .await?;
         let change = |row: Row| {
             let session = Id::from_uuid(row.session_id);
-            let place = Place { transaction: row.transaction, session };
+            let place = ListPosition { transaction: row.transaction, session };
             Change { place, session, is_removed: row.is_removed }
         };
         Ok(rows.into_iter().map(change).collect())
@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn a_snapshot_saw_what_was_over_when_it_was_taken() {
         let snapshot = Snapshot("100:105:100,102".to_owned());
-        let saw = |transaction| snapshot.saw(Place { transaction, session: Id::from_uuid(Uuid::nil()) });
+        let saw =
+            |transaction| snapshot.saw(ListPosition { transaction, session: Id::from_uuid(Uuid::nil()) });
         let seen: Vec<_> = (98..108).filter(|one| saw(*one)).collect();
         assert_eq!(seen, [98, 99, 101, 103, 104]);
     }

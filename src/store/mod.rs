@@ -4,10 +4,9 @@
 //! security; `system` does the service's own work and names the organization in every
 //! statement. Nothing here decides anything: rules live in `domain`.
 
-pub mod account;
 pub mod agent;
-pub mod alive;
 pub mod audit;
+pub mod billing;
 pub mod budget;
 pub mod checkpoint;
 pub mod column;
@@ -20,8 +19,6 @@ pub mod embedded;
 pub mod environment;
 pub mod event;
 pub mod gauge;
-pub mod hint;
-pub mod hook;
 pub mod idempotency;
 pub mod job;
 pub mod key;
@@ -29,6 +26,7 @@ pub mod listing;
 pub mod migrate;
 pub mod node;
 pub mod notice;
+pub mod notification;
 pub mod notify;
 pub mod operation;
 pub mod operator;
@@ -39,14 +37,16 @@ pub mod pool;
 pub mod purge;
 pub mod record;
 mod registry;
-pub mod revisit;
 pub mod rootfs;
 pub mod run;
 pub mod sandbox;
 pub mod schedule;
+pub mod scheduled_wake;
 pub mod session;
 pub mod spend;
+pub mod stuck;
 pub mod token;
+pub mod trigger;
 pub mod turn;
 pub mod usage;
 

@@ -1,4 +1,4 @@
-//! Hints between processes. Losing one costs a poll, never a fact.
+//! Notifications between processes. Losing one costs a poll, never a fact.
 
 use sqlx::postgres::PgListener;
 
@@ -10,7 +10,7 @@ const CHANNEL: &str = "sojourn";
 pub struct Listener(PgListener);
 
 impl Store {
-    /// Sends hints to every process, this one included. Never inside an append's
+    /// Sends notifications to every process, this one included. Never inside an append's
     /// transaction: a notification takes one global lock at commit.
     pub async fn notify(&self, payload: &str) -> Result<()> {
         sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(payload).execute(&self.system).await?;
@@ -26,7 +26,7 @@ impl Store {
 }
 
 impl Listener {
-    /// The next payload. An error means that hints may have been lost: listen
+    /// The next payload. An error means that notifications may have been lost: listen
     /// again and look at the tables.
     pub async fn next(&mut self) -> Result<String> {
         Ok(self.0.recv().await?.payload().to_owned())

@@ -1,7 +1,7 @@
-//! From the outbox to the courier: what is due is claimed, what became of it written.
+//! From the outbox to the dispatcher: what is due is claimed, what became of it written.
 //!
 //! Rows are inserted by the statement that appends the event. A claim moves
-//! `ready_at` beyond the longest try, so a courier that dies loses nothing.
+//! `ready_at` beyond the longest try, so a dispatcher that dies loses nothing.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub struct Claimed {
     pub attempt: i32,
     pub url: String,
     pub include_raw: bool,
-    /// Whether the destination still wants letters.
+    /// Whether the destination still wants deliveries.
     pub is_wanted: bool,
     /// The session's, as JSON.
     pub metadata: Option<String>,
@@ -47,12 +47,12 @@ pub struct Claimed {
     sealed_secret_before: Option<Vec<u8>>,
 }
 
-/// How much more may be claimed, so that no receiver holds up another's letters.
+/// How much more may be claimed, so that no receiver holds up another's deliveries.
 #[derive(Clone, Debug, Default)]
-pub struct Room {
-    /// Letters that may be claimed.
+pub struct Capacity {
+    /// Deliveries that may be claimed.
     pub free: i64,
-    /// Letters under way, by destination and by organization.
+    /// Deliveries under way, by destination and by organization.
     pub destinations: (Vec<Uuid>, Vec<i32>),
     pub orgs: (Vec<Uuid>, Vec<i32>),
     /// Destinations and organizations that may have no more for now.
@@ -136,9 +136,9 @@ const _: () =
 /// many one may hold. Looks at more rows than it takes, because the oldest may all be of
 /// one destination. A row is named by all that its indexes have in front, so that
 /// whichever of them is read has it at once; limits keep the planner from joins that read
-/// all letters or all sessions instead of those that are due, and `coalesce` from the index
+/// all deliveries or all sessions instead of those that are due, and `coalesce` from the index
 /// `delivery_ready`, which is empty whenever the server counts it and nothing is late: each
-/// letter would be looked for among all that are due.
+/// delivery would be looked for among all that are due.
 const CLAIM: &str = "
 with due as (
     select org_id, delivery_id, created_at, destination_id, ready_at
@@ -161,7 +161,7 @@ with due as (
     left join unnest($7::uuid[], $8::integer[]) as t (org_id, held) using (org_id)
     where f.place <= $9
 ), taken as (
-    -- Only these are locked; one that another courier took meanwhile is due no more.
+    -- Only these are locked; one that another dispatcher took meanwhile is due no more.
     select v.*
     from (
         select * from of_org where place <= $10 order by ready_at
@@ -201,8 +201,8 @@ left join lateral (
 impl Store {
     /// Takes deliveries that are due, the longest waiting first, by `delivery_ready`.
     ///
-    /// Letters to a destination that was disabled meanwhile are taken too, to be killed.
-    pub async fn claim_deliveries(&self, room: &Room) -> Result<Vec<Claimed>> {
+    /// Deliveries to a destination that was disabled meanwhile are taken too, to be killed.
+    pub async fn claim_deliveries(&self, room: &Capacity) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
             .bind(room.free)
             .bind(limit::WEBHOOK_HOLD.as_secs_f64())
@@ -239,7 +239,7 @@ impl Store {
     pub async fn settle_delivery(&self, claimed: &Claimed, settled: &Settled, origin: &Origin) -> Result<()> {
         if settled.status == Status::Delivered {
             // Nothing follows in most cases, and a crash between these two leaves a receiver
-            // that is thought to fail until the next letter reaches it.
+            // that is thought to fail until the next delivery reaches it.
             let mut connection = self.system.acquire().await?;
             if write(&mut connection, claimed, settled).await? == Some(true) {
                 judge(&mut connection, claimed, settled).await?;
@@ -318,7 +318,7 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
 
 /// Changes the destination where this try changes what is known of it; returns its
 /// session and the reason when it was disabled now. Most tries change nothing, so a
-/// busy receiver's row is not written with every letter.
+/// busy receiver's row is not written with every delivery.
 async fn judge(
     tx: &mut sqlx::PgConnection,
     claimed: &Claimed,

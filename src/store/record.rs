@@ -71,7 +71,7 @@ pub enum Recorded {
     After {
         base: i64,
         /// Whether some of them are now in the outbox.
-        letters: bool,
+        has_deliveries: bool,
     },
     /// The epoch is another's: stop.
     Stale,
@@ -85,13 +85,13 @@ pub enum Recorded {
 struct Row {
     base: Option<i64>,
     held: bool,
-    letters: bool,
+    has_deliveries: bool,
 }
 
 impl Row {
     fn recorded(&self) -> Recorded {
         match (self.base, self.held) {
-            (Some(base), _) => Recorded::After { base, letters: self.letters },
+            (Some(base), _) => Recorded::After { base, has_deliveries: self.has_deliveries },
             (None, true) => Recorded::Moved,
             (None, false) => Recorded::Stale,
         }
@@ -282,5 +282,5 @@ with s as (
 select (select base from s) as base,
        exists (select from session where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived')
            as held,
-       exists (select from outbox) as letters"
+       exists (select from outbox) as has_deliveries"
 );

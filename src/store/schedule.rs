@@ -15,7 +15,7 @@ use crate::{
     base::{Id, Timestamp},
     domain::{
         AgentId, OrgId, ScheduleId, SessionId,
-        schedule::{Overlap, Recipe},
+        schedule::{Overlap, SessionTemplate},
     },
 };
 
@@ -31,9 +31,9 @@ pub struct Schedule {
     pub overlap: Overlap,
     pub enabled: bool,
     /// The session that it wakes; none where each slot gets one of its own, made by
-    /// the recipe.
+    /// the session template.
     pub session: Option<SessionId>,
-    pub recipe: Option<Recipe>,
+    pub session_template: Option<SessionTemplate>,
     pub next_fire_at: Option<Timestamp>,
     pub consecutive_failures: i32,
     /// Why the service turned it off.
@@ -52,7 +52,7 @@ struct Row {
     overlap: String,
     enabled: bool,
     session_id: Option<Uuid>,
-    recipe: Option<String>,
+    session_template: Option<String>,
     next_fire_at: Option<Timestamp>,
     consecutive_failures: i32,
     paused_reason: Option<String>,
@@ -71,7 +71,7 @@ impl Row {
             overlap: from_word(&self.overlap)?,
             enabled: self.enabled,
             session: self.session_id.map(Id::from_uuid),
-            recipe: self.recipe.as_deref().map(from_json).transpose()?,
+            session_template: self.session_template.as_deref().map(from_json).transpose()?,
             next_fire_at: self.next_fire_at,
             consecutive_failures: self.consecutive_failures,
             paused_reason: self.paused_reason,
@@ -84,7 +84,7 @@ impl Row {
 macro_rules! schedules {
     ($rest:literal) => {
         concat!(
-            "select schedule_id, agent_id, cron, time_zone, input::text, overlap, enabled, session_id, recipe::text,
+            "select schedule_id, agent_id, cron, time_zone, input::text, overlap, enabled, session_id, session_template::text,
                     next_fire_at, consecutive_failures, paused_reason, created_at, updated_at
              from schedule
              where org_id = $1 ",
@@ -104,7 +104,7 @@ impl Tx {
         let org = self.org.uuid();
         sqlx::query(
             "insert into schedule (org_id, schedule_id, agent_id, session_id, created_at, updated_at, cron, time_zone,
-                                   input, overlap, enabled, recipe, next_fire_at)
+                                   input, overlap, enabled, session_template, next_fire_at)
              values ($1, $2, $3, $4, $5, $5, $6, $7, $8::json, $9, $10, $11::json, $12)",
         )
         .bind(org)
@@ -117,7 +117,7 @@ impl Tx {
         .bind(json(&schedule.input))
         .bind(word(&schedule.overlap))
         .bind(schedule.enabled)
-        .bind(schedule.recipe.as_ref().map(json))
+        .bind(schedule.session_template.as_ref().map(json))
         .bind(schedule.next_fire_at)
         .execute(self.connection())
         .await?;
@@ -208,7 +208,7 @@ impl Tx {
         let org = self.org.uuid();
         sqlx::query(
             "update schedule
-             set cron = $3, time_zone = $4, input = $5::json, overlap = $6, enabled = $7, recipe = $8::json,
+             set cron = $3, time_zone = $4, input = $5::json, overlap = $6, enabled = $7, session_template = $8::json,
                  next_fire_at = $9, consecutive_failures = $10, paused_reason = $11, updated_at = $12
              where org_id = $1 and schedule_id = $2",
         )
@@ -219,7 +219,7 @@ impl Tx {
         .bind(json(&schedule.input))
         .bind(word(&schedule.overlap))
         .bind(schedule.enabled)
-        .bind(schedule.recipe.as_ref().map(json))
+        .bind(schedule.session_template.as_ref().map(json))
         .bind(schedule.next_fire_at)
         .bind(schedule.consecutive_failures)
         .bind(&schedule.paused_reason)

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{
     Error, Result, Store, Tx,
-    alive::{self, overdue},
     column::{from_json, from_word, uncount, word},
+    stuck::{self, overdue},
     turn,
     usage::Counters,
 };
@@ -280,7 +280,7 @@ impl Tx {
         .bind(values)
         .bind(limit)
         .bind(filter.overdue)
-        .bind(alive::seconds())
+        .bind(stuck::seconds())
         .bind(&filter.slug)
         .bind(filter.parent.map(Id::uuid))
         .fetch_all(self.connection())

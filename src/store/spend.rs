@@ -1,7 +1,7 @@
-//! What may be spent: standings, promises to calls under way, balances.
+//! What may be spent: spend status, reservations to calls under way, balances.
 //!
-//! A promise is made by one asker of an organization at a time, and everything that it is
-//! judged by is read in one statement after that: a call's append turns its promise
+//! A reservation is made by one asker of an organization at a time, and everything that it is
+//! judged by is read in one statement after that: a call's append turns its reservation
 //! into cost in one statement too, so the sum of both never misses any.
 
 use sqlx::{FromRow, PgConnection};
@@ -18,15 +18,15 @@ use crate::{
     domain::{
         AgentId, OrgId, SessionId,
         budget::{self, Most},
-        spend::{Spend, SpendCaps, Spent, Standing, Verdict, judge},
+        spend::{CapStatus, Spend, SpendCaps, Spent, Verdict, judge},
     },
 };
 
 /// Where an organization stands, and one of its agents.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Standings {
-    pub organization: Standing,
-    pub agent: Standing,
+pub struct SpendStatus {
+    pub organization: CapStatus,
+    pub agent: CapStatus,
     /// Micro-USD that are left; `None` without a bound.
     pub balance: Option<i64>,
 }
@@ -51,10 +51,10 @@ fn caps(text: Option<&str>) -> Result<SpendCaps> {
 }
 
 // Days by the primary key of `usage_day`, whole hours of them: the one that is not over,
-// and as many before it as the days have. A promise counts while its lease holds; $3 is
-// the session that asks and $4 its command, none for a model call: an older promise to
+// and as many before it as the days have. A reservation counts while its lease holds; $3 is
+// the session that asks and $4 its command, none for a model call: an older reservation to
 // the same is replaced.
-const STANDINGS: &str = "
+const SPEND_STATUS: &str = "
 with spent as (
     select coalesce(sum(micros) filter (where hours <= 24), 0)::bigint as organization_1,
            coalesce(sum(micros) filter (where hours <= 168), 0)::bigint as organization_7,
@@ -97,12 +97,12 @@ with spent as (
 )
 select o.spend_caps::text as organization_caps, g.spend_caps::text as agent_caps, o.balance_micros, spent.*, reserved.*
 from (values ($1::uuid, $2::uuid)) as wanted (org_id, agent_id)
-left join account o on o.org_id = wanted.org_id
+left join billing o on o.org_id = wanted.org_id
 left join agent g on g.org_id = wanted.org_id and g.agent_id = wanted.agent_id
 cross join spent
 cross join reserved";
 
-/// A call that asks for a promise.
+/// A call that asks for a reservation.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// None in a session without one.
@@ -116,7 +116,7 @@ pub struct Ask<'a> {
     pub is_shared: bool,
 }
 
-/// Who asks for a promise.
+/// Who asks for a reservation.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     session: SessionId,
@@ -124,13 +124,13 @@ struct Asker<'a> {
     call: Option<&'a str>,
 }
 
-async fn standings(
+async fn spend_status(
     connection: &mut PgConnection,
     org: OrgId,
     agent: Option<AgentId>,
     asker: Option<Asker<'_>>,
-) -> Result<Standings> {
-    let row: Row = sqlx::query_as(STANDINGS)
+) -> Result<SpendStatus> {
+    let row: Row = sqlx::query_as(SPEND_STATUS)
         .bind(org.uuid())
         .bind(agent.map(Id::uuid))
         .bind(asker.map(|asker| asker.session.uuid()))
@@ -141,13 +141,13 @@ async fn standings(
         let [days_1, days_7, days_28] = days.map(uncount);
         Spent { days_1, days_7, days_28 }
     };
-    Ok(Standings {
-        organization: Standing {
+    Ok(SpendStatus {
+        organization: CapStatus {
             caps: caps(row.organization_caps.as_deref())?,
             spent: spent([row.organization_1, row.organization_7, row.organization_28]),
             reserved: uncount(row.organization_reserved),
         },
-        agent: Standing {
+        agent: CapStatus {
             caps: caps(row.agent_caps.as_deref())?,
             spent: spent([row.agent_1, row.agent_7, row.agent_28]),
             reserved: uncount(row.agent_reserved),
@@ -158,12 +158,12 @@ async fn standings(
 
 impl Store {
     /// Where an organization stands, and one of its agents, for the service's own work.
-    pub async fn standings_of(&self, org: OrgId, agent: Option<AgentId>) -> Result<Standings> {
+    pub async fn spend_status_of(&self, org: OrgId, agent: Option<AgentId>) -> Result<SpendStatus> {
         let mut connection = self.system.acquire().await?;
-        standings(&mut connection, org, agent, None).await
+        spend_status(&mut connection, org, agent, None).await
     }
 
-    /// Promises what a call of a lease may use at most, if that may be spent: to a model
+    /// Reserves what a call of a lease may use at most, if that may be spent: to a model
     /// call until the append that tells of its end, to a command until
     /// [`Store::release_exec`].
     ///
@@ -174,7 +174,7 @@ impl Store {
         // Whoever asks for both locks them in this order.
         let mut close = Vec::new();
         if ask.is_bound {
-            match judged_by_account(&mut tx, fence, ask).await? {
+            match judged_by_billing(&mut tx, fence, ask).await? {
                 Verdict::Granted { close: more } => close.extend(more),
                 verdict => return Ok(Some(verdict)),
             }
@@ -185,7 +185,7 @@ impl Store {
                 verdict => return Ok(Some(verdict)),
             }
         }
-        if !promise(&mut tx, fence, ask).await? {
+        if !write_reservation(&mut tx, fence, ask).await? {
             return Ok(None);
         }
         let mut new = Vec::new();
@@ -204,7 +204,7 @@ impl Store {
         Ok(Some(Verdict::Granted { close: new }))
     }
 
-    /// Ends the promise to a command, after its cost is written.
+    /// Ends the reservation to a command, after its cost is written.
     pub async fn release_exec(&self, fence: Fence, call: &str) -> Result<()> {
         sqlx::query("delete from exec_reservation where org_id = $1 and session_id = $2 and call_id = $3")
             .bind(fence.org.uuid())
@@ -218,7 +218,7 @@ impl Store {
     /// The cap that is spent, where nobody said so yet within its days.
     pub async fn newly_exceeded(&self, org: OrgId, agent: Option<AgentId>) -> Result<Option<Spend>> {
         let mut tx = self.system.begin().await?;
-        let now = standings(&mut tx, org, agent, None).await?;
+        let now = spend_status(&mut tx, org, agent, None).await?;
         let Verdict::Exceeded(spend) = judge(&now.organization, &now.agent, now.balance) else {
             return Ok(None);
         };
@@ -233,7 +233,7 @@ impl Store {
     /// `Conflict` when there is no such organization.
     pub async fn set_balance(&self, org: OrgId, micros: Option<i64>) -> Result<()> {
         sqlx::query(
-            "insert into account (org_id, balance_micros)
+            "insert into billing (org_id, balance_micros)
              values ($1, $2)
              on conflict (org_id) do update set balance_micros = excluded.balance_micros, updated_at = now()",
         )
@@ -256,7 +256,7 @@ impl Store {
 
 async fn top_up(connection: &mut PgConnection, org: OrgId, micros: i64) -> Result<i64> {
     let (balance,): (i64,) = sqlx::query_as(
-        "insert into account as a (org_id, balance_micros)
+        "insert into billing as a (org_id, balance_micros)
          values ($1, $2)
          on conflict (org_id) do update set
             balance_micros = coalesce(a.balance_micros, 0) + excluded.balance_micros, updated_at = now()
@@ -270,13 +270,13 @@ async fn top_up(connection: &mut PgConnection, org: OrgId, micros: i64) -> Resul
 }
 
 /// One asker of an organization at a time; what it reads was committed before.
-async fn judged_by_account(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
+async fn judged_by_billing(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
         .bind(format!("spend/{}", fence.org))
         .execute(&mut *tx)
         .await?;
     let asker = Asker { session: fence.session, call: ask.call };
-    let now = standings(tx, fence.org, ask.agent, Some(asker)).await?;
+    let now = spend_status(tx, fence.org, ask.agent, Some(asker)).await?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Granted { .. } if ask.most.cost_micros.is_none() => Verdict::Unpriced,
         verdict => verdict,
@@ -290,8 +290,8 @@ async fn judged_by_tree(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> R
     Ok(budget::judge(&budgets, ask.most))
 }
 
-/// Writes a promise down; false when the fence does not hold.
-async fn promise(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
+/// Writes a reservation down; false when the fence does not hold.
+async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
     let to_model = "insert into reservation (org_id, session_id, agent_id, epoch, micros, tokens)
          select org_id, session_id, $4, $3, $5, $7
          from session
@@ -299,7 +299,7 @@ async fn promise(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<b
          on conflict (org_id, session_id) do update set
             agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros,
             tokens = excluded.tokens";
-    // What was promised under leases of before counts no more.
+    // What was reserved under leases of before counts no more.
     let to_command = "with past as (
             delete from exec_reservation where org_id = $1 and session_id = $2 and epoch < $3 and call_id <> $6
          )
@@ -349,9 +349,9 @@ async fn is_first_to_say(
 
 impl Tx {
     /// Where the organization stands, and one of its agents.
-    pub async fn standings(&mut self, agent: Option<AgentId>) -> Result<Standings> {
+    pub async fn spend_status(&mut self, agent: Option<AgentId>) -> Result<SpendStatus> {
         let org = self.org;
-        standings(self.connection(), org, agent, None).await
+        spend_status(self.connection(), org, agent, None).await
     }
 
     /// Adds to what is left to the organization and returns the sum.
@@ -364,7 +364,7 @@ impl Tx {
     pub async fn set_spend_caps(&mut self, caps: &SpendCaps) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
-            "insert into account (org_id, spend_caps)
+            "insert into billing (org_id, spend_caps)
              values ($1, $2::json)
              on conflict (org_id) do update set spend_caps = excluded.spend_caps, updated_at = now()",
         )

@@ -88,13 +88,13 @@ macro_rules! ledger {
         from used
         group by org_id
     ) owed
-    join account a using (org_id)
+    join billing a using (org_id)
     where owed.micros > 0
       and a.balance_micros is not null
     order by a.org_id
     for update of a
 ), paid as (
-    update account a
+    update billing a
     set balance_micros = a.balance_micros - p.micros
     from payer p
     where a.org_id = p.org_id
@@ -164,12 +164,12 @@ pub struct Filter {
     pub agent: Option<AgentId>,
     pub model: Option<String>,
     /// The page's position.
-    pub after: Option<Place>,
+    pub after: Option<UsageCursor>,
 }
 
 /// Where a row stands among the sums.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Place(i32, Option<AgentId>, String);
+pub struct UsageCursor(i32, Option<AgentId>, String);
 
 /// A row: what was used, by whatever it names.
 #[derive(Debug)]
@@ -183,9 +183,9 @@ pub struct Sum {
 
 impl Sum {
     /// Where it stands.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> UsageCursor {
         let day = self.day.map_or(0, Date::to_julian_day);
-        Place(day, self.agent.flatten(), self.model.clone().flatten().unwrap_or_default())
+        UsageCursor(day, self.agent.flatten(), self.model.clone().flatten().unwrap_or_default())
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
         OperationId, OrgId, SessionId,
         operation::{Answer, OutputStream, Request},
     },
-    store::{self, Store, hint::Watch, operation::Seen},
+    store::{self, Store, notification::Watch, operation::Seen},
     wire::operation::{ExecFrame, ExecView},
 };
 
@@ -105,8 +105,8 @@ impl Follower {
     ) -> Self {
         Self {
             store: streams.store.clone(),
-            output: streams.hints.watch_output(tail.exec),
-            log: streams.hints.watch(tail.session),
+            output: streams.notifications.watch_output(tail.exec),
+            log: streams.notifications.watch(tail.session),
             tail,
             lines,
             heartbeat: Instant::now() + STREAM_HEARTBEAT,

@@ -1,6 +1,6 @@
 //! One read for all who follow a log in this process.
 //!
-//! Called by followers. Whoever looks first after a hint takes what the hint said, or reads
+//! Called by followers. Whoever looks first after a notification takes what the notification said, or reads
 //! what is new; the others find it here. Only the newest events are kept, and only while more than one
 //! follower is there: who is further behind reads by itself until it has caught up.
 
@@ -18,7 +18,7 @@ use super::frame::Item;
 use crate::{
     base::limit::{STREAM_FEED_BYTES, STREAM_FEED_EVENTS, STREAM_PAGE_ROWS, STREAM_POLL},
     domain::{Level, OrgId, SessionId},
-    store::{self, Store, event::Range, hint::Watch},
+    store::{self, Store, event::Range, notification::Watch},
 };
 
 /// The logs that are followed in this process.
@@ -47,8 +47,8 @@ struct Newest {
     from: i64,
     /// None before anything was read.
     to: Option<i64>,
-    /// The hints that had come before the last look, and when that was.
-    hints: u64,
+    /// The notifications that had come before the last look, and when that was.
+    notifications: u64,
     looked: Option<Instant>,
 }
 
@@ -82,7 +82,7 @@ impl Feeds {
 }
 
 impl Seat {
-    /// The events beyond `after`, when `hints` have come to `watch`.
+    /// The events beyond `after`, when `notifications` have come to `watch`.
     ///
     /// What a reader says it has seen proves nothing: only what was read moves the feed, or
     /// what was told right behind it.
@@ -91,7 +91,7 @@ impl Seat {
         store: &Store,
         watch: &Watch,
         after: i64,
-        hints: u64,
+        notifications: u64,
     ) -> store::Result<Look> {
         let mut newest = self.feed.newest.lock().await;
         match newest.to {
@@ -101,16 +101,16 @@ impl Seat {
                 let has_more = items.last().is_some_and(|item| item.seq < to);
                 return Ok(Look::Next { items, has_more });
             }
-            Some(_) if newest.is_fresh(hints) => {
+            Some(_) if newest.is_fresh(notifications) => {
                 return Ok(Look::Next { items: Vec::new(), has_more: false });
             }
             Some(_) | None => {}
         }
         let is_shared = self.feed.followers.load(Ordering::Relaxed) > 1;
-        if let Some(items) = newest.told(watch, hints) {
+        if let Some(items) = newest.told(watch, notifications) {
             let begin = newest.to.unwrap_or(after);
             newest.keep(begin, &items, is_shared);
-            newest.hints = hints;
+            newest.notifications = notifications;
             let items = items.into_iter().filter(|item| item.seq > after).collect();
             return Ok(Look::Next { items, has_more: false });
         }
@@ -122,7 +122,7 @@ impl Seat {
         let has_more = items.len() as i64 == limit;
         newest.keep(begin, &items, is_shared);
         if !has_more {
-            (newest.hints, newest.looked) = (hints, Some(looked));
+            (newest.notifications, newest.looked) = (notifications, Some(looked));
         }
         let items = items.into_iter().filter(|item| item.seq > after).collect();
         Ok(Look::Next { items, has_more })
@@ -139,17 +139,18 @@ impl Drop for Seat {
 }
 
 impl Newest {
-    /// Whether nobody has said anything since the last look. Without a hint that holds
-    /// for a while only: hints may be lost.
-    fn is_fresh(&self, hints: u64) -> bool {
-        self.hints >= hints && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
+    /// Whether nobody has said anything since the last look. Without a notification that holds
+    /// for a while only: notifications may be lost.
+    fn is_fresh(&self, notifications: u64) -> bool {
+        self.notifications >= notifications
+            && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
     }
 
-    /// What the hints since the last look said that the log grew by, when all of them did
+    /// What the notifications since the last look said that the log grew by, when all of them did
     /// and it is what comes next.
-    fn told(&self, watch: &Watch, hints: u64) -> Option<Vec<Arc<Item>>> {
+    fn told(&self, watch: &Watch, notifications: u64) -> Option<Vec<Arc<Item>>> {
         let to = self.to?;
-        let told = watch.told(self.hints, hints)?;
+        let told = watch.told(self.notifications, notifications)?;
         let new: Vec<_> = told.iter().filter(|entry| entry.seq > to).collect();
         let is_next = new.iter().zip(to + 1..).all(|(entry, seq)| entry.seq == seq);
         is_next.then(|| new.into_iter().map(|entry| Arc::new(Item::of(entry))).collect())

@@ -19,7 +19,7 @@ use crate::{
         limit::{STREAM_HEARTBEAT, STREAM_PAGE_ROWS, STREAM_PIECES, STREAM_POLL, STREAM_WRITE_TIMEOUT},
     },
     domain::{Level, piece::Piece},
-    store::{self, Store, event::Range, hint::Watch},
+    store::{self, Store, event::Range, notification::Watch},
     wire::delta::DeltaView,
 };
 
@@ -70,8 +70,8 @@ impl Follower {
         Self {
             store: streams.store.clone(),
             seat: streams.feeds.sit(tail.org, tail.session),
-            watch: streams.hints.watch(tail.session),
-            pieces: wants_pieces.then(|| streams.hints.pieces(tail.session)),
+            watch: streams.notifications.watch(tail.session),
+            pieces: wants_pieces.then(|| streams.notifications.pieces(tail.session)),
             pending: VecDeque::new(),
             tail,
             frames,
@@ -90,8 +90,8 @@ impl Follower {
 
     async fn follow(&mut self) -> Result<(), Ended> {
         loop {
-            let hints = self.watch.seen();
-            if self.look(hints).await? {
+            let notifications = self.watch.seen();
+            if self.look(notifications).await? {
                 continue;
             }
             let closed = self.frames.clone();
@@ -110,8 +110,8 @@ impl Follower {
     }
 
     /// Hands on what is new. Returns whether there may be more at once.
-    async fn look(&mut self, hints: u64) -> Result<bool, Ended> {
-        let looked = self.seat.look(&self.store, &self.watch, self.tail.after, hints).await;
+    async fn look(&mut self, notifications: u64) -> Result<bool, Ended> {
+        let looked = self.seat.look(&self.store, &self.watch, self.tail.after, notifications).await;
         match self.readable(looked) {
             Some(Look::Next { items, has_more }) => {
                 for item in items {

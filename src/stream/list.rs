@@ -1,7 +1,7 @@
 //! The live list of an organization's sessions: those that are there, then whatever changes.
 //!
 //! A frame is a state, not a step: it replaces what the reader has of that session. All
-//! who follow the lists of one organization share one read a hint, and each filters for itself.
+//! who follow the lists of one organization share one read a notification, and each filters for itself.
 //! A place in a list is a snapshot of the database, so that nothing is stepped over
 //! however late it was committed; `store::listing` says how.
 
@@ -18,7 +18,7 @@ use crate::{
     domain::{AgentId, OrgId, Session, SessionId, Status},
     store::{
         self, Store, Tx,
-        listing::{Change, Place, Snapshot},
+        listing::{Change, ListPosition, Snapshot},
         session::Filter,
     },
     stream::views,
@@ -48,7 +48,7 @@ pub struct Roll {
 pub struct Position {
     seen: Snapshot,
     /// On the way from `seen` to a later moment.
-    way: Option<(Snapshot, Place)>,
+    way: Option<(Snapshot, ListPosition)>,
 }
 
 /// One thing that a reader is told.
@@ -64,7 +64,7 @@ pub enum RollFrame {
 /// A change as all followers share it.
 #[derive(Debug)]
 struct Item {
-    place: Place,
+    place: ListPosition,
     /// Where a reader is behind it.
     behind: Position,
     session: SessionId,
@@ -88,7 +88,7 @@ struct Traits {
 
 /// How a session stands to a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum Membership {
     In,
     /// It may have been in it before.
     Out,
@@ -128,7 +128,7 @@ impl Traits {
     }
 
     /// As the store compares, but for what changes by itself.
-    fn standing(&self, filter: &Filter) -> Standing {
+    fn membership(&self, filter: &Filter) -> Membership {
         let is_own = filter.agent.is_none_or(|agent| self.agent == Some(agent))
             && filter.parent.is_none_or(|parent| self.parent == Some(parent))
             && filter.key.as_ref().is_none_or(|key| self.key.as_ref() == Some(key))
@@ -140,14 +140,14 @@ impl Traits {
             Some(other) => serde_json::to_string(other).is_ok_and(|text| text == *wanted),
         };
         if !is_own {
-            Standing::Foreign
+            Membership::Foreign
         } else if filter.status.is_none_or(|status| self.status == status)
             && filter.slug.as_ref().is_none_or(|slug| self.slug.as_ref() == Some(slug))
             && filter.metadata.iter().all(has)
         {
-            Standing::In
+            Membership::In
         } else {
-            Standing::Out
+            Membership::Out
         }
     }
 }
@@ -155,13 +155,13 @@ impl Traits {
 impl Item {
     /// What a list with this filter says of it.
     fn said(&self, filter: &Filter) -> Option<Arc<str>> {
-        match self.traits.as_ref().map(|traits| traits.standing(filter)) {
-            None | Some(Standing::In) => Some(self.json.clone()),
-            Some(Standing::Out) => {
+        match self.traits.as_ref().map(|traits| traits.membership(filter)) {
+            None | Some(Membership::In) => Some(self.json.clone()),
+            Some(Membership::Out) => {
                 let frame = ListedFrame::Unlisted { id: self.session, reason: Unlisted::Filtered };
                 Some(frame.line().into())
             }
-            Some(Standing::Foreign) => None,
+            Some(Membership::Foreign) => None,
         }
     }
 }
@@ -248,26 +248,26 @@ mod tests {
             metadata: metadata.as_object().expect("an object").clone(),
             created_at: origin.now(),
         };
-        let standing = |change: &dyn Fn(&mut Filter)| {
+        let membership = |change: &dyn Fn(&mut Filter)| {
             let mut filter = Filter::default();
             change(&mut filter);
-            traits.standing(&filter)
+            traits.membership(&filter)
         };
         let metadata = |name: &str, value: &str| {
             let pair = (name.to_owned(), value.to_owned());
-            standing(&move |filter: &mut Filter| filter.metadata = vec![pair.clone()])
+            membership(&move |filter: &mut Filter| filter.metadata = vec![pair.clone()])
         };
-        assert_eq!(standing(&|_| {}), Standing::In);
-        assert_eq!(standing(&|filter| filter.agent = Some(agent)), Standing::In);
-        assert_eq!(standing(&|filter| filter.status = Some(Status::Running)), Standing::Out);
-        assert_eq!(standing(&|filter| filter.slug = Some("one".to_owned())), Standing::In);
-        assert_eq!(standing(&|filter| filter.slug = Some("two".to_owned())), Standing::Out);
-        assert_eq!(metadata("team", "blue"), Standing::In);
-        assert_eq!(metadata("level", "3"), Standing::In);
-        assert_eq!(metadata("team", "red"), Standing::Out);
-        assert_eq!(metadata("none", "null"), Standing::Out);
-        assert_eq!(standing(&|filter| filter.agent = Some(origin.id())), Standing::Foreign);
-        assert_eq!(standing(&|filter| filter.key = Some("k".to_owned())), Standing::Foreign);
-        assert_eq!(standing(&|filter| filter.before = Some(traits.created_at)), Standing::Foreign);
+        assert_eq!(membership(&|_| {}), Membership::In);
+        assert_eq!(membership(&|filter| filter.agent = Some(agent)), Membership::In);
+        assert_eq!(membership(&|filter| filter.status = Some(Status::Running)), Membership::Out);
+        assert_eq!(membership(&|filter| filter.slug = Some("one".to_owned())), Membership::In);
+        assert_eq!(membership(&|filter| filter.slug = Some("two".to_owned())), Membership::Out);
+        assert_eq!(metadata("team", "blue"), Membership::In);
+        assert_eq!(metadata("level", "3"), Membership::In);
+        assert_eq!(metadata("team", "red"), Membership::Out);
+        assert_eq!(metadata("none", "null"), Membership::Out);
+        assert_eq!(membership(&|filter| filter.agent = Some(origin.id())), Membership::Foreign);
+        assert_eq!(membership(&|filter| filter.key = Some("k".to_owned())), Membership::Foreign);
+        assert_eq!(membership(&|filter| filter.before = Some(traits.created_at)), Membership::Foreign);
     }
 }

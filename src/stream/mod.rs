@@ -1,9 +1,9 @@
 //! Live tails of logs: replay, then follow, under one cursor.
 //!
 //! A follower registers its interest before it looks, takes what is beyond its
-//! cursor, hands it on, and waits for a hint or the poll. So there is no gap and no
-//! duplicate between replay and live, and losing a hint costs one poll. All who
-//! follow one session share one read a hint.
+//! cursor, hands it on, and waits for a notification or the poll. So there is no gap and no
+//! duplicate between replay and live, and losing a notification costs one poll. All who
+//! follow one session share one read a notification.
 
 mod exec;
 mod feed;
@@ -24,7 +24,7 @@ use crate::{
         limit::{STREAM_BUFFER_FRAMES, STREAMS_MAX},
     },
     domain::{Level, OrgId, SessionId, TurnId},
-    store::{Store, hint::Hints},
+    store::{Store, notification::Notifications},
 };
 
 pub use exec::{ExecLine, ExecPlace, ExecTail};
@@ -36,7 +36,7 @@ pub use view::{view, views};
 #[derive(Clone)]
 pub struct Streams {
     store: Store,
-    hints: Hints,
+    notifications: Notifications,
     feeds: Feeds,
     lists: list::Feeds,
     origin: Origin,
@@ -67,10 +67,10 @@ pub struct Full;
 
 impl Streams {
     /// Streams that end when `stop` is cancelled; readers resume elsewhere.
-    pub fn new(store: Store, hints: Hints, origin: Origin, stop: CancellationToken) -> Self {
+    pub fn new(store: Store, notifications: Notifications, origin: Origin, stop: CancellationToken) -> Self {
         let permits = Arc::new(Semaphore::new(STREAMS_MAX));
         let (feeds, lists) = (Feeds::default(), list::Feeds::default());
-        Self { store, hints, feeds, lists, origin, permits, tasks: TaskTracker::new(), stop }
+        Self { store, notifications, feeds, lists, origin, permits, tasks: TaskTracker::new(), stop }
     }
 
     /// Follows a log.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, ExecSummary, Hands, Recovered, Stop, exec, output};
+use super::{Done, ExecSummary, Recovered, SandboxHandle, Stop, exec, output};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolCall, ToolSpec},
@@ -51,26 +51,26 @@ pub(super) fn longest(args: &Args) -> Duration {
     asked.min(limit::TOOL_TIMEOUT_MAX)
 }
 
-pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
+pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
     let timeout = longest(&args);
     let argv = ["bash", "-c", JOIN_OUTPUTS, &args.command].map(str::to_owned).to_vec();
     let id = exec::id(call);
-    let exit = exec::run(hands, &id, argv, timeout).await?;
-    done(hands, &id, args, exit).await
+    let exit = exec::run(handle, &id, argv, timeout).await?;
+    done(handle, &id, args, exit).await
 }
 
 /// The command goes on without its worker: its end is waited for and read.
-pub(super) async fn recover(call: &ToolCall, args: Args, hands: &Hands) -> Result<Recovered, Stop> {
+pub(super) async fn recover(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Recovered, Stop> {
     let id = exec::id(call);
-    match exec::found(hands, &id).await? {
-        Some(exit) => done(hands, &id, args, exit).await.map(Recovered::Done),
+    match exec::found(handle, &id).await? {
+        Some(exit) => done(handle, &id, args, exit).await.map(Recovered::Done),
         None => Ok(Recovered::NeverRan),
     }
 }
 
 /// How the command ended that has just been killed; `None` when it never began.
-pub(super) async fn stopped(call: &ToolCall, hands: &Hands) -> Option<ExecSummary> {
-    let exit = exec::found(hands, &exec::id(call)).await.ok().flatten()?;
+pub(super) async fn stopped(call: &ToolCall, handle: &SandboxHandle) -> Option<ExecSummary> {
+    let exit = exec::found(handle, &exec::id(call)).await.ok().flatten()?;
     let command = call.input.get("command").and_then(serde_json::Value::as_str).unwrap_or_default();
     Some(ExecSummary {
         command: command.to_owned(),
@@ -82,12 +82,12 @@ pub(super) async fn stopped(call: &ToolCall, hands: &Hands) -> Option<ExecSummar
     })
 }
 
-async fn done(hands: &Hands, id: &str, args: Args, exit: Exit) -> Result<Done, Stop> {
-    let mut words = exec::written(hands, id, &exit).await?;
+async fn done(handle: &SandboxHandle, id: &str, args: Args, exit: Exit) -> Result<Done, Stop> {
+    let mut words = exec::written(handle, id, &exit).await?;
     if exit.stderr_bytes > 0 {
         // Nothing of the command is here: bash itself could not be started.
         let most = limit::EXEC_SUMMARY_BYTES_MAX;
-        words += &text::printable(&exec::bytes(hands, id, OutputStream::Stderr, 0, most).await?);
+        words += &text::printable(&exec::bytes(handle, id, OutputStream::Stderr, 0, most).await?);
     }
     let summary = output::ending(&words, limit::EXEC_SUMMARY_BYTES_MAX).to_owned();
     if words.trim().is_empty() {

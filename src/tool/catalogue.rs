@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Done, ExecSummary, Hands, Recovered, Sessions, Stop, Timers, ToolFault, ask, bash, edit, exec, glob,
-    grep, read, revisit, schema::Schema, start_session, tell, web_fetch, write,
+    Done, ExecSummary, Recovered, SandboxHandle, Sessions, Stop, Timers, ToolFault, ask, bash, edit, exec,
+    glob, grep, read, schedule_wake, schema::Schema, start_session, tell, web_fetch, write,
 };
 use crate::{
     domain::{
-        revisit::REVISIT,
+        scheduled_wake::SCHEDULED_WAKE,
         tool::{ASK, START_SESSION, ToolCall, ToolSpec},
     },
     sandbox,
@@ -42,13 +42,13 @@ enum Tool {
     Grep,
     WebFetch,
     Ask,
-    Revisit,
+    ScheduledWake,
     StartSession,
 }
 
 /// The name of every tool, in the order of the specs.
 pub fn names() -> [&'static str; 10] {
-    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK, REVISIT, START_SESSION]
+    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK, SCHEDULED_WAKE, START_SESSION]
 }
 
 impl Catalogue {
@@ -67,7 +67,7 @@ impl Catalogue {
             entry(Tool::Grep, grep::spec()),
             entry(Tool::WebFetch, web_fetch::spec()),
             entry(Tool::Ask, ask::spec()),
-            entry(Tool::Revisit, revisit::spec()),
+            entry(Tool::ScheduledWake, schedule_wake::spec()),
             entry(Tool::StartSession, start_session::spec()),
         ];
         Self(entries.into())
@@ -91,22 +91,22 @@ impl Catalogue {
     /// # Errors
     /// `Retry` may follow a command that was started: `recover` asks for it. After
     /// `SandboxGone` an unsafe call must not be run again.
-    pub async fn run(&self, call: &ToolCall, hands: &Hands) -> Result<Done, ToolFault> {
+    pub async fn run(&self, call: &ToolCall, handle: &SandboxHandle) -> Result<Done, ToolFault> {
         let (tool, input) = match self.checked(call) {
             Ok(checked) => checked,
             Err(words) => return Ok(Done::error(words)),
         };
         settle(match tool {
-            Tool::Bash => bash::run(call, parsed(input), hands).await,
-            Tool::Read => read::run(parsed(input), hands).await,
-            Tool::Write => write::run(parsed(input), hands).await,
-            Tool::Edit => edit::run(call, parsed(input), hands).await,
-            Tool::Glob => glob::run(call, parsed(input), hands).await,
-            Tool::Grep => grep::run(call, parsed(input), hands).await,
-            Tool::WebFetch => web_fetch::run(parsed(input), hands).await,
+            Tool::Bash => bash::run(call, parsed(input), handle).await,
+            Tool::Read => read::run(parsed(input), handle).await,
+            Tool::Write => write::run(parsed(input), handle).await,
+            Tool::Edit => edit::run(call, parsed(input), handle).await,
+            Tool::Glob => glob::run(call, parsed(input), handle).await,
+            Tool::Grep => grep::run(call, parsed(input), handle).await,
+            Tool::WebFetch => web_fetch::run(parsed(input), handle).await,
             Tool::Ask => Ok(ask::put()),
             // Whoever has timers asks `set_timer` first.
-            Tool::Revisit => tell("No timers are kept here; nothing was scheduled."),
+            Tool::ScheduledWake => tell("No timers are kept here; nothing was scheduled."),
             Tool::StartSession => tell("No sessions are started here."),
         })
     }
@@ -122,11 +122,11 @@ impl Catalogue {
     /// Sets the timer that a call asks for; `None` when it asks for none. Needs no sandbox,
     /// and is safe to repeat.
     pub async fn set_timer(&self, call: &ToolCall, timers: &dyn Timers) -> Option<Result<Done, ToolFault>> {
-        if call.tool != REVISIT {
+        if call.tool != SCHEDULED_WAKE {
             return None;
         }
         Some(match self.checked(call) {
-            Ok((_, input)) => settle(revisit::run(&call.call_id, parsed(input), timers).await),
+            Ok((_, input)) => settle(schedule_wake::run(&call.call_id, parsed(input), timers).await),
             Err(words) => Ok(Done::error(words)),
         })
     }
@@ -154,23 +154,23 @@ impl Catalogue {
     ///
     /// # Errors
     /// As for [`Catalogue::run`].
-    pub async fn recover(&self, call: &ToolCall, hands: &Hands) -> Result<Recovered, ToolFault> {
+    pub async fn recover(&self, call: &ToolCall, handle: &SandboxHandle) -> Result<Recovered, ToolFault> {
         let (tool, input) = match self.checked(call) {
             Ok(checked) => checked,
             Err(words) => return Ok(Recovered::Done(Done::error(words))),
         };
         let recovered = match tool {
-            Tool::Bash => bash::recover(call, parsed(input), hands).await,
-            Tool::Edit => edit::recover(call, parsed(input), hands).await,
+            Tool::Bash => bash::recover(call, parsed(input), handle).await,
+            Tool::Edit => edit::recover(call, parsed(input), handle).await,
             Tool::Read
             | Tool::Write
             | Tool::Glob
             | Tool::Grep
             | Tool::WebFetch
             | Tool::Ask
-            | Tool::Revisit
+            | Tool::ScheduledWake
             | Tool::StartSession => {
-                return self.run(call, hands).await.map(Recovered::Done);
+                return self.run(call, handle).await.map(Recovered::Done);
             }
         };
         match recovered {
@@ -184,7 +184,7 @@ impl Catalogue {
     /// none. Returns when none is left, with how the agent's own command ended; or when
     /// the sandbox cannot be asked: then the command's own time limit, or the end of the sandbox,
     /// ends it.
-    pub async fn cancel(&self, call: &ToolCall, hands: &Hands) -> Option<ExecSummary> {
+    pub async fn cancel(&self, call: &ToolCall, handle: &SandboxHandle) -> Option<ExecSummary> {
         let is_own = match self.entry(&call.tool).map(|entry| entry.tool) {
             Some(Tool::Bash) => true,
             Some(Tool::Glob | Tool::Grep) => false,
@@ -194,13 +194,13 @@ impl Catalogue {
                 | Tool::Edit
                 | Tool::WebFetch
                 | Tool::Ask
-                | Tool::Revisit
+                | Tool::ScheduledWake
                 | Tool::StartSession,
             )
             | None => return None,
         };
-        match hands.sandbox.kill(hands.grip, &exec::id(call)).await {
-            Ok(()) if is_own => bash::stopped(call, hands).await,
+        match handle.sandbox.kill(handle.fence, &exec::id(call)).await {
+            Ok(()) if is_own => bash::stopped(call, handle).await,
             Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) => {
                 tracing::warn!(call.id = call.call_id, error = %fault, "a canceled command could not be ended");
                 None

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Done, Hands, Recovered, Stop, at, exec, tell};
+use super::{Done, Recovered, SandboxHandle, Stop, at, exec, tell};
 use crate::{
     base::{limit, seal, text::hex},
     domain::tool::{Replay, ToolCall, ToolSpec},
@@ -60,9 +60,9 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
-    let path = hands.path(&args.path);
-    let before = text_file(hands, &path).await?;
+pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
+    let path = handle.path(&args.path);
+    let before = text_file(handle, &path).await?;
     let count = before.matches(&args.old).count();
     let words = match count {
         _ if args.old == args.new => {
@@ -83,14 +83,14 @@ pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Do
     }
     let note = Note { before: digest(&before), after: digest(&after), words };
     let bytes = serde_json::to_vec(&note).expect("a note is JSON");
-    hands.sandbox.write_file(hands.grip, &note_path(call), &bytes).await?;
-    hands.sandbox.write_file(hands.grip, &path, after.as_bytes()).await.map_err(at(&path))?;
+    handle.sandbox.write_file(handle.fence, &note_path(call), &bytes).await?;
+    handle.sandbox.write_file(handle.fence, &path, after.as_bytes()).await.map_err(at(&path))?;
     Ok(Done::ok(note.words))
 }
 
 /// Before, after, or neither: somebody else was at the file.
-pub(super) async fn recover(call: &ToolCall, args: Args, hands: &Hands) -> Result<Recovered, Stop> {
-    let note = match hands.sandbox.read_file(hands.grip, &note_path(call), 0, NOTE_BYTES_MAX).await {
+pub(super) async fn recover(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Recovered, Stop> {
+    let note = match handle.sandbox.read_file(handle.fence, &note_path(call), 0, NOTE_BYTES_MAX).await {
         Ok(part) => part.content,
         Err(sandbox::Fault::NotFound(_)) => return Ok(Recovered::NeverRan),
         Err(fault) => return Err(fault.into()),
@@ -98,7 +98,7 @@ pub(super) async fn recover(call: &ToolCall, args: Args, hands: &Hands) -> Resul
     let Ok(note) = serde_json::from_slice::<Note>(&note) else {
         return Ok(Recovered::Unknown);
     };
-    let now = match text_file(hands, &hands.path(&args.path)).await {
+    let now = match text_file(handle, &handle.path(&args.path)).await {
         Ok(text) => digest(&text),
         Err(Stop::TellModel(_)) => return Ok(Recovered::Unknown),
         Err(Stop::Fault(fault)) => return Err(Stop::Fault(fault)),
@@ -119,12 +119,15 @@ fn digest(text: &str) -> String {
 }
 
 /// The whole of a file that is text and small enough to be changed here.
-async fn text_file(hands: &Hands, path: &str) -> Result<String, Stop> {
+async fn text_file(handle: &SandboxHandle, path: &str) -> Result<String, Stop> {
     let most = limit::TOOL_FILE_BYTES_MAX;
     let mut content = Vec::new();
     loop {
-        let part =
-            hands.sandbox.read_file(hands.grip, path, content.len() as u64, most).await.map_err(at(path))?;
+        let part = handle
+            .sandbox
+            .read_file(handle.fence, path, content.len() as u64, most)
+            .await
+            .map_err(at(path))?;
         if part.size > most as u64 {
             return tell(format!("{path} has {} bytes, more than {most}. Change it with `bash`.", part.size));
         }

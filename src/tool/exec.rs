@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{
-    Hands, Stop, ToolFault,
+    SandboxHandle, Stop, ToolFault,
     output::{self, END_BYTES},
 };
 use crate::{
@@ -35,24 +35,29 @@ pub(super) fn id(call: &ToolCall) -> String {
 }
 
 /// Starts a program and waits for its end.
-pub(super) async fn run(hands: &Hands, id: &str, argv: Vec<String>, timeout: Duration) -> Result<Exit, Stop> {
+pub(super) async fn run(
+    handle: &SandboxHandle,
+    id: &str,
+    argv: Vec<String>,
+    timeout: Duration,
+) -> Result<Exit, Stop> {
     let exec = Exec {
         id: id.to_owned(),
         argv,
-        cwd: hands.cwd().to_owned(),
-        env: hands.env.clone(),
+        cwd: handle.cwd().to_owned(),
+        env: handle.env.clone(),
         timeout,
         output_bytes_max: limit::EXEC_OUTPUT_BYTES_MAX,
     };
-    hands.sandbox.start(hands.grip, &exec).await?;
-    found(hands, id).await?.ok_or_else(|| {
+    handle.sandbox.start(handle.fence, &exec).await?;
+    found(handle, id).await?.ok_or_else(|| {
         Stop::Fault(ToolFault::Retry("it does not know a command that it has just started".to_owned()))
     })
 }
 
 /// The end of a command that was started before; `None` when it never was.
-pub(super) async fn found(hands: &Hands, id: &str) -> Result<Option<Exit>, Stop> {
-    match hands.sandbox.wait(hands.grip, id).await {
+pub(super) async fn found(handle: &SandboxHandle, id: &str) -> Result<Option<Exit>, Stop> {
+    match handle.sandbox.wait(handle.fence, id).await {
         Ok(exit) => Ok(Some(exit)),
         Err(sandbox::Fault::NotFound(_)) => Ok(None),
         Err(fault) => Err(fault.into()),
@@ -61,7 +66,7 @@ pub(super) async fn found(hands: &Hands, id: &str) -> Result<Option<Exit>, Stop>
 
 /// At most `bytes_max` bytes of a stream from `offset` on, however they arrive.
 pub(super) async fn bytes(
-    hands: &Hands,
+    handle: &SandboxHandle,
     id: &str,
     stream: OutputStream,
     offset: u64,
@@ -71,7 +76,7 @@ pub(super) async fn bytes(
     while all.len() < bytes_max {
         let range =
             OutputRange { stream, offset: offset + all.len() as u64, bytes_max: bytes_max - all.len() };
-        let part = hands.sandbox.output(hands.grip, id, range).await?;
+        let part = handle.sandbox.output(handle.fence, id, range).await?;
         if part.is_empty() {
             break;
         }
@@ -82,25 +87,25 @@ pub(super) async fn bytes(
 }
 
 /// What a command wrote to its output: whole, or its two ends and where the rest is.
-pub(super) async fn written(hands: &Hands, id: &str, exit: &Exit) -> Result<String, Stop> {
+pub(super) async fn written(handle: &SandboxHandle, id: &str, exit: &Exit) -> Result<String, Stop> {
     let total = exit.stdout_bytes;
     if total <= 2 * END_BYTES as u64 {
         // The sandbox is not asked for more than there is, nor for nothing.
-        let all = bytes(hands, id, OutputStream::Stdout, 0, total as usize).await?;
+        let all = bytes(handle, id, OutputStream::Stdout, 0, total as usize).await?;
         return Ok(text::printable(&all));
     }
     let kept = total.min(limit::EXEC_OUTPUT_BYTES_MAX);
-    let head = bytes(hands, id, OutputStream::Stdout, 0, END_BYTES).await?;
-    let tail = bytes(hands, id, OutputStream::Stdout, kept - END_BYTES as u64, END_BYTES).await?;
-    let advice = spill(hands, id, kept).await?;
+    let head = bytes(handle, id, OutputStream::Stdout, 0, END_BYTES).await?;
+    let tail = bytes(handle, id, OutputStream::Stdout, kept - END_BYTES as u64, END_BYTES).await?;
+    let advice = spill(handle, id, kept).await?;
     Ok(output::join(&text::printable(&head), &text::printable(&tail), total, &advice))
 }
 
 /// Puts the output where the model can read it, and says where that is.
-async fn spill(hands: &Hands, id: &str, kept: u64) -> Result<String, Stop> {
-    let whole = bytes(hands, id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?;
+async fn spill(handle: &SandboxHandle, id: &str, kept: u64) -> Result<String, Stop> {
+    let whole = bytes(handle, id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?;
     let path = format!("{SPILL_DIR}/{id}.txt");
-    match hands.sandbox.write_file(hands.grip, &path, &whole).await {
+    match handle.sandbox.write_file(handle.fence, &path, &whole).await {
         Ok(()) if whole.len() as u64 == kept => {
             Ok(format!("The whole output is in {path}: use `read` or `grep` on it."))
         }

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Hands, Stop, exec, output, tell};
+use super::{Done, SandboxHandle, Stop, exec, output, tell};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolCall, ToolSpec},
@@ -54,20 +54,21 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
+pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
     let Some(patterns) = unfold(&args.pattern) else {
         return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
     };
-    let begin = hands.path(args.path.as_deref().unwrap_or("."));
+    let begin = handle.path(args.path.as_deref().unwrap_or("."));
     let most = (limit::GLOB_PATHS_MAX + 1).to_string();
     let shell = ["bash", "-O", "globstar", "-O", "nullglob", "-c", EXPAND, "glob", &begin, &most];
     let argv = shell.map(str::to_owned).into_iter().chain(patterns).collect();
     let id = exec::id(call);
-    let exit = exec::run(hands, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
-    let found =
-        text::printable(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
+    let exit = exec::run(handle, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
+    let found = text::printable(
+        &exec::bytes(handle, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?,
+    );
     if exit.code != 0 {
-        let words = exec::bytes(hands, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
+        let words = exec::bytes(handle, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
         return tell(format!("glob failed below {begin}: {}", text::printable(&words).trim()));
     }
     let mut paths: Vec<&str> = found.lines().map(|path| path.strip_prefix("./").unwrap_or(path)).collect();
@@ -107,8 +108,8 @@ pub(super) fn unfold(pattern: &str) -> Option<Vec<String>> {
 fn first_braces(pattern: &str) -> Option<(&str, Vec<&str>, &str)> {
     for (start, _) in pattern.match_indices('{') {
         let (mut depth, mut choice, mut choices) = (0, start + 1, Vec::new());
-        for (at, letter) in pattern.char_indices().skip_while(|(at, _)| *at < start) {
-            match letter {
+        for (at, character) in pattern.char_indices().skip_while(|(at, _)| *at < start) {
+            match character {
                 '{' => depth += 1,
                 ',' if depth == 1 => {
                     choices.push(&pattern[choice..at]);

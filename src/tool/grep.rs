@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Hands, Stop, exec, glob::unfold, output, tell};
+use super::{Done, SandboxHandle, Stop, exec, glob::unfold, output, tell};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolCall, ToolSpec},
@@ -55,7 +55,7 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Done, Stop> {
+pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
     // grep compares the name alone: of a pattern with directories the last part counts.
     let name = args.glob.as_deref().map(|glob| glob.rsplit('/').next().unwrap_or(glob));
     let Some(names) = name.map_or(Some(Vec::new()), unfold) else {
@@ -67,14 +67,15 @@ pub(super) async fn run(call: &ToolCall, args: Args, hands: &Hands) -> Result<Do
     argv.extend(names.iter().map(|name| format!("--include={name}")));
     argv.extend(["-e", &args.pattern, "--", &path].map(str::to_owned));
     let id = exec::id(call);
-    let exit = exec::run(hands, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
-    let found =
-        text::printable(&exec::bytes(hands, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?);
+    let exit = exec::run(handle, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
+    let found = text::printable(
+        &exec::bytes(handle, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?,
+    );
     if found.is_empty() && exit.code == EXIT_NOTHING {
         return Ok(Done::ok(format!("No line of {path} fits.")));
     }
     if found.is_empty() && exit.code != 0 {
-        let words = exec::bytes(hands, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
+        let words = exec::bytes(handle, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
         return tell(format!("grep failed: {}", text::printable(&words).trim()));
     }
     let mut lines: Vec<&str> = found.lines().map(|line| line.strip_prefix("./").unwrap_or(line)).collect();

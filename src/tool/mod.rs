@@ -1,7 +1,7 @@
 //! The catalogue of tools: schemas, replay classes, dispatch into the sandbox.
 //!
 //! Called by the worker with the calls that a model asked for; calls the port
-//! `Sandbox`, and nothing on the host. Whatever a model can mend is told to the
+//! `Sandbox`, and nothing on the host. Whatever a model can fix is told to the
 //! model; what it cannot is a [`ToolFault`]. No call of an unsafe tool runs twice.
 
 mod ask;
@@ -13,7 +13,7 @@ mod glob;
 mod grep;
 mod output;
 mod read;
-mod revisit;
+mod schedule_wake;
 mod schema;
 mod start_session;
 mod web_fetch;
@@ -25,12 +25,12 @@ use async_trait::async_trait;
 
 use crate::{
     base::Timestamp,
-    domain::{SessionId, revisit::When},
-    sandbox::{self, Grip, Sandbox},
+    domain::{SessionId, scheduled_wake::When},
+    sandbox::{self, Sandbox, SandboxFence},
 };
 
 pub use catalogue::{Catalogue, names};
-pub use revisit::shown;
+pub use schedule_wake::shown;
 pub use start_session::Child;
 
 /// Where all relative paths begin.
@@ -38,9 +38,9 @@ pub const WORKSPACE: &str = "/workspace";
 
 /// What a tool works with: the session's sandbox, held by a lease.
 #[derive(Clone)]
-pub struct Hands {
+pub struct SandboxHandle {
     pub sandbox: Arc<dyn Sandbox>,
-    pub grip: Grip,
+    pub fence: SandboxFence,
     /// Variables beyond the sandbox's own.
     pub env: Vec<(String, String)>,
     /// Absolute; where commands start. `/workspace` when empty.
@@ -141,7 +141,7 @@ pub enum ToolFault {
     Away(String),
 }
 
-impl Hands {
+impl SandboxHandle {
     /// The path in the sandbox: absolute ones as they are, others below `cwd`.
     fn path(&self, path: &str) -> String {
         let path = path.strip_prefix("./").unwrap_or(path);

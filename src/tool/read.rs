@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Hands, Stop, at, output, tell};
+use super::{Done, SandboxHandle, Stop, at, output, tell};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolSpec},
@@ -44,8 +44,8 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
-    let path = hands.path(&args.path);
+pub(super) async fn run(args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
+    let path = handle.path(&args.path);
     let first = args.offset.unwrap_or(1);
     let most =
         args.limit.map_or(limit::READ_LINES_DEFAULT, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
@@ -60,9 +60,9 @@ pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
     };
     let (mut offset, mut size) = (0, 0);
     while !page.is_full {
-        let part = hands
+        let part = handle
             .sandbox
-            .read_file(hands.grip, &path, offset, limit::TOOL_FILE_BYTES_MAX)
+            .read_file(handle.fence, &path, offset, limit::TOOL_FILE_BYTES_MAX)
             .await
             .map_err(at(&path))?;
         size = part.size;

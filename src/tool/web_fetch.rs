@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Hands, Stop, output, tell};
+use super::{Done, SandboxHandle, Stop, output, tell};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolSpec},
@@ -39,8 +39,8 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
-    let page = match hands.web.fetch(&args.url).await {
+pub(super) async fn run(args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
+    let page = match handle.web.fetch(&args.url).await {
         Ok(page) => page,
         Err(words) => return tell(format!("Nothing was fetched. {words}")),
     };

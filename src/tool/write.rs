@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Hands, Stop, at, tell};
+use super::{Done, SandboxHandle, Stop, at, tell};
 use crate::{
     base::limit,
     domain::tool::{Replay, ToolSpec},
@@ -37,14 +37,14 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(args: Args, hands: &Hands) -> Result<Done, Stop> {
-    let (path, bytes) = (hands.path(&args.path), args.content.len());
+pub(super) async fn run(args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
+    let (path, bytes) = (handle.path(&args.path), args.content.len());
     if bytes > limit::TOOL_FILE_BYTES_MAX {
         let most = limit::TOOL_FILE_BYTES_MAX;
         return tell(format!(
             "The content has {bytes} bytes, more than {most}. Write the file in parts with `bash`."
         ));
     }
-    hands.sandbox.write_file(hands.grip, &path, args.content.as_bytes()).await.map_err(at(&path))?;
+    handle.sandbox.write_file(handle.fence, &path, args.content.as_bytes()).await.map_err(at(&path))?;
     Ok(Done::ok(format!("Wrote {path}: {} lines, {bytes} bytes.", args.content.lines().count())))
 }

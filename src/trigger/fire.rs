@@ -13,7 +13,7 @@ use crate::{
         session::Source,
     },
     journal::{self, Executed, Unit},
-    store::{self, audit::Act, hint::Hint, run::Run, schedule::Schedule},
+    store::{self, audit::Act, notification::Notification, run::Run, schedule::Schedule},
 };
 
 /// Why a run is there.
@@ -47,10 +47,17 @@ pub async fn fire(
     let executed: Executed = match schedule.session {
         Some(session) => unit.execute(session, Command::Steer(input), stamp).await.map_err(unknown)?,
         None => {
-            let recipe = schedule.recipe.clone().unwrap_or_default();
+            let session_template = schedule.session_template.clone().unwrap_or_default();
             let sources = Vec::new();
-            let opening =
-                Opening { agent: schedule.agent, recipe, sources, input, source, scripted, parent: None };
+            let opening = Opening {
+                agent: schedule.agent,
+                session_template,
+                sources,
+                input,
+                source,
+                scripted,
+                parent: None,
+            };
             open(unit, opening, stamp).await?
         }
     };
@@ -132,7 +139,7 @@ pub(super) async fn count(
     let act = Act { id: stamp.origin.id(), actor: &actor, action: "schedule.paused", target, details };
     unit.tx().remember(&act).await?;
     unit.tx().tell(&Notice::schedule_paused(id, agent, failures, &stamp.origin)).await?;
-    unit.hint(Hint::Delivery);
+    unit.notification(Notification::Delivery);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::{
         context::ContextChange,
         decide::{Input, NewSession, Rejection, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
-        schedule::Recipe,
+        schedule::SessionTemplate,
         session::{AgentSnapshot, Created, Source},
         source::Repository,
     },
@@ -99,7 +99,7 @@ pub struct Choice {
 /// A session to open for an agent, without a request that names its parts.
 pub struct Opening {
     pub agent: AgentId,
-    pub recipe: Recipe,
+    pub session_template: SessionTemplate,
     /// What the trigger brings.
     pub sources: Vec<Repository>,
     pub input: Input,
@@ -133,7 +133,7 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 
 /// Opens a session of an agent's active revision and gives it its first input.
 pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
-    let Opening { agent, recipe, sources: brought, input, source, scripted, parent } = opening;
+    let Opening { agent, session_template, sources: brought, input, source, scripted, parent } = opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
         store::Error::NotFound => Refused::UnknownAgent,
         error => error.into(),
@@ -144,19 +144,19 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         agent_snapshot: None,
         environment: None,
         sources: Vec::new(),
-        title: recipe.title,
+        title: session_template.title,
         key: None,
         client_id: None,
         slug: None,
-        metadata: recipe.metadata,
-        limits: recipe.limits,
+        metadata: session_template.metadata,
+        limits: session_template.limits,
         source,
         parent_session_id: None,
     };
-    created.limits = agent.limits.overridden_by(recipe.limits);
+    created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
     pin(unit, &mut created, Choice { agent, revision, model: None, scripted }).await?;
-    if let Some(choice) = recipe.environment {
+    if let Some(choice) = session_template.environment {
         created.environment = Some(environment(unit, choice, &stamp.origin).await?);
     }
     pin_sources(unit, &mut created, &[&own, &brought]).await?;

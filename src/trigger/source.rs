@@ -5,7 +5,7 @@ use crate::{
     domain::{
         CredentialId,
         session::Created,
-        source::{self, PinnedSource, Place, Repository},
+        source::{self, PinnedSource, Repository, RepositoryLocation},
     },
     journal::Unit,
     store,
@@ -48,7 +48,7 @@ async fn own_credential(
     unit: &mut Unit,
     id: CredentialId,
     name: &str,
-    place: &Place,
+    place: &RepositoryLocation,
 ) -> Result<CredentialId, Refused> {
     let credential = unit.tx().credential(id).await.map_err(|error| match error {
         store::Error::NotFound => Refused::Source(format!("{name}: there is no such credential")),
@@ -63,7 +63,10 @@ async fn own_credential(
 }
 
 /// The organization's default, where it is for that repository.
-async fn default_credential(unit: &mut Unit, place: &Place) -> Result<Option<CredentialId>, Refused> {
+async fn default_credential(
+    unit: &mut Unit,
+    place: &RepositoryLocation,
+) -> Result<Option<CredentialId>, Refused> {
     let Some(id) = unit.tx().default_credential(source::PROVIDER).await? else { return Ok(None) };
     let credential = unit.tx().credential(id).await?;
     let fits = credential.base_url.as_deref().is_some_and(|base| source::covers(base, place));

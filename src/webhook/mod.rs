@@ -4,17 +4,17 @@
 //! send. A delivery is made at least once: a receiver tells repeats by
 //! `webhook-id`, which all tries share.
 
-mod courier;
-mod letter;
-mod places;
+mod dispatcher;
+mod permits;
 mod schedule;
 mod send;
 mod sign;
+mod signed_request;
 
 pub use self::{
-    courier::Courier,
-    letter::{Letter, Parts},
+    dispatcher::Dispatcher,
     schedule::{Next, next},
     send::{Outcome, send},
     sign::{Refused, Secret, SecretError, is_signed, sign, verify, verify_github},
+    signed_request::{Parts, SignedRequest},
 };

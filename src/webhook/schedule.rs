@@ -1,7 +1,7 @@
 //! What follows from a try. Pure: no I/O, and the time comes in.
 //!
 //! Called by `worker` after each [`super::send`]. Ten tries over three days, as
-//! Standard Webhooks recommends; then the letter is dead until someone asks for
+//! Standard Webhooks recommends; then the delivery is dead until someone asks for
 //! it to be sent again.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum Next {
     Retry { at: Timestamp },
     /// The last try failed.
     Dead,
-    /// 410: the receiver wants no more letters. The delivery is dead, and the
+    /// 410: the receiver wants no more deliveries. The delivery is dead, and the
     /// destination disabled until its owner enables it.
     DisableDestination,
 }

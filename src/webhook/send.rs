@@ -1,4 +1,4 @@
-//! One try: a letter leaves, and what came of it comes back.
+//! One try: a delivery leaves, and what came of it comes back.
 //!
 //! Called by `worker`; calls `net`. Nothing here fails: whatever happens is an
 //! [`Outcome`], and `schedule` decides what follows from it.
@@ -12,7 +12,7 @@ use reqwest::{
 use time::{OffsetDateTime, format_description::well_known::Rfc2822};
 use tokio::time::Instant;
 
-use super::letter::Letter;
+use super::signed_request::SignedRequest;
 use crate::{
     base::{
         Timestamp,
@@ -34,17 +34,17 @@ pub struct Outcome {
     pub retry_after: Option<Duration>,
 }
 
-/// Sends a letter once, within `WEBHOOK_TIMEOUT`.
+/// Sends a delivery once, within `WEBHOOK_TIMEOUT`.
 ///
 /// The status decides, as soon as it is there: a receiver that says 200 and then
-/// breaks the connection has the letter. Dropping the future drops the
-/// connection; the receiver may then have the letter or not.
-pub async fn send(client: &net::Client, letter: &Letter) -> Outcome {
+/// breaks the connection has the delivery. Dropping the future drops the
+/// connection; the receiver may then have the delivery or not.
+pub async fn send(client: &net::Client, signed: &SignedRequest) -> Outcome {
     let began = Instant::now();
-    let (status, error, retry_after) = match post(client, letter).await {
+    let (status, error, retry_after) = match post(client, signed).await {
         Ok(response) => {
             let status = response.status();
-            let retry_after = retry_after(response.headers(), letter.at);
+            let retry_after = retry_after(response.headers(), signed.at);
             drain(response).await;
             let error = (!status.is_success()).then(|| complaint(status.as_u16()));
             (Some(status.as_u16()), error, retry_after)
@@ -54,9 +54,9 @@ pub async fn send(client: &net::Client, letter: &Letter) -> Outcome {
     Outcome { status, error, duration: began.elapsed(), retry_after }
 }
 
-async fn post(client: &net::Client, letter: &Letter) -> Result<Response, String> {
-    let request = client.request(Method::POST, &letter.url).map_err(|refused| refused.to_string())?;
-    let request = request.timeout(WEBHOOK_TIMEOUT).headers(letter.headers.clone()).body(letter.body.clone());
+async fn post(client: &net::Client, signed: &SignedRequest) -> Result<Response, String> {
+    let request = client.request(Method::POST, &signed.url).map_err(|refused| refused.to_string())?;
+    let request = request.timeout(WEBHOOK_TIMEOUT).headers(signed.headers.clone()).body(signed.body.clone());
     request.send().await.map_err(|error| explain(&error))
 }
 

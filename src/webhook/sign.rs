@@ -1,6 +1,6 @@
 //! Standard Webhooks 1.0.0: secrets, and signatures made with them.
 //!
-//! Called by `letter`, and by whoever stores a destination. The scheme is `v1`:
+//! Called by `delivery`, and by whoever stores a destination. The scheme is `v1`:
 //! base64 of HMAC-SHA256 over `id.timestamp.body`
 //! (github.com/standard-webhooks/standard-webhooks, spec/standard-webhooks.md).
 
@@ -21,7 +21,7 @@ use crate::base::{
     text::hex,
 };
 
-/// What a destination's letters are signed with.
+/// What a destination's deliveries are signed with.
 #[derive(Clone)]
 pub struct Secret(SecretString);
 
@@ -76,7 +76,7 @@ impl fmt::Debug for Secret {
 /// The value of `webhook-signature`: one signature per secret, by spaces.
 ///
 /// There are two secrets while one is being replaced; a receiver that knows
-/// either accepts the letter. `timestamp` is in seconds since 1970.
+/// either accepts the delivery. `timestamp` is in seconds since 1970.
 pub fn sign(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String {
     let signed = [format!("{id}.{timestamp}.").as_bytes(), body].concat();
     let signatures: Vec<_> =
@@ -109,20 +109,20 @@ pub fn verify_github(secrets: &[Secret], body: &[u8], signature: &str) -> bool {
     found.into()
 }
 
-/// Why a letter is not believed.
+/// Why a delivery is not believed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Refused {
     #[error("its signature is not made with this secret")]
     Signature,
     #[error(
-        "its time is more than {WEBHOOK_TOLERANCE_SECONDS} s from now: an old letter sent again, or a clock that is wrong"
+        "its time is more than {WEBHOOK_TOLERANCE_SECONDS} s from now: an old delivery sent again, or a clock that is wrong"
     )]
     Time,
     #[error("its body is too large, was cut, or is no JSON")]
     Body,
 }
 
-/// Whether a letter was signed with `secret`, and lately. `now` is in seconds since 1970.
+/// Whether a delivery was signed with `secret`, and lately. `now` is in seconds since 1970.
 ///
 /// # Errors
 /// `Signature`, or `Time` for one that is good and too far from `now`.

@@ -76,7 +76,7 @@ pub struct SetPrices {
 
 /// An organization as the operator sees it.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Organization)]
+#[schema(as = AdminOrganization)]
 pub struct AdminOrganization {
     pub id: OrgId,
     pub name: String,

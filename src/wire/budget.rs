@@ -22,7 +22,7 @@ pub struct BudgetView {
     pub balance_micros: Option<i64>,
     pub spend_caps: SpendCaps,
     pub spent: Spent,
-    /// Promised to model calls and commands that are under way.
+    /// Reserved for model calls and commands that are under way.
     pub reserved_micros: u64,
 }
 

@@ -13,7 +13,6 @@ pub mod delta;
 pub mod environment;
 pub mod error;
 pub mod event;
-pub mod hook;
 pub mod id;
 pub mod key;
 pub mod limits;
@@ -26,6 +25,7 @@ pub mod sandbox;
 pub mod schedule;
 pub mod session;
 pub mod source;
+pub mod trigger;
 pub mod turn;
 pub mod webhook;
 

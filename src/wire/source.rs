@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::source::{self, PinnedSource, Repository, Standing, State};
+use crate::domain::source::{self, PinnedSource, Repository, SourceStatus, State};
 
 /// How far a repository of a session is.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -34,19 +34,19 @@ pub struct SourceView {
 
 impl SourceView {
     /// Joins a source to what became of it.
-    pub fn new(source: PinnedSource, standing: Standing) -> Self {
-        let (error_code, error_message, retryable) = match standing.failure {
+    pub fn new(source: PinnedSource, status: SourceStatus) -> Self {
+        let (error_code, error_message, retryable) = match status.failure {
             Some((code, message, retryable)) => (Some(code), Some(message), Some(retryable)),
             None => (None, None, None),
         };
         Self {
             name: source.name,
-            status: standing.state,
+            status: status.state,
             path: source.path,
             url: source.url,
             reference: source.reference,
             sha: source.sha,
-            resolved_sha: standing.sha,
+            resolved_sha: status.sha,
             error_code,
             error_message,
             retryable,

@@ -84,7 +84,7 @@ pub struct DestinationView {
     /// Events beyond this `seq` are sent.
     pub created_after_seq: i64,
     /// Why the service disabled it: `gone` (the receiver answered 410) or `failing`
-    /// (no letter was taken for five days). Enabling it again clears this.
+    /// (no delivery was accepted for five days). Enabling it again clears this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_reason: Option<String>,
     /// The first failure since the last success.
@@ -119,7 +119,7 @@ pub struct WebhookView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     /// Why the service disabled it: `gone` (the receiver answered 410) or `failing`
-    /// (no letter was taken for five days). Enabling it again clears this.
+    /// (no delivery was accepted for five days). Enabling it again clears this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_reason: Option<String>,
     /// The first failure since the last success.

@@ -11,25 +11,26 @@ use std::{
 use bytes::Bytes;
 use tokio::{io::AsyncWriteExt, sync::mpsc, task::spawn_blocking};
 
-use super::file::{Place, away};
+use super::file::{OperationBlob, away};
 use crate::{
     base::limit::{ARCHIVE_BYTES_MAX, ARCHIVE_PART_BYTES, ARCHIVE_PARTS_WAITING},
     blob::{self, Blobs},
     domain::operation::{Answer, Failure},
     journal,
-    sandbox::{Fault, Grip, Sandbox},
+    sandbox::{Fault, Sandbox, SandboxFence},
 };
 
 /// Copies what is below a directory into the blob store.
 pub(super) async fn read(
     sandbox: &dyn Sandbox,
-    grip: Grip,
-    place: &Place<'_>,
+    sandbox_fence: SandboxFence,
+    place: &OperationBlob<'_>,
     path: &str,
 ) -> Result<Answer, Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
     let blob = journal::operation_blob(place.fence.org, place.fence.session, place.operation);
-    let (packed, kept) = tokio::join!(sandbox.read_tree(grip, path, sender), keep(place.blobs, receiver));
+    let (packed, kept) =
+        tokio::join!(sandbox.read_tree(sandbox_fence, path, sender), keep(place.blobs, receiver));
     let (file, bytes) = match kept.map_err(|error| away(&error))? {
         Some(kept) => kept,
         // The sandbox broke off because nobody takes more.
@@ -65,8 +66,8 @@ async fn keep(blobs: &Blobs, mut parts: mpsc::Receiver<Bytes>) -> Result<Option<
 /// Unpacks a blob below a directory.
 pub(super) async fn write(
     sandbox: &dyn Sandbox,
-    grip: Grip,
-    place: &Place<'_>,
+    sandbox_fence: SandboxFence,
+    place: &OperationBlob<'_>,
     path: &str,
     blob: &str,
 ) -> Result<Answer, Fault> {
@@ -89,7 +90,7 @@ pub(super) async fn write(
         }
     });
     // The blob stays: whoever serves this again after a crash writes the same.
-    sandbox.write_tree(grip, path, receiver).await?;
+    sandbox.write_tree(sandbox_fence, path, receiver).await?;
     sent.await.map_err(|error| Fault::Unavailable(error.to_string()))?;
     Ok(Answer::Written { bytes })
 }

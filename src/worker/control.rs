@@ -18,7 +18,7 @@ use crate::{
     },
     harness::ToolFault,
     sandbox::{Fault, Signal, checkpoint},
-    store::{hint::Hint, operation::Open},
+    store::{notification::Notification, operation::Open},
 };
 
 /// Why a sandbox ends that its caller stopped.
@@ -81,12 +81,12 @@ impl Operator<'_> {
         let done = match &open.request {
             Request::Start => match self.refused().await? {
                 Some(refused) => return Ok(Some(Err(refused))),
-                None => self.hands.ready().await.map(|_| Answer::Done),
+                None => self.sandbox.ready().await.map(|_| Answer::Done),
             },
-            Request::Stop => self.hands.put_away(STOPPED, open.actor.clone()).await.map(|()| Answer::Done),
+            Request::Stop => self.sandbox.put_away(STOPPED, open.actor.clone()).await.map(|()| Answer::Done),
             Request::Checkpoint => {
-                let _use = self.hands.enter();
-                self.hands.save().await.map(|checkpoint| Answer::Kept { checkpoint })
+                let _use = self.sandbox.enter();
+                self.sandbox.save().await.map(|checkpoint| Answer::Kept { checkpoint })
             }
             Request::Kill { exec, signal } => return self.kill(*exec, *signal).await.map(Some),
             Request::Exec { .. }
@@ -117,15 +117,15 @@ impl Operator<'_> {
             Err((code, message)) => {
                 let failed = Answer::Failed { code, message };
                 let held = store.answer_operation(fence, open.id, &failed).await?;
-                self.worker.hints.send(Hint::Log(fence.session));
+                self.worker.notifications.send(Notification::Log(fence.session));
                 return if held { Ok(()) } else { Err(Stopped::Stale) };
             }
         };
         if !store.restore_checkpoint(fence, wanted, open.id, &answer).await? {
             return Err(Stopped::Stale);
         }
-        let left = self.hands.leave_behind(open.actor.clone()).await;
-        self.worker.hints.send(Hint::Log(fence.session));
+        let left = self.sandbox.leave_behind(open.actor.clone()).await;
+        self.worker.notifications.send(Notification::Log(fence.session));
         match left {
             Ok(()) => Ok(()),
             Err(ToolFault::Stale) => Err(Stopped::Stale),
@@ -147,9 +147,9 @@ impl Operator<'_> {
         let Some(found) = all.into_iter().find(|one| one.checkpoint == wanted) else {
             return Ok(Err((Failure::NotFound, "the checkpoint is not kept any longer".to_owned())));
         };
-        let is_used = match self.hands.if_attached().await {
-            _ if self.hands.is_used() => true,
-            Some(hands) => hands.sandbox.running(hands.grip).await.is_ok_and(|running| running > 0),
+        let is_used = match self.sandbox.if_attached().await {
+            _ if self.sandbox.is_used() => true,
+            Some(handle) => handle.sandbox.running(handle.fence).await.is_ok_and(|running| running > 0),
             None => false,
         };
         if is_used {
@@ -168,10 +168,10 @@ impl Operator<'_> {
     pub(super) async fn refused(&self) -> Result<Option<(Failure, String)>, Stopped> {
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.worker.store;
-        if !store.account(org, agent).await?.is_bound {
+        if !store.billing(org, agent).await?.is_bound {
             return Ok(None);
         }
-        let now = store.standings_of(org, agent).await?;
+        let now = store.spend_status_of(org, agent).await?;
         Ok(match judge(&now.organization, &now.agent, now.balance) {
             Verdict::Exceeded(spend) => {
                 Some((Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit)))
@@ -190,11 +190,11 @@ impl Operator<'_> {
         signal: Option<Signal>,
     ) -> Result<Result<Answer, (Failure, String)>, Stopped> {
         let nothing = || (Failure::NotFound, "the command does not run in the sandbox".to_owned());
-        let Some(hands) = self.hands.if_attached().await else { return Ok(Err(nothing())) };
-        let (grip, id) = (hands.grip, exec_id(exec));
+        let Some(handle) = self.sandbox.if_attached().await else { return Ok(Err(nothing())) };
+        let (sandbox_fence, id) = (handle.fence, exec_id(exec));
         let done = match signal {
-            Some(signal) => hands.sandbox.signal(grip, &id, signal).await,
-            None => hands.sandbox.kill(grip, &id).await,
+            Some(signal) => handle.sandbox.signal(sandbox_fence, &id, signal).await,
+            None => handle.sandbox.kill(sandbox_fence, &id).await,
         };
         match done {
             Ok(()) => Ok(Ok(Answer::Done)),

@@ -21,12 +21,12 @@ use crate::{
         operation::{Answer, Entry},
     },
     journal,
-    sandbox::{Exec, Fault, Grip, OutputStream, Sandbox},
+    sandbox::{Exec, Fault, OutputStream, Sandbox, SandboxFence},
     store::record::Fence,
 };
 
 /// Where the bytes of an operation are.
-pub(super) struct Place<'a> {
+pub(super) struct OperationBlob<'a> {
     pub blobs: &'a Blobs,
     pub fence: Fence,
     pub operation: OperationId,
@@ -35,8 +35,8 @@ pub(super) struct Place<'a> {
 /// Copies part of a file into the blob store.
 pub(super) async fn read(
     sandbox: &dyn Sandbox,
-    grip: Grip,
-    place: &Place<'_>,
+    sandbox_fence: SandboxFence,
+    place: &OperationBlob<'_>,
     path: &str,
     offset: u64,
     bytes_max: u64,
@@ -45,7 +45,7 @@ pub(super) async fn read(
     let (mut bytes, mut size) = (0, 0);
     loop {
         let wanted = (bytes_max - bytes).min(FILE_PART_BYTES as u64) as usize;
-        let part = sandbox.read_file(grip, path, offset + bytes, wanted).await?;
+        let part = sandbox.read_file(sandbox_fence, path, offset + bytes, wanted).await?;
         size = part.size.max(size);
         if part.content.is_empty() || wanted == 0 {
             break;
@@ -64,8 +64,8 @@ pub(super) async fn read(
 /// Replaces a file by a blob.
 pub(super) async fn write(
     sandbox: &dyn Sandbox,
-    grip: Grip,
-    place: &Place<'_>,
+    sandbox_fence: SandboxFence,
+    place: &OperationBlob<'_>,
     path: &str,
     blob: &str,
 ) -> Result<Answer, Fault> {
@@ -75,7 +75,7 @@ pub(super) async fn write(
             "a file that is written has at most {FILE_WRITE_BYTES_MAX} bytes"
         )));
     }
-    sandbox.write_file(grip, path, &content).await?;
+    sandbox.write_file(sandbox_fence, path, &content).await?;
     // The blob stays: whoever serves this again after a crash writes the same.
     Ok(Answer::Written { bytes: content.len() as u64 })
 }
@@ -83,8 +83,8 @@ pub(super) async fn write(
 /// Names what a directory holds, by the sandbox's own `find`.
 pub(super) async fn list(
     sandbox: &dyn Sandbox,
-    grip: Grip,
-    place: &Place<'_>,
+    sandbox_fence: SandboxFence,
+    place: &OperationBlob<'_>,
     path: &str,
 ) -> Result<Answer, Fault> {
     let id = format!("d-{}", place.operation);
@@ -97,10 +97,11 @@ pub(super) async fn list(
         timeout: FILE_TIMEOUT,
         output_bytes_max: DIRECTORY_BYTES_MAX,
     };
-    sandbox.start(grip, &exec).await?;
-    let exit = sandbox.wait(grip, &id).await?;
+    sandbox.start(sandbox_fence, &exec).await?;
+    let exit = sandbox.wait(sandbox_fence, &id).await?;
     if exit.code != 0 && exit.stdout_bytes == 0 {
-        let words = text::printable(&output::read(sandbox, grip, &id, OutputStream::Stderr, 1_024).await?);
+        let words =
+            text::printable(&output::read(sandbox, sandbox_fence, &id, OutputStream::Stderr, 1_024).await?);
         let words = words.trim().to_owned();
         return Err(match words.contains("No such file") {
             true => Fault::NotFound(words),
@@ -108,7 +109,7 @@ pub(super) async fn list(
         });
     }
     let kept = exit.stdout_bytes.min(DIRECTORY_BYTES_MAX);
-    let listed = output::read(sandbox, grip, &id, OutputStream::Stdout, kept).await?;
+    let listed = output::read(sandbox, sandbox_fence, &id, OutputStream::Stdout, kept).await?;
     let mut entries: Vec<Entry> = listed.split_inclusive(|byte| *byte == 0).filter_map(entry).collect();
     entries.sort_by(|one, other| one.name.cmp(&other.name));
     let is_cut = exit.stdout_bytes > DIRECTORY_BYTES_MAX || entries.len() > DIRECTORY_ENTRIES_MAX;

@@ -6,31 +6,31 @@
 
 mod archive;
 mod control;
-mod early;
+mod egress_attachment;
+mod end_early;
 mod file;
-mod hands;
-mod hook;
-mod keeper;
+mod leased_sandbox;
+mod lifecycle_hook;
 mod operate;
-mod outlet;
 mod output;
 mod ports;
 mod preflight;
 mod reap;
 mod rest;
-mod revisit;
 mod rootfs;
+mod sandbox_session;
+mod sandbox_spec;
+mod scheduled_wake;
 mod slot;
 mod source;
+mod spans;
 mod spend;
 mod start_session;
-mod surroundings;
 mod sweep;
-mod traced;
 
 use std::{sync::Arc, time::Duration};
 
-pub use outlet::Network;
+pub use egress_attachment::Network;
 
 use tokio::{
     sync::watch,
@@ -50,7 +50,7 @@ use crate::{
     net::LocalDirectories,
     queue::{Lease, Queue},
     sandbox::{Sandbox, local::image::Images},
-    store::{Store, hint::Hints},
+    store::{Store, notification::Notifications},
     tool::Catalogue,
 };
 
@@ -60,7 +60,7 @@ pub struct Worker {
     pub store: Store,
     pub journal: Journal,
     pub queue: Queue,
-    pub hints: Hints,
+    pub notifications: Notifications,
     pub providers: Arc<Providers>,
     /// Why there are no sandboxes here, when there are none.
     pub sandbox: Result<Arc<dyn Sandbox>, String>,

@@ -16,11 +16,11 @@ use tokio::sync::{Mutex, watch};
 use super::{
     Worker, archive,
     control::Line,
-    file::{self, Place},
-    hands::Hands,
-    outlet::Outlet,
+    egress_attachment::EgressAttachment,
+    file::{self, OperationBlob},
+    leased_sandbox::LeasedSandbox,
     output::{self, Pump},
-    surroundings,
+    sandbox_spec,
 };
 use crate::{
     base::{
@@ -39,7 +39,7 @@ use crate::{
     journal::{Halted, Writer},
     queue::{Lease, State},
     sandbox::{Exec, Exit, Fault, OutputStream},
-    store::{self, hint::Hint, operation::Open},
+    store::{self, notification::Notification, operation::Open},
     tool,
 };
 
@@ -49,14 +49,14 @@ const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BA
 pub(super) struct Operator<'a> {
     pub worker: &'a Worker,
     pub writer: Writer,
-    pub hands: Arc<Hands>,
+    pub sandbox: Arc<LeasedSandbox>,
     pub session: &'a Session,
     pub tariff: Tariff,
     pub size: SandboxSize,
     pub lease: watch::Receiver<State>,
-    /// Commands that something is promised to. Held while somebody looks whether a limit is
+    /// Commands that something is reserved for. Held while somebody looks whether a limit is
     /// to be told of.
-    pub promised: Mutex<HashSet<OperationId>>,
+    pub reserved: Mutex<HashSet<OperationId>>,
     /// Since when commands are at work whose end is not told: one whose sandbox is gone is
     /// among them until that is in the log.
     pub begun: Mutex<HashMap<OperationId, Instant>>,
@@ -96,28 +96,29 @@ impl Worker {
         if let Some(outcome) = self.hold_back(&lease, &session).await? {
             return Ok(outcome);
         }
-        let surroundings = surroundings::read(self, fence.org, &session).await?;
-        let (wish, allowed) = match surroundings {
-            Ok(surroundings) => surroundings,
+        let sandbox_spec = sandbox_spec::read(self, fence.org, &session).await?;
+        let (spec, allowed) = match sandbox_spec {
+            Ok(sandbox_spec) => sandbox_spec,
             Err((_, message)) => {
                 return self.refuse_all(&lease, Failure::EnvironmentDeleted, message).await;
             }
         };
-        let account = self.store.account(fence.org, session.created.agent_id).await?;
+        let billing = self.store.billing(fence.org, session.created.agent_id).await?;
         let model = session.created.agent_snapshot.as_ref().map_or("", |agent| agent.model.as_str());
-        let size = SandboxSize { cpu_millis: wish.limits.cpu_millis, memory_bytes: wish.limits.memory_bytes };
-        let outlet = Outlet::new(self.network.clone(), writer.clone(), self.journal.origin(), allowed);
-        let outlet = Arc::new(outlet);
-        let hands = Hands::new(self.clone(), writer.clone(), Arc::clone(&outlet), wish);
+        let size = SandboxSize { cpu_millis: spec.limits.cpu_millis, memory_bytes: spec.limits.memory_bytes };
+        let egress =
+            EgressAttachment::new(self.network.clone(), writer.clone(), self.journal.origin(), allowed);
+        let egress = Arc::new(egress);
+        let sandbox = LeasedSandbox::new(self.clone(), writer.clone(), Arc::clone(&egress), spec);
         let operator = Operator {
             worker: self,
             writer: writer.clone(),
-            hands: Arc::new(hands),
+            sandbox: Arc::new(sandbox),
             session: &session,
-            tariff: Tariff::of(model, account.prices.as_ref()),
+            tariff: Tariff::of(model, billing.prices.as_ref()),
             size,
             lease: lease.state(),
-            promised: Mutex::default(),
+            reserved: Mutex::default(),
             begun: Mutex::default(),
         };
         let mut wanted = lease.state();
@@ -138,16 +139,16 @@ impl Worker {
             () = async { drop(draining.wait_for(|draining| *draining).await) } => {
                 lease.release(Duration::ZERO).await.map(|()| "handed back")
             }
-            () = outlet.run() => unreachable!("a way out is served for ever"),
+            () = egress.run() => unreachable!("a way out is served for ever"),
         };
         operator.pay_late().await;
-        outlet.close().await;
-        let taken = outlet.take();
-        let drafts = outlet.drafts(&taken, &writer);
+        egress.close().await;
+        let taken = egress.take();
+        let drafts = egress.drafts(&taken, &writer);
         if !drafts.is_empty() && writer.record(drafts).await.is_err() {
             tracing::warn!(session.id = %fence.session, "counts of decisions about egress were lost with a lease");
         }
-        self.hints.send(Hint::Job);
+        self.notifications.send(Notification::Job);
         outcome
     }
 }
@@ -230,8 +231,8 @@ impl Operator<'_> {
         if !self.worker.store.answer_operation(fence, open.id, &answer).await? {
             return Err(Stopped::Stale);
         }
-        self.worker.hints.send(Hint::Log(fence.session));
-        self.worker.hints.send(Hint::Output(open.id));
+        self.worker.notifications.send(Notification::Log(fence.session));
+        self.worker.notifications.send(Notification::Output(open.id));
         Ok(())
     }
 
@@ -239,7 +240,7 @@ impl Operator<'_> {
         if let Some(done) = self.control(open).await? {
             return Ok(done);
         }
-        let _use = self.hands.enter();
+        let _use = self.sandbox.enter();
         let is_command = matches!(open.request, Request::Exec { .. });
         if let Some(refused) = self.reserve(open).await? {
             self.say_over(open, None).await?;
@@ -247,8 +248,8 @@ impl Operator<'_> {
         }
         let mut has_begun = open.sandbox.is_some();
         for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
-            let hands = match self.attached(has_begun).await {
-                Ok(hands) => hands,
+            let handle = match self.attached(has_begun).await {
+                Ok(handle) => handle,
                 Err(ToolFault::Stale) => return Err(Stopped::Stale),
                 Err(ToolFault::Away(reason)) => return Err(Stopped::Away(reason)),
                 Err(fault @ (ToolFault::Unavailable(_) | ToolFault::Unready(..))) => {
@@ -256,7 +257,7 @@ impl Operator<'_> {
                     return Ok(Err(without_sandbox(fault)));
                 }
             };
-            let id = hands.grip.sandbox;
+            let id = handle.fence.sandbox;
             match self.worker.store.begin_operation(self.writer.fence(), open.id, id).await? {
                 None => return Err(Stopped::Stale),
                 // It may have run there, and nobody can ask that sandbox any more.
@@ -266,7 +267,7 @@ impl Operator<'_> {
                 }
                 Some(_) => has_begun = true,
             }
-            match self.attempt(open, &hands).await? {
+            match self.attempt(open, &handle).await? {
                 Ok(answer) => return Ok(Ok(answer)),
                 Err(Fault::Stale) => return Err(Stopped::Stale),
                 Err(Fault::NotFound(message)) => return Ok(Err((Failure::NotFound, message))),
@@ -275,7 +276,7 @@ impl Operator<'_> {
                     return Ok(Err((Failure::Refused, message)));
                 }
                 Err(Fault::Gone) => {
-                    self.hands.lost(id, "it was gone when a caller used it").await.map_err(stopped)?;
+                    self.sandbox.lost(id, "it was gone when a caller used it").await.map_err(stopped)?;
                     if is_command {
                         self.say_over(open, None).await?;
                         return Ok(Err(lost()));
@@ -285,7 +286,7 @@ impl Operator<'_> {
                     tracing::warn!(session.id = %self.session.id, attempt, reason, "a sandbox did not answer a caller");
                 }
             }
-            tokio::time::sleep(self.hands.delay(&BACKOFF, attempt)).await;
+            tokio::time::sleep(self.sandbox.delay(&BACKOFF, attempt)).await;
         }
         self.say_over(open, None).await?;
         Ok(Err(match is_command {
@@ -296,13 +297,18 @@ impl Operator<'_> {
     }
 
     /// The sandbox: as it is for what may have begun in it, else one that may be used for long.
-    async fn attached(&self, has_begun: bool) -> Result<tool::Hands, ToolFault> {
-        if has_begun { self.hands.attached().await } else { self.hands.ready().await }
+    async fn attached(&self, has_begun: bool) -> Result<tool::SandboxHandle, ToolFault> {
+        if has_begun { self.sandbox.attached().await } else { self.sandbox.ready().await }
     }
 
-    async fn attempt(&self, open: &Open, hands: &tool::Hands) -> Result<Result<Answer, Fault>, Stopped> {
-        let (sandbox, grip) = (&*hands.sandbox, hands.grip);
-        let place = Place { blobs: &self.worker.blobs, fence: self.writer.fence(), operation: open.id };
+    async fn attempt(
+        &self,
+        open: &Open,
+        handle: &tool::SandboxHandle,
+    ) -> Result<Result<Answer, Fault>, Stopped> {
+        let (sandbox, sandbox_fence) = (&*handle.sandbox, handle.fence);
+        let place =
+            OperationBlob { blobs: &self.worker.blobs, fence: self.writer.fence(), operation: open.id };
         match &open.request {
             Request::Exec { argv, working_dir, env, timeout_seconds, .. } => {
                 let exec = Exec {
@@ -314,7 +320,7 @@ impl Operator<'_> {
                     output_bytes_max: DIRECT_OUTPUT_BYTES_MAX,
                 };
                 self.begun.lock().await.entry(open.id).or_insert_with(Instant::now);
-                match self.run(open, hands, &exec).await {
+                match self.run(open, handle, &exec).await {
                     Ok((exit, stdout, stderr)) => {
                         // What its end says is paid, whoever closes the session now.
                         self.begun.lock().await.remove(&open.id);
@@ -325,24 +331,24 @@ impl Operator<'_> {
                 }
             }
             Request::Read { path, offset, bytes_max } => {
-                Ok(file::read(sandbox, grip, &place, path, *offset, *bytes_max).await)
+                Ok(file::read(sandbox, sandbox_fence, &place, path, *offset, *bytes_max).await)
             }
             Request::Write { path, blob } => {
-                let written = file::write(sandbox, grip, &place, path, blob).await;
+                let written = file::write(sandbox, sandbox_fence, &place, path, blob).await;
                 if let Ok(Answer::Written { bytes }) = &written {
                     self.say_written(open, path, *bytes).await?;
                 }
                 Ok(written)
             }
-            Request::ReadTree { path } => Ok(archive::read(sandbox, grip, &place, path).await),
+            Request::ReadTree { path } => Ok(archive::read(sandbox, sandbox_fence, &place, path).await),
             Request::WriteTree { path, blob } => {
-                let written = archive::write(sandbox, grip, &place, path, blob).await;
+                let written = archive::write(sandbox, sandbox_fence, &place, path, blob).await;
                 if let Ok(Answer::Written { bytes }) = &written {
                     self.say_written(open, path, *bytes).await?;
                 }
                 Ok(written)
             }
-            Request::List { path } => Ok(file::list(sandbox, grip, &place, path).await),
+            Request::List { path } => Ok(file::list(sandbox, sandbox_fence, &place, path).await),
             Request::Start
             | Request::Stop
             | Request::Checkpoint
@@ -355,31 +361,37 @@ impl Operator<'_> {
     async fn run(
         &self,
         open: &Open,
-        hands: &tool::Hands,
+        handle: &tool::SandboxHandle,
         exec: &Exec,
     ) -> Result<(Exit, String, String), Fault> {
-        let (sandbox, grip) = (&*hands.sandbox, hands.grip);
-        sandbox.start(grip, exec).await?;
+        let (sandbox, sandbox_fence) = (&*handle.sandbox, handle.fence);
+        sandbox.start(sandbox_fence, exec).await?;
         let pump = Pump {
             worker: self.worker,
             fence: self.writer.fence(),
             operation: open.id,
             sandbox,
-            grip,
+            sandbox_fence,
             exec_id: &exec.id,
         };
         let exit = tokio::select! {
-            exit = sandbox.wait(grip, &exec.id) => exit?,
-            () = self.hands.end_of_life() => {
-                sandbox.kill(grip, &exec.id).await?;
-                sandbox.wait(grip, &exec.id).await?
+            exit = sandbox.wait(sandbox_fence, &exec.id) => exit?,
+            () = self.sandbox.end_of_life() => {
+                sandbox.kill(sandbox_fence, &exec.id).await?;
+                sandbox.wait(sandbox_fence, &exec.id).await?
             }
             () = pump.run() => unreachable!("output is passed on until its command is over"),
         };
         let [stdout, stderr] =
             [(OutputStream::Stdout, exit.stdout_bytes), (OutputStream::Stderr, exit.stderr_bytes)].map(
                 |(stream, written)| {
-                    output::read(sandbox, grip, &exec.id, stream, written.min(DIRECT_OUTPUT_BYTES_MAX))
+                    output::read(
+                        sandbox,
+                        sandbox_fence,
+                        &exec.id,
+                        stream,
+                        written.min(DIRECT_OUTPUT_BYTES_MAX),
+                    )
                 },
             );
         let (stdout, stderr) = (text::printable(&stdout.await?), text::printable(&stderr.await?));
@@ -451,7 +463,7 @@ fn stopped(fault: ToolFault) -> Stopped {
 
 pub(super) fn without_sandbox(fault: ToolFault) -> (Failure, String) {
     match fault {
-        ToolFault::Unready(Unready::Hook, reason) => (Failure::LifecycleHookFailed, reason),
+        ToolFault::Unready(Unready::LifecycleHook, reason) => (Failure::LifecycleHookFailed, reason),
         ToolFault::Unready(Unready::RepoAccess, reason) => (Failure::MissingRepoAccess, reason),
         ToolFault::Unready(Unready::Source, reason) => (Failure::SourceFailed, reason),
         ToolFault::Unavailable(reason) | ToolFault::Away(reason) => (Failure::SandboxUnavailable, reason),

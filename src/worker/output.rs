@@ -12,8 +12,8 @@ use crate::{
         text,
     },
     domain::OperationId,
-    sandbox::{Fault, Grip, OutputRange, OutputStream, Sandbox},
-    store::{hint::Hint, output::Chunk, record::Fence},
+    sandbox::{Fault, OutputRange, OutputStream, Sandbox, SandboxFence},
+    store::{notification::Notification, output::Chunk, record::Fence},
 };
 
 /// How far one output has been passed on.
@@ -30,7 +30,7 @@ pub(super) struct Pump<'a> {
     pub fence: Fence,
     pub operation: OperationId,
     pub sandbox: &'a dyn Sandbox,
-    pub grip: Grip,
+    pub sandbox_fence: SandboxFence,
     pub exec_id: &'a str,
 }
 
@@ -82,7 +82,7 @@ impl Pump<'_> {
                 return std::future::pending().await;
             }
             *ends = next;
-            self.worker.hints.send(Hint::Output(self.operation));
+            self.worker.notifications.send(Notification::Output(self.operation));
         }
     }
 
@@ -93,7 +93,7 @@ impl Pump<'_> {
             return Ok(None);
         }
         let range = OutputRange { stream, offset: passed.written, bytes_max };
-        let bytes = self.sandbox.output(self.grip, self.exec_id, range).await?;
+        let bytes = self.sandbox.output(self.sandbox_fence, self.exec_id, range).await?;
         let whole = &bytes[..whole(&bytes)];
         if whole.is_empty() {
             return Ok(None);
@@ -126,7 +126,7 @@ fn whole(bytes: &[u8]) -> usize {
 /// The beginning of an output, of which the sandbox has kept so many bytes.
 pub(super) async fn read(
     sandbox: &dyn Sandbox,
-    grip: Grip,
+    sandbox_fence: SandboxFence,
     exec_id: &str,
     stream: OutputStream,
     kept: u64,
@@ -135,7 +135,7 @@ pub(super) async fn read(
     while (bytes.len() as u64) < kept {
         let left = kept - bytes.len() as u64;
         let range = OutputRange { stream, offset: bytes.len() as u64, bytes_max: left as usize };
-        let part = sandbox.output(grip, exec_id, range).await?;
+        let part = sandbox.output(sandbox_fence, exec_id, range).await?;
         if part.is_empty() {
             break;
         }

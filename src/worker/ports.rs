@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{hands::Hands, outlet::Outlet};
+use super::{egress_attachment::EgressAttachment, leased_sandbox::LeasedSandbox};
 use crate::{
     base::{
         backoff::Backoff,
@@ -26,7 +26,7 @@ use crate::{
         tool::{Replay, START_SESSION, ToolCall, ToolSpec},
     },
     harness::{self, Done, Executed, Halt, ToolFault},
-    journal::{self, Halted, Log, Weighed, Writer},
+    journal::{self, Halted, Log, LogSize, Writer},
     store::spend::Ask,
     tool::{self, Catalogue, Recovered},
 };
@@ -40,9 +40,9 @@ pub(super) struct LeasedJournal {
     /// each has its answer already.
     session: Mutex<Option<Session>>,
     log: Mutex<Option<Vec<Event>>>,
-    weighed: Weighed,
+    size: LogSize,
     /// Whose counted decisions ride along with what is written.
-    outlet: Option<Arc<Outlet>>,
+    egress: Option<Arc<EgressAttachment>>,
     /// Whose caps bind; none where no model is asked.
     agent: Option<AgentId>,
     /// Nothing bound when the turn was prepared, and no call was made since.
@@ -52,8 +52,8 @@ pub(super) struct LeasedJournal {
 impl LeasedJournal {
     /// With nothing read yet, for a turn that asks no model and whose sandbox reaches nothing.
     pub(super) fn of(writer: Writer) -> Self {
-        let (session, log, weighed) = (Mutex::new(None), Mutex::new(None), Weighed::default());
-        Self { writer, session, log, weighed, outlet: None, agent: None, is_free: AtomicBool::new(true) }
+        let (session, log, size) = (Mutex::new(None), Mutex::new(None), LogSize::default());
+        Self { writer, session, log, size, egress: None, agent: None, is_free: AtomicBool::new(true) }
     }
 
     /// With the session and then the log, as they were read under this very lease; of
@@ -62,26 +62,26 @@ impl LeasedJournal {
         writer: Writer,
         session: Session,
         log: Log,
-        outlet: Arc<Outlet>,
+        egress: Arc<EgressAttachment>,
         is_free: bool,
     ) -> Self {
         let (agent, is_free) = (session.created.agent_id, AtomicBool::new(is_free));
-        let weighed = log.weighed();
+        let size = log.size();
         let (session, log) = (Mutex::new(Some(session)), Mutex::new(Some(log.events)));
-        Self { writer, session, log, weighed, outlet: Some(outlet), agent, is_free }
+        Self { writer, session, log, size, egress: Some(egress), agent, is_free }
     }
 
     /// After its end a turn says nothing more, so its sandbox reaches nothing more.
-    async fn record_with(&self, outlet: &Outlet, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
+    async fn record_with(&self, egress: &EgressAttachment, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
         if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_))) {
-            outlet.close().await;
+            egress.close().await;
         }
-        let taken = outlet.take();
-        let mut all = outlet.drafts(&taken, &self.writer);
+        let taken = egress.take();
+        let mut all = egress.drafts(&taken, &self.writer);
         all.extend(drafts);
         let recorded = self.writer.record(all).await;
         if recorded.is_err() {
-            outlet.restore(&taken);
+            egress.restore(&taken);
         }
         recorded
     }
@@ -102,8 +102,8 @@ fn halt(halted: Halted) -> Halt {
 #[async_trait]
 impl harness::Journal for LeasedJournal {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
-        let recorded = match &self.outlet {
-            Some(outlet) => self.record_with(outlet, drafts).await,
+        let recorded = match &self.egress {
+            Some(egress) => self.record_with(egress, drafts).await,
             None => self.writer.record(drafts).await,
         };
         recorded.map_err(halt)
@@ -118,7 +118,7 @@ impl harness::Journal for LeasedJournal {
     }
 
     fn keep(&self, log: Vec<Event>) {
-        self.writer.keep_log(log, self.weighed);
+        self.writer.cache_log(log, self.size);
     }
 
     async fn session(&self) -> Result<Session, Halt> {
@@ -187,7 +187,7 @@ impl harness::Journal for LeasedJournal {
 pub(super) struct LeasedTools {
     catalogue: Catalogue,
     specs: Vec<ToolSpec>,
-    hands: Arc<Hands>,
+    sandbox: Arc<LeasedSandbox>,
     /// Since when calls that run a command are at work.
     begun: Mutex<HashMap<String, Instant>>,
 }
@@ -202,35 +202,35 @@ enum Open {
 
 impl LeasedTools {
     /// `allowed` names the agent's tools; `None` is all of them.
-    pub(super) fn new(catalogue: Catalogue, hands: Arc<Hands>, allowed: Option<&[String]>) -> Self {
+    pub(super) fn new(catalogue: Catalogue, sandbox: Arc<LeasedSandbox>, allowed: Option<&[String]>) -> Self {
         // What starts more of its kind an agent must name.
         let is_allowed = |spec: &ToolSpec| match allowed {
             Some(names) => names.contains(&spec.name),
             None => spec.name != START_SESSION,
         };
         let specs = catalogue.specs().into_iter().filter(is_allowed).collect();
-        Self { catalogue, specs, hands, begun: Mutex::default() }
+        Self { catalogue, specs, sandbox, begun: Mutex::default() }
     }
 
     /// Does what needs no sandbox; `None` for a call that does.
     async fn beyond_the_sandbox(&self, call: &ToolCall) -> Option<Result<tool::Done, tool::ToolFault>> {
-        match self.catalogue.set_timer(call, &*self.hands).await {
+        match self.catalogue.set_timer(call, &*self.sandbox).await {
             Some(set) => Some(set),
-            None => self.catalogue.start_session(call, &*self.hands).await,
+            None => self.catalogue.start_session(call, &*self.sandbox).await,
         }
     }
 
     /// Runs a call in the sandbox that is there, asking again while that does not answer.
     async fn run_here(&self, call: &ToolCall, started: Instant) -> Result<Result<Done, Open>, ToolFault> {
-        let hands = self.hands.ready().await?;
-        match self.within_life(call, &hands, self.catalogue.run(call, &hands)).await {
+        let handle = self.sandbox.ready().await?;
+        match self.within_life(call, &handle, self.catalogue.run(call, &handle)).await {
             Ok(done) => Ok(Ok(ran(done, started))),
             Err(tool::ToolFault::Stale) => Err(ToolFault::Stale),
             Err(tool::ToolFault::Away(reason)) => Err(ToolFault::Away(reason)),
             Err(tool::ToolFault::SandboxGone) => {
-                self.gone(call, &hands, "it was gone when a tool used it").await
+                self.gone(call, &handle, "it was gone when a tool used it").await
             }
-            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, hands, started, reason).await,
+            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, handle, started, reason).await,
         }
     }
 
@@ -238,31 +238,31 @@ impl LeasedTools {
     async fn ask_here(
         &self,
         call: &ToolCall,
-        mut hands: tool::Hands,
+        mut handle: tool::SandboxHandle,
         started: Instant,
         mut reason: String,
     ) -> Result<Result<Done, Open>, ToolFault> {
         for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
-            tokio::time::sleep(self.hands.delay(&BACKOFF, attempt)).await;
-            hands = self.hands.attached().await?;
-            match self.within_life(call, &hands, self.catalogue.recover(call, &hands)).await {
+            tokio::time::sleep(self.sandbox.delay(&BACKOFF, attempt)).await;
+            handle = self.sandbox.attached().await?;
+            match self.within_life(call, &handle, self.catalogue.recover(call, &handle)).await {
                 Ok(recovered) => return Ok(recovered_here(recovered, started)),
                 Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
                 Err(tool::ToolFault::Away(reason)) => return Err(ToolFault::Away(reason)),
                 Err(tool::ToolFault::SandboxGone) => {
-                    return self.gone(call, &hands, "it was gone when a tool used it").await;
+                    return self.gone(call, &handle, "it was gone when a tool used it").await;
                 }
                 Err(tool::ToolFault::Retry(again)) => reason = again,
             }
         }
-        self.gone(call, &hands, &reason).await
+        self.gone(call, &handle, &reason).await
     }
 
     /// Ends the command of a call when the time of its sandbox is over.
     async fn within_life<T>(
         &self,
         call: &ToolCall,
-        hands: &tool::Hands,
+        handle: &tool::SandboxHandle,
         work: impl Future<Output = Result<T, tool::ToolFault>>,
     ) -> Result<T, tool::ToolFault> {
         tokio::pin!(work);
@@ -271,8 +271,8 @@ impl LeasedTools {
         }
         let done = tokio::select! {
             done = &mut work => done,
-            () = self.hands.end_of_life() => {
-                self.catalogue.cancel(call, hands).await;
+            () = self.sandbox.end_of_life() => {
+                self.catalogue.cancel(call, handle).await;
                 work.await
             }
         };
@@ -287,10 +287,10 @@ impl LeasedTools {
     async fn gone(
         &self,
         call: &ToolCall,
-        hands: &tool::Hands,
+        handle: &tool::SandboxHandle,
         reason: &str,
     ) -> Result<Result<Done, Open>, ToolFault> {
-        self.hands.lost(hands.grip.sandbox, reason).await?;
+        self.sandbox.lost(handle.fence.sandbox, reason).await?;
         self.begun().remove(&call.call_id);
         Ok(Err(Open::Lost))
     }
@@ -323,7 +323,7 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
-        let _use = self.hands.enter();
+        let _use = self.sandbox.enter();
         let started = Instant::now();
         if let Some(done) = self.beyond_the_sandbox(call).await {
             return done.map(|done| ran(done, started)).map_err(without_sandbox);
@@ -339,29 +339,29 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
-        let begun = self.hands.enter();
+        let begun = self.sandbox.enter();
         let started = Instant::now();
         if let Some(done) = self.beyond_the_sandbox(call).await {
             return done.map(|done| ran(done, started)).map_err(without_sandbox);
         }
         // Without the sandbox that it was announced for, nobody can say whether it ran.
-        if self.is_unsafe(call) && !self.hands.survived().await? {
-            if self.hands.may_have_run(&call.call_id).await? {
+        if self.is_unsafe(call) && !self.sandbox.survived().await? {
+            if self.sandbox.may_have_run(&call.call_id).await? {
                 return Ok(unknown(started));
             }
             // Its worker died before it had a sandbox: nothing can have begun.
             drop(begun);
             return self.run(call).await;
         }
-        let hands = self.hands.attached().await?;
-        let settled = match self.within_life(call, &hands, self.catalogue.recover(call, &hands)).await {
+        let handle = self.sandbox.attached().await?;
+        let settled = match self.within_life(call, &handle, self.catalogue.recover(call, &handle)).await {
             Ok(recovered) => recovered_here(recovered, started),
             Err(tool::ToolFault::Stale) => return Err(ToolFault::Stale),
             Err(tool::ToolFault::Away(reason)) => return Err(ToolFault::Away(reason)),
             Err(tool::ToolFault::SandboxGone) => {
-                self.gone(call, &hands, "it was gone when its session went on").await?
+                self.gone(call, &handle, "it was gone when its session went on").await?
             }
-            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, hands, started, reason).await?,
+            Err(tool::ToolFault::Retry(reason)) => self.ask_here(call, handle, started, reason).await?,
         };
         match settled {
             Ok(done) => Ok(done),
@@ -374,8 +374,8 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)> {
-        let hands = self.hands.if_attached().await?;
-        let exec = self.catalogue.cancel(call, &hands).await?;
+        let handle = self.sandbox.if_attached().await?;
+        let exec = self.catalogue.cancel(call, &handle).await?;
         let duration = exec.duration;
         Some((executed(exec), duration))
     }

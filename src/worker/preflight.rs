@@ -11,7 +11,7 @@ use crate::{
         spend::{Spend, Verdict, judge},
     },
     harness::Halt,
-    store::account::Account,
+    store::billing::Billing,
 };
 
 /// Why a turn cannot be run.
@@ -38,31 +38,31 @@ impl Refusal {
     }
 }
 
-/// What the account says for the turn.
+/// What the billing row says for the turn.
 pub(super) struct Checked {
     pub prices: Option<PriceList>,
     /// Nothing bounds what its calls may cost.
     pub is_free: bool,
 }
 
-/// Looks at the account, and at what may be spent when the turn has not started yet.
+/// Looks at the billing row, and at what may be spent when the turn has not started yet.
 pub(super) async fn check(
     worker: &Worker,
     org: OrgId,
     session: &Session,
 ) -> Result<Result<Checked, Refusal>, Halt> {
     let agent = session.created.agent_id;
-    let account: Account = worker.store.account(org, agent).await.map_err(unavailable)?;
+    let billing: Billing = worker.store.billing(org, agent).await.map_err(unavailable)?;
     let starts = session.running.is_none();
-    if starts && !account.agent_enabled {
+    if starts && !billing.agent_enabled {
         let words = "the agent is disabled; PATCH it with enabled: true, then steer the session";
         return Ok(Err(Refusal::rejected("agent_disabled", words)));
     }
-    let checked = Checked { is_free: !account.is_bound, prices: account.prices };
+    let checked = Checked { is_free: !billing.is_bound, prices: billing.prices };
     if !starts || checked.is_free {
         return Ok(Ok(checked));
     }
-    let now = worker.store.standings_of(org, agent).await.map_err(unavailable)?;
+    let now = worker.store.spend_status_of(org, agent).await.map_err(unavailable)?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Exceeded(spend) => {
             let Spend { limit, used, allowed, .. } = spend;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::{
     Worker,
-    keeper::{Keeper, Met, away},
-    surroundings::Wish,
+    sandbox_session::{Attached, SandboxSession, away},
+    sandbox_spec::SandboxSpec,
 };
 use crate::{
     base::limit::{PAUSED_SANDBOX_MAX, REST_RETRY},
@@ -20,7 +20,7 @@ use crate::{
     sandbox::{Fault, Sandbox},
     store::{
         self,
-        hint::Hint,
+        notification::Notification,
         sandbox::{LiveSandbox, Liveness},
     },
 };
@@ -47,10 +47,10 @@ impl Worker {
     pub(super) async fn look_after(&self, lease: Lease) -> Result<&'static str, store::Error> {
         let fence = lease.fence();
         let session = fence.session;
-        let wish = Wish::of(&self.store.load_session(fence.org, session).await?, &self.default_image);
-        let keeper = Keeper { worker: self.clone(), fence, turn: None, wish };
+        let spec = SandboxSpec::of(&self.store.load_session(fence.org, session).await?, &self.default_image);
+        let sandbox_session = SandboxSession { worker: self.clone(), fence, turn: None, spec };
         let looked = tokio::select! {
-            looked = keeper.rest() => looked,
+            looked = sandbox_session.rest() => looked,
             () = lease.lost() => return Ok("the lease was lost"),
         };
         let outcome = match looked {
@@ -63,7 +63,7 @@ impl Worker {
             }
         };
         // A turn may have waited for this.
-        self.hints.send(Hint::Job);
+        self.notifications.send(Notification::Job);
         outcome
     }
 }
@@ -74,7 +74,7 @@ impl Rest {
     }
 }
 
-impl Keeper {
+impl SandboxSession {
     async fn rest(&self) -> Result<Next, ToolFault> {
         let (org, session) = (self.fence.org, self.fence.session);
         let store = &self.worker.store;
@@ -146,7 +146,7 @@ impl Keeper {
         if !is_at_rest && (!life.ends_in.is_zero() || !self.is_there().await?) {
             return self.not_now().await;
         }
-        let new = self.rotate(sandbox, &Met::new(live.sandbox, Some(life))).await?;
+        let new = self.rotate(sandbox, &Attached::new(live.sandbox, Some(life))).await?;
         let left = new.rotates_at.map(|at| at.saturating_duration_since(Instant::now()));
         Ok(Next::Again(self.worker.rest.retry().min(left.unwrap_or(Duration::MAX))))
     }
@@ -169,7 +169,7 @@ impl Keeper {
         }
         // Without a checkpoint the sandbox still rests; it is saved when it is removed.
         let checkpoint = self.try_to_save(sandbox, live).await?;
-        match sandbox.freeze(self.grip(id)).await {
+        match sandbox.freeze(self.sandbox_fence(id)).await {
             Ok(()) => {}
             Err(Fault::Stale) => return Err(ToolFault::Stale),
             Err(fault) => {
@@ -214,7 +214,7 @@ impl Keeper {
     /// A sandbox that cannot be removed rests as well as it can.
     async fn stay(&self, sandbox: &dyn Sandbox, live: &LiveSandbox) -> Result<Next, ToolFault> {
         if live.state == Liveness::Frozen
-            && let Err(fault) = sandbox.freeze(self.grip(live.sandbox)).await
+            && let Err(fault) = sandbox.freeze(self.sandbox_fence(live.sandbox)).await
         {
             tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox could not be frozen again");
             self.thawed(live.sandbox).await?;
@@ -224,7 +224,7 @@ impl Keeper {
 
     /// Whether the sandbox is there and runs nothing; a dead one is written off.
     async fn is_at_rest(&self, sandbox: &dyn Sandbox, live: &LiveSandbox) -> Result<bool, ToolFault> {
-        let grip = self.grip(live.sandbox);
+        let sandbox_fence = self.sandbox_fence(live.sandbox);
         if !live.is_announced {
             // Its maker died, and its turn is over: nothing ever ran in it.
             let never_used = Fault::Unavailable("it was never used".to_owned());
@@ -232,8 +232,8 @@ impl Keeper {
             return Ok(false);
         }
         let looked = async {
-            sandbox.attach(grip).await?;
-            sandbox.running(grip).await
+            sandbox.attach(sandbox_fence).await?;
+            sandbox.running(sandbox_fence).await
         };
         match looked.await {
             Ok(0) => Ok(true),

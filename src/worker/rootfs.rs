@@ -15,7 +15,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::{Worker, surroundings::rootfs_of};
+use super::{Worker, sandbox_spec::rootfs_of};
 use crate::{
     base::limit::{ROOTFS_DENIED_MAX, ROOTFS_LOG_BEAT, ROOTFS_POLL, ROOTFS_TOGETHER_MAX, SANDBOX_BACKOFF},
     domain::{
@@ -28,7 +28,7 @@ use crate::{
     journal::Halted,
     queue::Lease,
     sandbox::local::image::{Images, Install, Unmade},
-    store::{self, hint::Hint, record::Fence},
+    store::{self, notification::Notification, record::Fence},
 };
 
 /// The code of a turn whose root file system could not be made.
@@ -39,7 +39,7 @@ const STEP: &str = "== ";
 const TOLD_WITHIN: i64 = 200;
 
 /// Whether a session's sandboxes can be made.
-pub(super) enum Standing {
+pub(super) enum RootfsStatus {
     Ready,
     /// It is being made: look again.
     Waits,
@@ -101,10 +101,10 @@ impl Worker {
         lease: &Lease,
         session: &Session,
     ) -> Result<Option<&'static str>, store::Error> {
-        match stand(self, lease.fence(), session).await {
-            Ok(Standing::Ready) => Ok(None),
-            Ok(Standing::Waits) => lease.release(ROOTFS_POLL).await.map(|()| Some("waits")),
-            Ok(Standing::Failed(message)) => {
+        match check(self, lease.fence(), session).await {
+            Ok(RootfsStatus::Ready) => Ok(None),
+            Ok(RootfsStatus::Waits) => lease.release(ROOTFS_POLL).await.map(|()| Some("waits")),
+            Ok(RootfsStatus::Failed(message)) => {
                 let message = format!("{BUILD_FAILED}: {message}");
                 self.refuse_all(lease, Failure::SandboxUnavailable, message).await.map(Some)
             }
@@ -128,7 +128,7 @@ impl Worker {
         for open in self.store.open_operations(fence.org, fence.session).await? {
             self.store.answer_operation(fence, open.id, &failed).await?;
         }
-        self.hints.send(Hint::Log(fence.session));
+        self.notifications.send(Notification::Log(fence.session));
         lease.finish().await.map(|()| "refused")
     }
 
@@ -188,9 +188,9 @@ impl Worker {
     /// to nothing else.
     async fn install(&self, install: Install) -> Result<(), Unmade> {
         let origin = self.journal.origin();
-        let door = install.door().await?;
-        let authority = Authority::open(&door.private, origin)?;
-        door.show("certificates.pem", &authority.bundle(&self.network.extra_roots))?;
+        let egress_socket = install.egress_socket().await?;
+        let authority = Authority::open(&egress_socket.private, origin)?;
+        egress_socket.show("certificates.pem", &authority.bundle(&self.network.extra_roots))?;
         let denied = Arc::new(Denied::default());
         let parts = Parts {
             policy: Policy::of_registries(&self.network.registries),
@@ -201,7 +201,7 @@ impl Worker {
         let proxy = Proxy::new(parts, CancellationToken::new());
         let installed = tokio::select! {
             installed = install.run() => installed,
-            () = Arc::clone(&proxy).serve(door.listener, authority) => unreachable!("nobody stops it"),
+            () = Arc::clone(&proxy).serve(egress_socket.listener, authority) => unreachable!("nobody stops it"),
         };
         proxy.stop();
         installed.map_err(|unmade| denied.beside(unmade))
@@ -241,11 +241,11 @@ impl Denied {
 }
 
 /// Whether a session's sandboxes can be made; says in its log what it waits for.
-pub(super) async fn stand(worker: &Worker, fence: Fence, session: &Session) -> Result<Standing, Unseen> {
+pub(super) async fn check(worker: &Worker, fence: Fence, session: &Session) -> Result<RootfsStatus, Unseen> {
     let rootfs = rootfs_of(session, &worker.default_image);
     // Without sandboxes it is said why when one is needed.
     let Some(images) = worker.images.as_ref().filter(|_| !rootfs.is_host()) else {
-        return Ok(Standing::Ready);
+        return Ok(RootfsStatus::Ready);
     };
     let log = worker.journal.log(fence.org, fence.session, session.head.saturating_sub(TOLD_WITHIN)).await;
     let log = log.map_err(|error| Unseen::Away(error.to_string()))?;
@@ -256,7 +256,7 @@ pub(super) async fn stand(worker: &Worker, fence: Fence, session: &Session) -> R
             let duration_ms = u64::try_from(took.whole_milliseconds()).unwrap_or(0);
             say(worker, fence, vec![Body::EnvironmentBuildCompleted { duration_ms }]).await?;
         }
-        return Ok(Standing::Ready);
+        return Ok(RootfsStatus::Ready);
     }
     let build = worker.store.need_rootfs(worker.node, fence.org, &rootfs).await?;
     let mut bodies = Vec::new();
@@ -264,11 +264,11 @@ pub(super) async fn stand(worker: &Worker, fence: Fence, session: &Session) -> R
         let RootFs { image, packages } = rootfs;
         bodies.push(Body::EnvironmentBuildStarted { image, packages });
     }
-    let standing = match build {
+    let status = match build {
         Some(Build { state: State::Failed, error, .. }) => {
             let message = error.unwrap_or_else(|| "it could not be made".to_owned());
             bodies.push(Body::EnvironmentBuildFailed { message: message.clone() });
-            Standing::Failed(message)
+            RootfsStatus::Failed(message)
         }
         Some(Build { log, .. }) => {
             let step = log.lines().rev().find_map(|line| line.strip_prefix(STEP)).map(str::to_owned);
@@ -276,12 +276,12 @@ pub(super) async fn stand(worker: &Worker, fence: Fence, session: &Session) -> R
                 step.filter(|step| told.step.as_ref() != Some(step))
                     .map(|step| Body::EnvironmentBuildProgress { step }),
             );
-            Standing::Waits
+            RootfsStatus::Waits
         }
-        None => Standing::Waits,
+        None => RootfsStatus::Waits,
     };
     say(worker, fence, bodies).await?;
-    Ok(standing)
+    Ok(status)
 }
 
 /// What a log has told of the build that goes on.

@@ -6,15 +6,15 @@ use tokio::sync::{Mutex, watch};
 
 use super::{
     Worker,
-    early::{RECOVERY_EXHAUSTED, end_early},
-    hands::Hands,
+    egress_attachment::{Allowed, EgressAttachment},
+    end_early::{RECOVERY_EXHAUSTED, end_early},
+    leased_sandbox::LeasedSandbox,
     operate::Operator,
-    outlet::{Allowed, Outlet},
     ports::{LeasedJournal, LeasedTools},
     preflight::{self, Refusal},
-    rootfs::{self, Standing, Unseen},
-    surroundings::{self, Wish},
-    traced::{self, TracedModel, TracedTools},
+    rootfs::{self, RootfsStatus, Unseen},
+    sandbox_spec::{self, SandboxSpec},
+    spans::{self, TracedModel, TracedTools},
 };
 use tracing::Instrument;
 
@@ -37,8 +37,8 @@ use crate::{
     store::{
         self,
         agent::Revision,
-        hint::Hint,
         job::{Claimed, Kind},
+        notification::Notification,
     },
 };
 
@@ -68,7 +68,7 @@ async fn run_turns(
         match run_next(worker, &lease, &mut attempts, &draining).await {
             Ok(Some(())) => {
                 // The end of the turn gave the job back; more input may wait.
-                worker.hints.send(Hint::Job);
+                worker.notifications.send(Notification::Job);
                 return Ok("the turn ended");
             }
             Ok(None) => {
@@ -79,7 +79,7 @@ async fn run_turns(
             Err(Halt::Stale) => return Ok("the lease was lost"),
             Err(Halt::Drained) => {
                 lease.release(Duration::ZERO).await?;
-                worker.hints.send(Hint::Job);
+                worker.notifications.send(Notification::Job);
                 return Ok("handed back");
             }
             Err(Halt::Wait(delay)) => {
@@ -192,12 +192,12 @@ async fn run_next(
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
         return end_early(worker, &writer, turn, Refusal::error(RECOVERY_EXHAUSTED, message)).await.map(Some);
     }
-    match rootfs::stand(worker, lease.fence(), &session).await {
-        Ok(Standing::Ready) => {}
+    match rootfs::check(worker, lease.fence(), &session).await {
+        Ok(RootfsStatus::Ready) => {}
         // Whoever canceled it is not made to wait.
-        Ok(Standing::Waits) if session.cancel_turn_id == Some(turn) => {}
-        Ok(Standing::Waits) => return Err(Halt::Wait(limit::ROOTFS_POLL)),
-        Ok(Standing::Failed(message)) => {
+        Ok(RootfsStatus::Waits) if session.cancel_turn_id == Some(turn) => {}
+        Ok(RootfsStatus::Waits) => return Err(Halt::Wait(limit::ROOTFS_POLL)),
+        Ok(RootfsStatus::Failed(message)) => {
             let refusal = Refusal::error(rootfs::BUILD_FAILED, message);
             return end_early(worker, &writer, turn, refusal).await.map(Some);
         }
@@ -217,40 +217,41 @@ async fn run_turn(
 ) -> Result<(), Halt> {
     // One round trip beside the other: the request to the model leaves the sooner.
     let prepared = prepare(worker, lease.fence().org, session, turn, attempt);
-    let (prepared, log) = tokio::join!(prepared, writer.recent_log());
+    let (prepared, log) = tokio::join!(prepared, writer.cached_log());
     let log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
     let prepared = match prepared? {
         Ok(prepared) => prepared,
         Err(refusal) => return end_early(worker, &writer, turn, refusal).await,
     };
-    let Prepared { mut turn, tools, is_free, wish, allowed } = prepared;
+    let Prepared { mut turn, tools, is_free, spec, allowed } = prepared;
     turn.model = Arc::new(TracedModel(turn.model));
     let signals = signals(lease.state(), draining.clone(), turn.id);
-    let outlet = Outlet::new(worker.network.clone(), writer.clone(), worker.journal.origin(), allowed);
-    let outlet = Arc::new(outlet);
-    let hands = Arc::new(Hands::new(worker.clone(), writer.clone(), Arc::clone(&outlet), wish));
-    let leased = LeasedTools::new(worker.catalogue.clone(), Arc::clone(&hands), tools.as_deref());
+    let egress =
+        EgressAttachment::new(worker.network.clone(), writer.clone(), worker.journal.origin(), allowed);
+    let egress = Arc::new(egress);
+    let sandbox = Arc::new(LeasedSandbox::new(worker.clone(), writer.clone(), Arc::clone(&egress), spec));
+    let leased = LeasedTools::new(worker.catalogue.clone(), Arc::clone(&sandbox), tools.as_deref());
     let operator = Operator {
         worker,
         writer: writer.clone(),
-        hands,
+        sandbox,
         session,
         tariff: turn.tariff.clone(),
         size: turn.size,
         lease: lease.state(),
-        promised: Mutex::default(),
+        reserved: Mutex::default(),
         begun: Mutex::default(),
     };
     let tools = TracedTools(&leased);
-    let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&outlet), is_free);
+    let journal = LeasedJournal::new(writer, session.clone(), log, Arc::clone(&egress), is_free);
     let origin = worker.journal.origin();
     let ports =
         harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
-    let span = traced::turn(session, &turn);
+    let span = spans::turn(session, &turn);
     let ended = tokio::select! {
         ended = harness::run(turn, ports).instrument(span) => ended,
         () = signals.follow() => unreachable!("signals are followed for ever"),
-        () = outlet.run() => unreachable!("a way out is served for ever"),
+        () = egress.run() => unreachable!("a way out is served for ever"),
         () = operator.serve_beside_a_turn() => unreachable!("callers are served for ever"),
     };
     if matches!(ended, Err(Halt::Stale)) {
@@ -304,7 +305,7 @@ struct Prepared {
     turn: harness::Turn,
     tools: Option<Vec<String>>,
     is_free: bool,
-    wish: Wish,
+    spec: SandboxSpec,
     allowed: Allowed,
 }
 
@@ -360,11 +361,11 @@ async fn prepare(
             return Ok(Err(Refusal::error("no_credential", error.to_string())));
         }
     };
-    let (wish, allowed) = match surroundings::read(worker, org, session).await.map_err(unavailable)? {
-        Ok(surroundings) => surroundings,
+    let (spec, allowed) = match sandbox_spec::read(worker, org, session).await.map_err(unavailable)? {
+        Ok(sandbox_spec) => sandbox_spec,
         Err((code, message)) => return Ok(Err(Refusal::error(code, message))),
     };
-    let size = &wish.limits;
+    let size = &spec.limits;
     let turn = harness::Turn {
         id: turn,
         attempt,
@@ -376,7 +377,7 @@ async fn prepare(
         tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
         size: SandboxSize { cpu_millis: size.cpu_millis, memory_bytes: size.memory_bytes },
     };
-    Ok(Ok(Prepared { turn, tools: snapshot.tools.clone(), is_free: checked.is_free, wish, allowed }))
+    Ok(Ok(Prepared { turn, tools: snapshot.tools.clone(), is_free: checked.is_free, spec, allowed }))
 }
 
 fn connection(open: store::credential::OpenCredential) -> Connection {

@@ -1,4 +1,4 @@
-//! What callers' commands may spend: promised before one begins, turned into cost when it
+//! What callers' commands may spend: reserved before one begins, turned into cost when it
 //! is over; limits that it brings close or uses up are told in the log.
 //!
 //! Called by `operate`. A command of a turn is the harness's to ask for.
@@ -20,18 +20,18 @@ use crate::{
 };
 
 impl Operator<'_> {
-    /// Promises the most that a command may cost. Returns why it may not be run, if so;
-    /// where all that is left is promised to others, waits for them.
+    /// Reserves the most that a command may cost. Returns why it may not be run, if so;
+    /// where all that is left is reserved for others, waits for them.
     pub(super) async fn reserve(&self, open: &Open) -> Result<Option<(Failure, String)>, Stopped> {
         let Request::Exec { timeout_seconds, .. } = &open.request else { return Ok(None) };
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.worker.store;
-        // One that has begun is promised for too, whoever asked for it.
+        // One that has begun is reserved for too, whoever asked for it.
         let has_begun = open.sandbox.is_some();
-        let (account, budgets) =
-            tokio::join!(store.account(org, agent), store.budgets_of(org, self.session.id));
-        let is_bound = account?.is_bound;
-        let is_shared = budgets?.iter().any(Budget::is_promised);
+        let (billing, budgets) =
+            tokio::join!(store.billing(org, agent), store.budgets_of(org, self.session.id));
+        let is_bound = billing?.is_bound;
+        let is_shared = budgets?.iter().any(Budget::needs_reservation);
         if !is_bound && !is_shared {
             return Ok(None);
         }
@@ -42,14 +42,14 @@ impl Operator<'_> {
         loop {
             let refused = match self.writer.reserve(&ask).await? {
                 Verdict::Granted { close } => {
-                    self.promised.lock().await.insert(open.id);
+                    self.reserved.lock().await.insert(open.id);
                     for spend in close {
                         self.say(Actor::system(), spend.warning()).await?;
                     }
                     return Ok(None);
                 }
                 _ if has_begun => return Ok(None),
-                // What is free takes nothing of what is promised to others.
+                // What is free takes nothing of what is reserved for others.
                 Verdict::Wait if most == 0 => return Ok(None),
                 Verdict::Wait => {
                     tokio::time::sleep(SPEND_WAIT).await;
@@ -69,13 +69,13 @@ impl Operator<'_> {
         }
     }
 
-    /// After the end of a command is in the log: what was promised to it is free, and what
+    /// After the end of a command is in the log: what was reserved for it is free, and what
     /// it brought close or used up is told.
     pub(super) async fn spent(&self, open: &Open, cost: Cost) -> Result<(), Stopped> {
         let away = |error: journal::Error| Stopped::Away(error.to_string());
         // Two commands that end together would both find that nobody has told yet.
-        let mut promised = self.promised.lock().await;
-        if promised.remove(&open.id) {
+        let mut reserved = self.reserved.lock().await;
+        if reserved.remove(&open.id) {
             self.writer.release_exec(&open.id.to_string()).await.map_err(away)?;
         }
         let session = self.writer.session().await.map_err(away)?;
@@ -169,7 +169,7 @@ impl Operator<'_> {
     async fn say_exceeded(&self) -> Result<(), Stopped> {
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.worker.store;
-        if store.account(org, agent).await?.is_bound
+        if store.billing(org, agent).await?.is_bound
             && let Some(spend) = store.newly_exceeded(org, agent).await?
         {
             self.say(Actor::system(), spend.exceeded()).await?;

@@ -5,13 +5,13 @@
 
 use async_trait::async_trait;
 
-use super::hands::Hands;
+use super::leased_sandbox::LeasedSandbox;
 use crate::{
     base::{seal::sha256, text::hex},
     domain::{
         Actor, ActorKind, AgentId, SessionId,
         decide::{Input, Stamp},
-        schedule::Recipe,
+        schedule::SessionTemplate,
         session::Source,
     },
     journal::Unit,
@@ -21,9 +21,9 @@ use crate::{
 };
 
 #[async_trait]
-impl Sessions for Hands {
+impl Sessions for LeasedSandbox {
     async fn start(&self, call_id: &str, child: Child<'_>) -> Result<Result<SessionId, String>, ToolFault> {
-        let (fence, journal) = (self.keeper.fence, &self.keeper.worker.journal);
+        let (fence, journal) = (self.session.fence, &self.session.worker.journal);
         let mut unit = journal.begin(fence.org).await.map_err(away)?;
         if !unit.tx().is_held(fence).await.map_err(away)? {
             return Err(ToolFault::Stale);
@@ -41,7 +41,10 @@ impl Sessions for Hands {
         };
         let opening = Opening {
             agent,
-            recipe: Recipe { title: child.title.map(str::to_owned), ..Recipe::default() },
+            session_template: SessionTemplate {
+                title: child.title.map(str::to_owned),
+                ..SessionTemplate::default()
+            },
             sources: Vec::new(),
             input: Input { text: child.input.to_owned(), ..Input::default() },
             source: Source::Agent,

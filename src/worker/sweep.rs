@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Worker;
 use crate::{
     base::limit::{HOUSEKEEPING_BATCH, SWEEP_INTERVAL},
-    store::hint::Hint,
+    store::notification::Notification,
 };
 
 impl Worker {
@@ -19,17 +19,17 @@ impl Worker {
         let mut ticks = interval(SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            self.find_forgotten().await;
-            self.journal.forget_old_logs();
+            self.find_stuck().await;
+            self.journal.expire_cached_logs();
         }
     }
 
-    async fn find_forgotten(&self) {
-        match self.store.enqueue_forgotten(HOUSEKEEPING_BATCH).await {
+    async fn find_stuck(&self) {
+        match self.store.enqueue_stuck(HOUSEKEEPING_BATCH).await {
             Ok(0) => {}
             Ok(jobs) => {
                 tracing::error!(jobs, "sessions had work and no job; they have one now");
-                self.hints.send(Hint::Job);
+                self.notifications.send(Notification::Job);
             }
             Err(error) => tracing::warn!(%error, "forgotten sessions could not be looked for"),
         }

@@ -1,4 +1,4 @@
-//! Leased turns in this very process: real sessions, real leases and the real door
+//! Leased turns in this very process: real sessions, real leases and the real egress socket
 //! to the log, without a model or a caller in the way.
 
 use std::{sync::Arc, time::Duration};
@@ -17,7 +17,7 @@ use sojourn::{
     },
     journal::{Journal, Prepared, Writer},
     queue::{Lease, Queue},
-    store::{Store, hint::Hints, job::Claimant, pool::PoolSizes},
+    store::{Store, job::Claimant, notification::Notifications, pool::PoolSizes},
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ use crate::{Bench, anchor::BODY_BYTES, ground};
 pub struct Rig {
     pub store: Store,
     pub journal: Journal,
-    pub hints: Hints,
+    pub notifications: Notifications,
     pub org: OrgId,
     queue: Queue,
     origin: Origin,
@@ -67,25 +67,25 @@ impl Rig {
     fn on(bench: &Bench, store: Store, org: OrgId) -> anyhow::Result<Self> {
         let origin = Origin::system();
         let process = Uuid::from_bytes(origin.bytes());
-        let hints = Hints::new(process);
+        let notifications = Notifications::new(process);
         let blobs = Blobs::local(&bench.ground.data_dir.join("blobs"))?;
-        let journal = Journal::new(store.clone(), blobs, hints.clone(), origin.clone());
+        let journal = Journal::new(store.clone(), blobs, notifications.clone(), origin.clone());
         let claimant = Claimant {
             worker: process,
             node: Uuid::from_bytes(origin.bytes()),
             lease: Duration::from_secs(15),
             node_silence: NODE_SILENCE,
         };
-        let queue = Queue::new(store.clone(), hints.clone(), claimant);
+        let queue = Queue::new(store.clone(), notifications.clone(), claimant);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let (kept, until) = (queue.clone(), stop.clone());
         tasks.spawn(async move { kept.keep(until).await });
-        let (told, record, until) = (hints.clone(), store.clone(), stop.clone());
+        let (told, record, until) = (notifications.clone(), store.clone(), stop.clone());
         tasks.spawn(async move { told.publish(&record, until).await });
-        let (told, record, until) = (hints.clone(), store.clone(), stop.clone());
+        let (told, record, until) = (notifications.clone(), store.clone(), stop.clone());
         tasks.spawn(async move { told.listen(&record, until).await });
-        Ok(Self { store, journal, hints, org, queue, origin, tasks, stop, leases: Vec::new() })
+        Ok(Self { store, journal, notifications, org, queue, origin, tasks, stop, leases: Vec::new() })
     }
 
     /// So many sessions whose turns have just begun.

@@ -84,12 +84,12 @@ pub async fn run(plan: &Sandboxes) -> anyhow::Result<()> {
 }
 
 async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
-    let serve = async |hibernate_ms: u64| {
-        let rests = format!("--box-hibernate-ms={hibernate_ms}");
-        ground.serve(&["--role=all", "--workers=4", "--box-freeze-ms=1000", &rests]).await
+    let serve = async |hibernate_after: u64| {
+        let rests = format!("--sandbox-hibernate-after-seconds={hibernate_after}");
+        ground.serve(&["--role=all", "--max-concurrent-turns=4", "--sandbox-freeze-after-seconds=1", &rests]).await
     };
     // Made by one process, frozen, and there for the next.
-    let service = serve(86_400_000).await?;
+    let service = serve(86_400).await?;
     let before = Taken::of(ground, &service).await?;
     let began = Instant::now();
     let mut sessions = make(&service, plan.frozen).await?;
@@ -98,7 +98,7 @@ async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
     println!("{frozen:?}");
     service.stop().await?;
 
-    let service = serve(2_000).await?;
+    let service = serve(2).await?;
     // Their day is over.
     let mut connection = ground.connection().await?;
     sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut connection).await?;

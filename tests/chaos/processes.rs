@@ -131,10 +131,10 @@ impl Slot {
             .arg(format!("--lease-ms={}", self.ground.lease_ms))
             .arg(format!("--bootstrap-api-key={KEY}"))
             .arg(format!("--master-key={MASTER_KEY}"))
-            .args(["--first-session=off", "--workers=16", "--log=info,sojourn=debug"])
+            .args(["--first-session=off", "--max-concurrent-turns=16", "--log=info,sojourn=debug"])
             // Sandboxes are saved and frozen in the pauses of their sessions, and stay: the
             // harness reads their disks.
-            .args(["--box-freeze-ms=300", "--box-hibernate-ms=86400000"])
+            .args(["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=86400"])
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -72,7 +72,7 @@ def fill():
         "destination": rows(f"/sessions/{main}/destinations"),
         "delivery": rows(f"/sessions/{main}/deliveries"),
         "webhook": [webhook],
-        "letter": rows(f"/webhooks/{webhook}/deliveries"),
+        "delivery": rows(f"/webhooks/{webhook}/deliveries"),
         "environment": [call("POST", "/environments", environment)["id"]],
         "credential": [call("POST", "/credentials", {"provider": "openai", "key": "sk-contract"})["id"]],
         "key": [key(-1)["id"]],
@@ -103,7 +103,7 @@ PARAMETERS = {
     "session_id": "session", "agent_id": "agent", "turn_id": "turn", "event_id": "event",
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
-    "webhook_delivery_id": "letter", "exec_id": "exec", "schedule_id": "schedule", "hook_id": "inbound",
+    "webhook_delivery_id": "delivery", "exec_id": "exec", "schedule_id": "schedule", "hook_id": "inbound",
     "organization_id": "organization",
 }
 # Operations after which the thing is not there, or not usable, any more.

@@ -113,7 +113,7 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
             left.push(table);
         }
     }
-    assert_eq!(left, ["audit", "leftover", "organization"]);
+    assert_eq!(left, ["audit", "leftover", "org"]);
     let key: Vec<u8> = sqlx::query_scalar("select data_key from org where org_id = $1")
         .bind(org)
         .fetch_one(&mut superuser)
@@ -209,12 +209,12 @@ async fn the_master_key_is_replaced_while_the_service_runs() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
     let owner = service.owner();
-    let hook = json!({ "url": "http://127.0.0.1:9/hook" });
-    owner.post("/webhooks", hook.clone()).await.ok();
+    let trigger = json!({ "url": "http://127.0.0.1:9/hook" });
+    owner.post("/webhooks", trigger.clone()).await.ok();
     service.stop().await;
     let (new, before) = (format!("--master-key={NEW}"), format!("--master-key-before={OLD}"));
     let both = ground.serve(&["--role=api", &new, &before]).await;
-    both.owner().post("/webhooks", hook.clone()).await.ok();
+    both.owner().post("/webhooks", trigger.clone()).await.ok();
     let output = admin(
         &ground,
         &["rotate-master-key"],
@@ -222,13 +222,13 @@ async fn the_master_key_is_replaced_while_the_service_runs() {
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stderr).contains("1 organizations were sealed anew"));
-    both.owner().post("/webhooks", hook.clone()).await.ok();
+    both.owner().post("/webhooks", trigger.clone()).await.ok();
     both.stop().await;
     // The old one opens nothing any more, the new one everything: keys too.
     let output = admin(&ground, &["list-orgs"], &[("SOJOURN_MASTER_KEY", OLD)]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("another SOJOURN_MASTER_KEY"));
     let alone = ground.serve(&["--role=api", &new]).await;
     assert_eq!(alone.owner().get("/webhooks").await.ok()["data"].as_array().map(Vec::len), Some(3));
-    alone.owner().post("/webhooks", hook).await.ok();
+    alone.owner().post("/webhooks", trigger).await.ok();
     alone.stop().await;
 }

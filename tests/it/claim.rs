@@ -6,7 +6,7 @@ use serde_json::json;
 use sojourn::{
     base::{Id, Origin, seal::MasterKey},
     domain::SessionKind,
-    store::{Store, job::Claimant, outbox::Room, pool::PoolSizes},
+    store::{Store, job::Claimant, outbox::Capacity, pool::PoolSizes},
 };
 use uuid::Uuid;
 
@@ -75,12 +75,12 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     assert!((20..400).contains(&read), "{read} rows of sessions were read for {taken} jobs");
 }
 
-/// Rows of letters that were read so far.
-const LETTERS_READ: &str = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+/// Rows of deliveries that were read so far.
+const DELIVERIES_READ: &str = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
                             from pg_stat_user_tables where relname ~ '^delivery_(default|[0-9]+)$'";
 
 #[tokio::test]
-async fn a_claim_of_letters_finds_each_by_its_key() {
+async fn a_claim_of_deliveries_finds_each_by_its_key() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api"]).await;
     let destinations: Vec<_> =
@@ -103,15 +103,15 @@ async fn a_claim_of_letters_finds_each_by_its_key() {
     }
 
     let store = open(&ground);
-    let room = Room { free: 16, ..Room::default() };
-    let before = ground.count(LETTERS_READ).await;
+    let room = Capacity { free: 16, ..Capacity::default() };
+    let before = ground.count(DELIVERIES_READ).await;
     let mut taken = 0;
     for _ in 0..20 {
         taken += store.claim_deliveries(&room).await.expect("an answer").len();
     }
     store.close().await;
     assert_eq!(taken, 320);
-    let read = ground.count(LETTERS_READ).await - before;
+    let read = ground.count(DELIVERIES_READ).await - before;
     // Each claim looks at all that are due, to be fair, and at those that it takes once more.
-    assert!((320..20 * 1_100).contains(&read), "{read} letters were read for {taken}");
+    assert!((320..20 * 1_100).contains(&read), "{read} deliveries were read for {taken}");
 }

@@ -286,7 +286,7 @@ async fn a_key_is_printed_once_and_opens_until_it_is_revoked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn letters_are_received_verified_and_printed_here() {
+async fn deliveries_are_received_verified_and_printed_here() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
     let owner = service.owner();
@@ -307,18 +307,19 @@ async fn letters_are_received_verified_and_printed_here() {
     let ended = tokio::task::spawn_blocking(|| listening.wait_with_output().expect("it ends"));
     let ended = ended.await.expect("the wait does not panic");
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
-    let letters: Vec<Value> =
+    let deliveries: Vec<Value> =
         text(&ended).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let mut types: Vec<_> = letters.iter().map(|letter| letter["type"].as_str().expect("a type")).collect();
+    let mut types: Vec<_> =
+        deliveries.iter().map(|delivery| delivery["type"].as_str().expect("a type")).collect();
     types.sort_unstable();
     assert_eq!(types, ["turn.completed", "webhook.test"]);
-    assert!(letters.iter().any(|letter| letter["sessionId"] == session.as_str()));
+    assert!(deliveries.iter().any(|delivery| delivery["sessionId"] == session.as_str()));
     assert_eq!(owner.get("/webhooks").await.ok()["data"], json!([]), "it removed what it had made");
     service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_letter_with_another_signature_is_refused_and_told() {
+async fn a_delivery_with_another_signature_is_refused_and_told() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
     let port =

@@ -30,7 +30,7 @@ async fn a_flood_does_not_delay_another_orgs_turn() {
     let single = api.caller(&ground.organization("single").await);
     let many = sessions(&flood, 12).await;
     let one = sessions(&single, 1).await;
-    let worker = ground.serve(&["--role=worker", "--workers=1"]).await;
+    let worker = ground.serve(&["--role=worker", "--max-concurrent-turns=1"]).await;
     let (_, ended) = span(&single, &one[0]).await;
     let mut before = 0;
     for session in &many {
@@ -42,14 +42,14 @@ async fn a_flood_does_not_delay_another_orgs_turn() {
 }
 
 #[tokio::test]
-async fn a_org_runs_no_more_turns_at_once_than_it_may() {
+async fn an_organization_runs_no_more_turns_at_once_than_it_may() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api"]).await;
     let mut superuser = ground.database.superuser().await;
     sqlx::query("update org set concurrency = 1").execute(&mut superuser).await.expect("a cap");
     let owner = api.owner();
     let waiting = sessions(&owner, 4).await;
-    let worker = ground.serve(&["--role=worker", "--workers=4"]).await;
+    let worker = ground.serve(&["--role=worker", "--max-concurrent-turns=4"]).await;
     let mut spans = Vec::new();
     for session in &waiting {
         spans.push(span(&owner, session).await);

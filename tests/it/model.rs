@@ -176,7 +176,7 @@ async fn a_paused_answer_goes_on_where_it_stopped() {
 }
 
 #[tokio::test]
-async fn an_address_that_a_org_named_is_reached_only_through_the_guard() {
+async fn an_address_that_an_organization_named_is_reached_only_through_the_guard() {
     let echo = |request: &Request| Step::text(request.body["messages"][1]["content"].as_str().expect("text"));
     let fake = Fake::decide(OpenAi, echo).await;
     let base_url = Some(format!("{}/v1", fake.base_url).parse().expect("an address"));

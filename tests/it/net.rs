@@ -36,13 +36,13 @@ const SPELLINGS: &str = "
     https://198.51.100.1/ https://203.0.113.1/ https://224.0.0.1/ https://255.255.255.255/ https://4294967295/
     https://168.63.129.16/ https://localhost:PORT/ https://localhost.:PORT/ https://LOCALHOST:PORT/
     https://api.localhost:PORT/ https://api.localhost.:PORT/ https://ⓛocalhost:PORT/
-    https://hooks.example@127.0.0.1:PORT/ https://127.0.0.1:PORT#@hooks.example/
-    https://user@hooks.example/ https://user:password@hooks.example/ https://:password@hooks.example/
-    https://127.0.0.1%3APORT@hooks.example/ https://hooks.example:0/
+    https://hooks.example@127.0.0.1:PORT/ https://127.0.0.1:PORT#@triggers.example/
+    https://user@triggers.example/ https://user:password@triggers.example/ https://:password@triggers.example/
+    https://127.0.0.1%3APORT@triggers.example/ https://hooks.example:0/
     http://127.0.0.1:PORT/ http://hooks.example/ http://93.184.215.14/ ws://hooks.example/ ftp://hooks.example/
     file:///etc/passwd unix:///run/socket gopher://127.0.0.1:PORT/ data:text/plain,x javascript:x
     https://127.0.0.1:99999/ https://256.256.256.256/ https://1.2.3.4.5/ https://[::1/ https://[fe80::1%25eth0]/
-    https:// https://. //127.0.0.1:PORT/ 127.0.0.1:PORT localhost hooks.example/ https://hooks.exa%00mple/
+    https:// https://. //127.0.0.1:PORT/ 127.0.0.1:PORT localhost triggers.example/ https://hooks.exa%00mple/
 ";
 
 /// Addresses that a name may have without being called for it.
@@ -77,7 +77,7 @@ async fn a_name_of_a_private_address_is_not_connected_to() {
         let url = net::parse(&format!("https://hooks.example:{}/", receiver.port())).expect("a URL");
         assert_eq!(client.check(&url), Ok(()), "only its addresses can tell");
         let error = client.request(Method::GET, &url).expect("a name").send().await.expect_err("not public");
-        let expected = Refused::Address { host: "hooks.example".to_owned() };
+        let expected = Refused::Address { host: "triggers.example".to_owned() };
         assert_eq!(refusal(&error), Some(&expected), "{ip}: {error:?}");
         assert!(
             !refusal(&error).expect("a refusal").to_string().contains(ip),
@@ -93,7 +93,7 @@ async fn a_name_that_does_not_exist_looks_like_one_that_is_private() {
     let client = Client::new(GUARDED, Script::new(&[""]));
     let url = net::parse("https://hooks.example/").expect("a URL");
     let error = client.request(Method::GET, &url).expect("a name").send().await.expect_err("no address");
-    assert_eq!(refusal(&error), Some(&Refused::Address { host: "hooks.example".to_owned() }));
+    assert_eq!(refusal(&error), Some(&Refused::Address { host: "triggers.example".to_owned() }));
 }
 
 #[tokio::test]

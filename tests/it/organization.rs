@@ -41,7 +41,7 @@ async fn session(owner: &Caller, input: &str) -> String {
     text(&created["session"]["id"])
 }
 
-/// The signatures of a letter, and those that the secrets make.
+/// The signatures of a delivery, and those that the secrets make.
 #[track_caller]
 fn signatures(received: &Received, secrets: &[&str]) -> (Vec<String>, Vec<String>) {
     let at = received.header("webhook-timestamp").parse().expect("seconds");
@@ -127,9 +127,9 @@ async fn a_replaced_secret_signs_beside_the_new_one_until_its_time_is_over() {
     let test = async || owner.post(&format!("{path}/test"), json!({})).await;
     assert_eq!(test().await.status, 202);
     let first = receiver.next().await;
-    let letter = body(&first);
-    assert_eq!((&letter["type"], &letter["sessionId"]), (&json!("webhook.test"), &Value::Null));
-    assert_eq!(letter["event"]["body"], json!({ "webhook_id": made["id"] }));
+    let character = body(&first);
+    assert_eq!((&character["type"], &character["sessionId"]), (&json!("webhook.test"), &Value::Null));
+    assert_eq!(character["event"]["body"], json!({ "webhook_id": made["id"] }));
     let old = text(&made["secret"]);
     let rotated = owner.post(&format!("{path}/rotate-secret"), json!({})).await.ok();
     let new = text(&rotated["secret"]);
@@ -234,7 +234,7 @@ async fn a_receiver_that_never_answers_delays_nobody_else() {
             assert_eq!(body(&fast.next().await)["event"]["body"]["text"], "Quick.");
         }
     };
-    // Less than one letter of the other takes.
+    // Less than one delivery of the other takes.
     tokio::time::timeout(Duration::from_secs(12), heard).await.expect("nobody waits for a stranger");
     assert!(slow.connections() <= 8, "a receiver has few places: {}", slow.connections());
     service.stop().await;

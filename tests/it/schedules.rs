@@ -91,11 +91,11 @@ fn at(value: &Value) -> OffsetDateTime {
 #[tokio::test]
 async fn after_downtime_the_latest_slot_gets_one_session() {
     let scene = Scene::still().await;
-    let recipe = json!({
+    let session_template = json!({
         "title": "Nightly", "metadata": { "team": "a" }, "limits": { "turns": 3 },
         "environment": { "cpus": 1.0 }, "input": { "text": "Look.", "more": 1 },
     });
-    let schedule = scene.schedule(recipe).await;
+    let schedule = scene.schedule(session_template).await;
     let before = scene.owner.get(&schedule).await.ok();
     assert!(at(&before["next_fire_at"]) > OffsetDateTime::now_utc());
     scene.slot().await;
@@ -189,10 +189,10 @@ async fn a_schedule_whose_runs_fail_is_turned_off_and_somebody_is_told() {
     }
     let now = scene.owner.get(&schedule).await.ok();
     assert_eq!((&now["paused_reason"], &now["next_fire_at"]), (&json!("failing"), &Value::Null));
-    let letter: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
-    assert_eq!((&letter["type"], &letter["sessionId"]), (&json!("schedule.paused"), &Value::Null));
+    let character: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
+    assert_eq!((&character["type"], &character["sessionId"]), (&json!("schedule.paused"), &Value::Null));
     let told = json!({ "schedule_id": now["id"], "agent_id": scene.agent, "reason": "failing", "consecutive_failures": 5 });
-    assert_eq!(letter["event"]["body"], told);
+    assert_eq!(character["event"]["body"], told);
     let audit = scene.owner.get("/audit?action=schedule.paused").await.ok();
     assert_eq!(
         (&audit["data"][0]["target"], &audit["data"][0]["actor"]["type"]),

@@ -62,10 +62,11 @@ async fn a_database_that_cannot_be_reached_is_said() {
     let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
     let output = sojourn(&["serve"], &[("DATABASE_URL", &url), ("SOJOURN_DATA_DIR", path(data.path()))]);
     assert!(refusal(&output).contains("the database cannot be reached"));
-    let output = sojourn(&["serve"], &[("DATABASE_URL", "mysql://x/y"), ("SOJOURN_WORKERS", "0")]);
+    let output =
+        sojourn(&["serve"], &[("DATABASE_URL", "mysql://x/y"), ("SOJOURN_MAX_CONCURRENT_TURNS", "0")]);
     assert!(refusal(&output).contains("DATABASE_URL must look like postgres://"));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("SOJOURN_WORKERS must be 1 to 1024"), "all problems at once: {text}");
+    assert!(text.contains("SOJOURN_MAX_CONCURRENT_TURNS must be 1 to 1024"), "all problems at once: {text}");
 }
 
 #[tokio::test]
@@ -200,7 +201,7 @@ fn help_explains_every_setting() {
         "SOJOURN_DATA_DIR",
         "SOJOURN_BOOTSTRAP_API_KEY",
         "SOJOURN_MASTER_KEY",
-        "SOJOURN_WORKERS",
+        "SOJOURN_MAX_CONCURRENT_TURNS",
         "SOJOURN_LEASE_MS",
         "SOJOURN_ANTHROPIC_BASE_URL",
         "SOJOURN_OPENAI_BASE_URL",

@@ -13,7 +13,7 @@ use sojourn::{
         tool::{MALFORMED_INPUT, Replay, ToolCall, ToolResult, ToolSpec},
     },
     model::{Http, Providers, Settings, trusted_client},
-    tool::{self, Catalogue, Done, Hands, Recovered, ToolFault},
+    tool::{self, Catalogue, Done, Recovered, SandboxHandle, ToolFault},
 };
 
 use crate::fake::sandbox::FakeSandbox;
@@ -22,10 +22,10 @@ fn call(id: &str, tool: &str, input: Value) -> ToolCall {
     ToolCall { call_id: id.to_owned(), tool: tool.to_owned(), input }
 }
 
-async fn run(hands: &Hands, tool: &str, input: Value) -> Done {
+async fn run(handle: &SandboxHandle, tool: &str, input: Value) -> Done {
     // Each call of a test has an id of its own.
     let id = hex(&Origin::system().bytes::<8>());
-    Catalogue::builtin().run(&call(&id, tool, input), hands).await.expect("a result")
+    Catalogue::builtin().run(&call(&id, tool, input), handle).await.expect("a result")
 }
 
 #[test]
@@ -76,49 +76,49 @@ fn arguments_that_do_not_fit_are_explained_to_the_model() {
 
 #[tokio::test]
 async fn bash_says_what_a_terminal_shows_and_how_it_ended() {
-    let hands = FakeSandbox::new().hands();
+    let handle = FakeSandbox::new().handle();
     let command = "echo one; echo two >&2; echo \"$GREETING ($#)\"; cd / && exit 3";
-    let done = run(&hands, "bash", json!({"command": command})).await;
+    let done = run(&handle, "bash", json!({"command": command})).await;
     assert_eq!((done.output.as_str(), done.is_error), ("one\ntwo\nhello (0)\n[exit code 3]", true));
     let exec = done.exec.expect("a command");
     assert_eq!((exec.exit_code, exec.bytes, exec.cause), (3, 18, "exited"));
     assert_eq!((exec.command.as_str(), exec.summary.as_str()), (command, "one\ntwo\nhello (0)\n"));
-    let silent = run(&hands, "bash", json!({"command": "true"})).await;
+    let silent = run(&handle, "bash", json!({"command": "true"})).await;
     assert_eq!((silent.output.as_str(), silent.is_error), ("(no output)", false));
-    assert_eq!(run(&hands, "bash", json!({"command": "-x"})).await.exec.expect("a command").exit_code, 127);
-    assert_eq!(run(&hands, "bash", json!({"command": "printf 'a\\0b'"})).await.output, "a\u{FFFD}b");
+    assert_eq!(run(&handle, "bash", json!({"command": "-x"})).await.exec.expect("a command").exit_code, 127);
+    assert_eq!(run(&handle, "bash", json!({"command": "printf 'a\\0b'"})).await.output, "a\u{FFFD}b");
 }
 
 #[tokio::test]
 async fn long_output_is_cut_in_the_middle_and_kept_whole() {
-    let hands = FakeSandbox::new().hands();
-    let done = run(&hands, "bash", json!({"command": "seq 1 30000"})).await;
+    let handle = FakeSandbox::new().handle();
+    let done = run(&handle, "bash", json!({"command": "seq 1 30000"})).await;
     assert!(done.output.len() <= limit::TOOL_OUTPUT_BYTES_MAX, "{}", done.output.len());
     assert!(done.output.starts_with("1\n2\n") && done.output.ends_with("29999\n30000\n"));
     assert!(done.output.contains("of 168894 bytes are left out"), "{}", &done.output[14_000..16_000]);
     let path = done.output.split_whitespace().find(|word| word.starts_with("/tmp/")).expect("a path");
     let page =
-        run(&hands, "read", json!({"path": path.trim_end_matches(':'), "offset": 15_000, "limit": 1})).await;
+        run(&handle, "read", json!({"path": path.trim_end_matches(':'), "offset": 15_000, "limit": 1})).await;
     assert!(page.output.starts_with(" 15000\t15000\n"), "{}", page.output);
 }
 
 #[tokio::test]
 async fn a_sandbox_that_is_gone_or_taken_is_the_harness_s_affair() {
     let fake = FakeSandbox::new();
-    let (hands, all) = (fake.hands(), Catalogue::builtin());
+    let (handle, all) = (fake.handle(), Catalogue::builtin());
     let bash = call("1", "bash", json!({"command": "true"}));
     fake.epoch.store(2, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(all.run(&bash, &hands).await, Err(ToolFault::Stale));
+    assert_eq!(all.run(&bash, &handle).await, Err(ToolFault::Stale));
     fake.is_lost.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(all.run(&bash, &hands).await, Err(ToolFault::SandboxGone));
-    assert_eq!(all.recover(&bash, &hands).await, Err(ToolFault::SandboxGone));
-    all.cancel(&bash, &hands).await;
+    assert_eq!(all.run(&bash, &handle).await, Err(ToolFault::SandboxGone));
+    assert_eq!(all.recover(&bash, &handle).await, Err(ToolFault::SandboxGone));
+    all.cancel(&bash, &handle).await;
 }
 
 #[tokio::test]
 async fn the_demo_repairs_its_sample_with_these_tools() {
     let fake = FakeSandbox::new();
-    let (hands, all) = (fake.hands(), Catalogue::builtin());
+    let (handle, all) = (fake.handle(), Catalogue::builtin());
     let providers = Providers::new(Http::new(trusted_client(), None), Settings::default());
     let model = providers.model(&"scripted/demo".parse().expect("a name"), None).expect("a model");
     let mut history = vec![Message::User { text: "Repair the failing test.".to_owned() }];
@@ -134,7 +134,7 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
         let answer = model.answer(&request, &mut |_| {}).await.expect("an answer");
         let mut results = Vec::new();
         for call in answer.tool_calls() {
-            let done = all.run(call, &hands).await.expect("a result");
+            let done = all.run(call, &handle).await.expect("a result");
             results.push(ToolResult {
                 call_id: call.call_id.clone(),
                 output: done.output,
@@ -158,10 +158,10 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
 #[tokio::test]
 async fn a_page_is_told_to_the_model_and_so_is_its_refusal() {
     let fake = FakeSandbox::new();
-    let hands = fake.hands();
-    let page = run(&hands, "web_fetch", json!({"url": "https://docs.example/"})).await;
+    let handle = fake.handle();
+    let page = run(&handle, "web_fetch", json!({"url": "https://docs.example/"})).await;
     assert_eq!(page.output, "https://docs.example/ answered 200 (text/plain)\n\nthe only page");
-    let refused = run(&hands, "web_fetch", json!({"url": "https://other.example/"})).await;
+    let refused = run(&handle, "web_fetch", json!({"url": "https://other.example/"})).await;
     assert!(
         refused.is_error && refused.output.contains("other.example/ is not allowed"),
         "{}",

@@ -14,7 +14,7 @@ use crate::support::database::Database;
 const BEFORE: u32 = 10;
 
 /// One of each thing that later migrations add to: a session that was archived by a
-/// person after a turn of seven seconds and three steps, its sandbox, an unsent letter.
+/// person after a turn of seven seconds and three steps, its sandbox, an unsent delivery.
 const ROWS: &str = r#"
 insert into org (org_id, name, data_key) values ('00000000-0000-7000-8000-000000000001', 'a', '');
 insert into session (
@@ -114,11 +114,11 @@ async fn what_a_database_holds_is_brought_up_to_date_with_it() {
         .await
         .expect("the sandbox");
     assert!(announced);
-    let letter: (String, String) = sqlx::query_as("select status, type from delivery")
+    let character: (String, String) = sqlx::query_as("select status, type from delivery")
         .fetch_one(&mut superuser)
         .await
-        .expect("the letter");
-    assert_eq!(letter, ("pending".to_owned(), "turn.completed".to_owned()));
+        .expect("the delivery");
+    assert_eq!(character, ("pending".to_owned(), "turn.completed".to_owned()));
     let (open,): (i64,) = sqlx::query_as(
         "select count(*) from pg_class
          where relnamespace = 'public'::regnamespace and relrowsecurity and not relforcerowsecurity",

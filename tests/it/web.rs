@@ -1,4 +1,4 @@
-//! The dashboard's door and the documentation: pages with their policy, assets, and
+//! The dashboard's egress socket and the documentation: pages with their policy, assets, and
 //! nothing of the API hidden.
 //!
 //! What the pages do is the browser suite's to show (`web/tests`).

@@ -1,4 +1,4 @@
-//! Letters as receivers see them: signatures, headers, and what each kind of
+//! Deliveries as receivers see them: signatures, headers, and what each kind of
 //! receiver leads to.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use sojourn::{
     base::{Origin, limit},
     domain::{DeliveryId, EventId, SessionId},
     net::{Client, Policy, SystemResolver},
-    webhook::{Letter, Next, Outcome, Parts, Secret, next, send, sign},
+    webhook::{SignedRequest, Next, Outcome, Parts, Secret, next, send, sign},
 };
 use url::Url;
 
@@ -22,7 +22,7 @@ fn metadata() -> Map<String, Value> {
     json!({ "threadKey": "C1/2", "snake_case": 1 }).as_object().expect("an object").clone()
 }
 
-fn letter(url: &Url, secrets: &[Secret]) -> Letter {
+fn delivery(url: &Url, secrets: &[Secret]) -> SignedRequest {
     let origin = Origin::system();
     let event = to_raw_value(&json!({ "seq": 7, "type": "turn.completed" })).expect("JSON");
     let parts = Parts {
@@ -36,13 +36,13 @@ fn letter(url: &Url, secrets: &[Secret]) -> Letter {
         secrets,
         at: origin.now(),
     };
-    Letter::write(parts)
+    SignedRequest::write(parts)
 }
 
 async fn sent_to(script: Vec<Reply>) -> (Outcome, Receiver) {
     let receiver = Receiver::start(script).await;
     let secret = Secret::generate(&Origin::system());
-    let outcome = send(&client(), &letter(&receiver.url(), &[secret])).await;
+    let outcome = send(&client(), &delivery(&receiver.url(), &[secret])).await;
     (outcome, receiver)
 }
 
@@ -78,11 +78,11 @@ fn signatures_are_those_of_the_published_libraries() {
 }
 
 #[tokio::test]
-async fn a_letter_arrives_whole_and_signed() {
+async fn a_delivery_arrives_whole_and_signed() {
     let mut receiver = Receiver::start([]).await;
     let secret = Secret::generate(&Origin::system());
-    let letter = letter(&receiver.url(), std::slice::from_ref(&secret));
-    let outcome = send(&client(), &letter).await;
+    let delivery = delivery(&receiver.url(), std::slice::from_ref(&secret));
+    let outcome = send(&client(), &delivery).await;
     assert_eq!((outcome.status, outcome.error, outcome.retry_after), (Some(200), None, None));
 
     let received = receiver.next().await;
@@ -109,7 +109,7 @@ async fn while_a_secret_is_replaced_either_one_verifies() {
     let mut receiver = Receiver::start([]).await;
     let origin = Origin::system();
     let secrets = [Secret::generate(&origin), Secret::generate(&origin)];
-    send(&client(), &letter(&receiver.url(), &secrets)).await;
+    send(&client(), &delivery(&receiver.url(), &secrets)).await;
     let received = receiver.next().await;
     let (id, timestamp) = (received.header("webhook-id"), received.header("webhook-timestamp"));
     let timestamp = timestamp.parse().expect("seconds");
@@ -157,10 +157,10 @@ async fn a_receiver_that_asks_for_time_gets_it() {
 async fn a_receiver_that_hangs_is_given_up_after_the_timeout() {
     let mut receiver = Receiver::start([Reply::Hang]).await;
     let secret = Secret::generate(&Origin::system());
-    let letter = letter(&receiver.url(), &[secret]);
-    let sending = tokio::spawn(async move { send(&client(), &letter).await });
+    let delivery = delivery(&receiver.url(), &[secret]);
+    let sending = tokio::spawn(async move { send(&client(), &delivery).await });
     receiver.next().await;
-    // The letter is there and nothing more will come: the clock may run.
+    // The delivery is there and nothing more will come: the clock may run.
     tokio::time::pause();
     let outcome = sending.await.expect("sending does not panic");
     assert_eq!(outcome.status, None);
@@ -173,7 +173,7 @@ async fn a_connection_that_drops_before_the_answer_is_a_failure() {
     let (outcome, mut receiver) = sent_to(vec![Reply::Drop]).await;
     assert_eq!(outcome.status, None);
     assert!(outcome.error.expect("a failure").starts_with("the connection to the receiver broke"));
-    assert!(!receiver.next().await.body.is_empty(), "the letter was there: it will be there twice");
+    assert!(!receiver.next().await.body.is_empty(), "the delivery was there: it will be there twice");
 }
 
 #[tokio::test]
@@ -190,8 +190,8 @@ async fn a_receiver_that_is_away_is_a_failure() {
     let url = receiver.url();
     receiver.stop().await;
     let secret = Secret::generate(&Origin::system());
-    let letter = letter(&url, &[secret]);
-    let outcome = send(&client(), &letter).await;
+    let delivery = delivery(&url, &[secret]);
+    let outcome = send(&client(), &delivery).await;
     assert_eq!(outcome.status, None);
     assert!(outcome.error.expect("a failure").starts_with("no connection to the receiver"));
 }
@@ -201,18 +201,18 @@ async fn a_url_that_may_not_be_called_fails_with_the_reason() {
     let receiver = Receiver::start([]).await;
     let guarded = Client::new(Policy::default(), Arc::new(SystemResolver::default()));
     let secret = Secret::generate(&Origin::system());
-    let outcome = send(&guarded, &letter(&receiver.url(), &[secret])).await;
+    let outcome = send(&guarded, &delivery(&receiver.url(), &[secret])).await;
     assert_eq!((outcome.status, outcome.error.as_deref()), (None, Some("only https URLs are allowed")));
     assert_eq!(receiver.connections(), 0);
 }
 
 #[tokio::test]
-async fn letters_to_one_receiver_share_a_connection() {
+async fn deliveries_to_one_receiver_share_a_connection() {
     let mut receiver = Receiver::start([]).await;
     let client = client();
     let secret = Secret::generate(&Origin::system());
     for _ in 0..5 {
-        send(&client, &letter(&receiver.url(), std::slice::from_ref(&secret))).await;
+        send(&client, &delivery(&receiver.url(), std::slice::from_ref(&secret))).await;
         receiver.next().await;
     }
     assert_eq!(receiver.connections(), 1);

@@ -41,7 +41,7 @@ export function App() {
   if (key === null) return <SignInPage />;
   return (
     <QueryClientProvider client={queries}>
-      <Router hook={useHashPath}>
+      <Router trigger={useHashPath}>
         <Frame />
       </Router>
     </QueryClientProvider>

@@ -7,16 +7,16 @@ test("a new user gets from an empty service to a finished session without the AP
   await expect(reader.getByText("No agents yet")).toBeVisible();
   await reader.getByRole("button", { name: "New agent" }).click();
   await reader.getByLabel("Name").fill("mender");
-  await reader.getByLabel("Prompt").fill("You mend code.");
+  await reader.getByLabel("Prompt").fill("You fix code.");
   await reader.getByLabel("Model").fill("scripted/demo");
   await reader.getByRole("button", { name: "Create agent" }).click();
   await expect(reader.getByRole("heading", { name: "mender" })).toBeVisible();
 
   await reader.getByRole("button", { name: "New session" }).click();
-  await reader.getByLabel("What is to be done").fill("Mend the repository.");
-  await reader.getByLabel("Title").fill("Mend it");
+  await reader.getByLabel("What is to be done").fill("Fix the repository.");
+  await reader.getByLabel("Title").fill("Fix it");
   await reader.getByRole("button", { name: "Create session" }).click();
-  await expect(reader.getByRole("heading", { name: "Mend it" })).toBeVisible();
+  await expect(reader.getByRole("heading", { name: "Fix it" })).toBeVisible();
   const timeline = reader.getByRole("region", { name: "Timeline" });
   await expect(timeline.locator(".end")).toContainText("completed", { timeout: 45_000 });
 
@@ -34,5 +34,5 @@ test("a new user gets from an empty service to a finished session without the AP
   await failed.getByRole("button").click();
   await expect(failed.getByRole("region", { name: "Output of bash" })).toContainText("FAILED");
   await reader.getByRole("link", { name: "Sessions", exact: true }).click();
-  await expect(reader.getByRole("row", { name: /Mend it/ })).toContainText("completed");
+  await expect(reader.getByRole("row", { name: /Fix it/ })).toContainText("completed");
 });

@@ -84,7 +84,7 @@ test("nothing is made for a session without a sandbox until someone asks", async
 });
 
 bare("a sandbox that sleeps is woken when a person says so", async ({ page }) => {
-  const service = await Service.start({ SOJOURN_BOX_FREEZE_MS: "500", SOJOURN_BOX_HIBERNATE_MS: "1500" });
+  const service = await Service.start({ SOJOURN_SANDBOX_FREEZE_AFTER_SECONDS: "0.5", SOJOURN_SANDBOX_HIBERNATE_AFTER_SECONDS: "1.5" });
   try {
     const session = await service.play(bash("echo kept > here.txt"), { title: "It sleeps" });
     await service.until(session, "idle");

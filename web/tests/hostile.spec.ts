@@ -70,9 +70,9 @@ test("no text of an agent or an organization becomes markup or script", async ({
   const hooked = { kind: "github", title: SHORT, mention: "a-bot", metadata: { [SHORT]: ALL } };
   await service.call("POST", `/agents/${agent.id}/hooks`, hooked);
   await service.call("POST", "/keys", { name: SHORT, scopes: ["sessions:read"] });
-  await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, hooks: { post_start: ALL } } });
-  const hook = await service.call("POST", "/webhooks", { url: `https://receiver.example/?q=<img src=x onerror="window.hit=14">`, types: [SHORT.slice(0, 60)] });
-  await service.call("POST", `/webhooks/${hook.id}/test`);
+  await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, triggers: { post_start: ALL } } });
+  const trigger = await service.call("POST", "/webhooks", { url: `https://receiver.example/?q=<img src=x onerror="window.hit=14">`, types: [SHORT.slice(0, 60)] });
+  await service.call("POST", `/webhooks/${trigger.id}/test`);
 
   const clean = async () => {
     const found = await reader.evaluate(() => ({
@@ -128,7 +128,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   await reader.goto(`${service.url}/#/agents/${agent.id}`);
   await expect(reader.getByRole("heading", { name: SHORT })).toBeVisible();
   await clean();
-  for (const tab of ["schedules", "hooks"]) {
+  for (const tab of ["schedules", "triggers"]) {
     await reader.goto(`${service.url}/#/agents/${agent.id}/${tab}`);
     const card = reader.getByRole("listitem").filter({ hasText: SHORT }).first();
     await expect(card).toBeVisible();
@@ -149,7 +149,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   await reader.goto(`${service.url}/#/webhooks`);
   await reader.getByRole("button", { name: "webhook.test" }).first().click();
   await clean();
-  await service.call("DELETE", `/webhooks/${hook.id}`);
+  await service.call("DELETE", `/webhooks/${trigger.id}`);
   await reader.goto(`${service.url}/#/audit`);
   await expect(reader.getByText(SHORT).first()).toBeVisible();
   await clean();

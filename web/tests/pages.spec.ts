@@ -76,7 +76,7 @@ for (const { name, scheme, width, height } of LOOKS) {
     await look(page, "agent-schedules", name);
     await makes("new-schedule", "New schedule");
     await to("agent-hooks", `/agents/${agent}/hooks`, page.getByText("@acme-bot in a comment"));
-    await makes("new-hook", "New hook");
+    await makes("new-hook", "New trigger");
 
     await to("environments", "/environments", page.getByText("GITHUB_TOKEN"));
     await makes("new-environment", "New environment");

@@ -1,5 +1,5 @@
 // An organization at work, as the pictures show it: agents, sessions in every state,
-// files, schedules, hooks, and whatever else a page can hold.
+// files, schedules, triggers, and whatever else a page can hold.
 import type { Json, Service } from "./service";
 
 /** Prices as a real provider's, so that the scripted models cost something. */
@@ -113,8 +113,8 @@ async function triggers(service: Service, reviewer: string, watch: string): Prom
 async function settings(service: Service): Promise<void> {
   await service.call("POST", "/credentials", { provider: "anthropic", key: "sk-example-7f3a", name: "billing team" });
   await service.call("POST", "/credentials", { provider: "openai", key: "sk-example-91cc", name: "trial" });
-  const hook = await service.call("POST", "/webhooks", { url: "https://receiver.example/sojourn", types: ["turn.completed"] });
-  await service.call("POST", `/webhooks/${hook.id}/test`);
+  const trigger = await service.call("POST", "/webhooks", { url: "https://receiver.example/sojourn", types: ["turn.completed"] });
+  await service.call("POST", `/webhooks/${trigger.id}/test`);
   await service.call("POST", "/keys", { name: "the back-end", scopes: ["sessions:*", "agents:read"] });
   await service.call("POST", "/environments", {
     name: "github, one repository",

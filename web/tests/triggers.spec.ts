@@ -1,4 +1,4 @@
-// What starts an agent without a person: schedules and hooks.
+// What starts an agent without a person: schedules and triggers.
 import { createHmac } from "node:crypto";
 import { accessible, expect, test } from "./fixtures";
 
@@ -52,11 +52,11 @@ test("a schedule is made, run by hand, changed, paused and deleted", async ({ re
   await expect(reader.getByRole("heading", { name: "Nothing is scheduled" })).toBeVisible();
 });
 
-test("a hook is made, starts a session with its secret, and is turned off", async ({ reader, service }) => {
+test("a trigger is made, starts a session with its secret, and is turned off", async ({ reader, service }) => {
   const id = await agent(service, "hooked");
   await reader.goto(`${service.url}/#/agents/${id}/hooks`);
   await expect(reader.getByRole("heading", { name: "Nobody starts this agent from outside" })).toBeVisible();
-  await reader.getByRole("button", { name: "New hook" }).click();
+  await reader.getByRole("button", { name: "New trigger" }).click();
   const dialog = reader.getByRole("dialog");
   await dialog.getByLabel("Sender").selectOption("generic");
   await dialog.getByLabel("Title").fill("From outside");
@@ -88,10 +88,10 @@ test("a hook is made, starts a session with its secret, and is turned off", asyn
   await expect(reader.getByRole("row").filter({ hasText: "From outside" })).toContainText("completed");
 });
 
-test("a hook of GitHub says what starts a session, and refuses what it cannot read", async ({ reader, service }) => {
+test("a trigger of GitHub says what starts a session, and refuses what it cannot read", async ({ reader, service }) => {
   const id = await agent(service, "mentioned");
   await reader.goto(`${service.url}/#/agents/${id}/hooks`);
-  await reader.getByRole("button", { name: "New hook" }).click();
+  await reader.getByRole("button", { name: "New trigger" }).click();
   const dialog = reader.getByRole("dialog");
   await dialog.getByLabel("Mention").fill("@acme-bot");
   await dialog.getByLabel("Events").fill("issues opened");

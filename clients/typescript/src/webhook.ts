@@ -1,6 +1,6 @@
 // Webhooks by the specification of Standard Webhooks 1.0.0: who sent it, and when.
 
-/** A letter that was verified. */
+/** A delivery that was verified. */
 export interface Webhook {
   /** The same on every try: what was seen need not be done again. */
   id: string;
@@ -15,13 +15,13 @@ export class WebhookError extends Error {
   override name = "WebhookError";
 }
 
-/** How far a letter's time may be from now, in seconds. */
+/** How far a delivery's time may be from now, in seconds. */
 const TOLERANCE_SECONDS = 300;
 
 type Headers_ = Headers | Record<string, string | string[] | undefined>;
 
 /**
- * Verifies a letter and reads it. `body` is the request's body as it came, unparsed.
+ * Verifies a delivery and reads it. `body` is the request's body as it came, unparsed.
  * Throws a `WebhookError` when it is not the service's, or not of these minutes.
  */
 export async function verifyWebhook(body: string, headers: Headers_, secret: string): Promise<Webhook> {
@@ -33,7 +33,7 @@ export async function verifyWebhook(body: string, headers: Headers_, secret: str
   const [id, timestamp, signatures] = [read("webhook-id"), read("webhook-timestamp"), read("webhook-signature")];
   const seconds = Number(timestamp);
   if (!Number.isInteger(seconds) || Math.abs(Date.now() / 1_000 - seconds) > TOLERANCE_SECONDS) {
-    throw new WebhookError("the letter is too old, or from the future");
+    throw new WebhookError("the delivery is too old, or from the future");
   }
   const key = await crypto.subtle.importKey("raw", keyOf(secret), { name: "HMAC", hash: "SHA-256" }, false, ["verify"]);
   const signed = new TextEncoder().encode(`${id}.${timestamp}.${body}`);
@@ -50,7 +50,7 @@ export async function verifyWebhook(body: string, headers: Headers_, secret: str
   throw new WebhookError("no signature fits");
 }
 
-/** What base64 names after the prefix; else a secret of one's own making, letter by letter. */
+/** What base64 names after the prefix; else a secret of one's own making, delivery by delivery. */
 function keyOf(secret: string): Uint8Array<ArrayBuffer> {
   const bare = secret.replace(/^whsec_/, "");
   const made = decoded(bare);
@@ -62,7 +62,7 @@ function keyOf(secret: string): Uint8Array<ArrayBuffer> {
 
 function decoded(base64: string): Uint8Array<ArrayBuffer> | undefined {
   try {
-    return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+    return Uint8Array.from(atob(base64), (delivery) => delivery.charCodeAt(0));
   } catch {
     return undefined;
   }

@@ -12,14 +12,14 @@ pub const RECORDS_TOGETHER_MAX: usize = 32;
 pub const CREATIONS_TOGETHER_MAX: usize = 16;
 /// Commits of one kind that a process has under way: what comes meanwhile goes
 /// together. Two, so that one is prepared while the other is being written.
-pub const FLIGHTS: usize = 2;
+pub const COMMITTERS_MAX: usize = 2;
 /// A commit that takes longer no longer counts among them: it waits for somebody else,
 /// and nobody else is to wait for that.
-pub const FLIGHT_SLOW: Duration = Duration::from_millis(100);
+pub const COMMIT_SLOW: Duration = Duration::from_millis(100);
 /// Memory of a process for the logs of turns that ended in it: the next turn of such a
 /// session reads what is new.
-pub const RECENT_LOGS_BYTES_MAX: usize = 32 << 20;
+pub const LOG_CACHE_BYTES_MAX: usize = 32 << 20;
 /// How long such a log is kept when nobody asks for it.
-pub const RECENT_LOG_AGE: Duration = Duration::from_secs(300);
+pub const LOG_CACHE_AGE: Duration = Duration::from_secs(300);
 /// Events that the history builder reads in one query.
 pub const HISTORY_PAGE_ROWS: i64 = 1_000;

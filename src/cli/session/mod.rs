@@ -1,9 +1,9 @@
 //! `sojourn session ...`: create, follow, steer and end sessions.
 
 mod create;
+mod export;
 mod sandbox;
 mod watch;
-mod whole;
 
 use std::path::PathBuf;
 
@@ -72,7 +72,7 @@ pub enum Session {
     Archive { session: String },
     #[command(flatten)]
     Sandbox(sandbox::Use),
-    /// Write a session with its whole log as NDJSON
+    /// Write a session with its export log as NDJSON
     Export {
         session: String,
         /// Where to; standard output by default
@@ -165,10 +165,10 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             return say(&client, &session, &json!({ "text": text }), watch, json).await;
         }
         Session::Sandbox(wanted) => return sandbox::run(&client, wanted, json).await,
-        Session::Export { session, output } => whole::export(&client, &session, output).await?,
-        Session::Import { file } => whole::import(&client, &file, json).await?,
+        Session::Export { session, output } => export::export(&client, &session, output).await?,
+        Session::Import { file } => export::import(&client, &file, json).await?,
         Session::Delete { session } => drop(client.delete(&format!("/sessions/{session}")).await?),
-        Session::Usage { session } => whole::usage(&client, &session, json).await?,
+        Session::Usage { session } => export::usage(&client, &session, json).await?,
         Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
         Session::Archive { session } => act(&client, &session, "archive", json).await?,
         Session::Update { session, title, limits } => update(&client, &session, title, limits, json).await?,

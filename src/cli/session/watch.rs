@@ -76,7 +76,7 @@ pub(super) async fn list(client: &Client, query: &str, json: bool) -> anyhow::Re
         let frame = frame?;
         if json {
             print::line(&frame.to_string());
-        } else if let Some(line) = standing(&frame) {
+        } else if let Some(line) = status_line(&frame) {
             print::line(&line);
         }
     }
@@ -84,7 +84,7 @@ pub(super) async fn list(client: &Client, query: &str, json: bool) -> anyhow::Re
 }
 
 /// A frame of the list in one line.
-fn standing(frame: &Value) -> Option<String> {
+fn status_line(frame: &Value) -> Option<String> {
     let session = &frame["session"];
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (id, status, rest) = match frame["type"].as_str()? {

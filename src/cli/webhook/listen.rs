@@ -1,7 +1,7 @@
 //! `sojourn webhook listen`: a receiver on this machine's loopback, for development.
 //!
 //! It adds a webhook that points at itself and removes it at the end, or, with
-//! `--secret-stdin`, only verifies what something else forwards to it. Letters that do
+//! `--secret-stdin`, only verifies what something else forwards to it. Deliveries that do
 //! not verify are refused and told; they are never printed as if they were true.
 
 use std::{convert::Infallible, net::Ipv4Addr, sync::Arc};
@@ -20,7 +20,7 @@ use super::Wanted;
 use crate::{
     base::{
         Origin,
-        limit::{HEADER_TIMEOUT, LISTEN_CONNECTIONS_MAX, LISTEN_LETTER_BYTES_MAX, LISTEN_LETTERS_MAX},
+        limit::{HEADER_TIMEOUT, LISTEN_CONNECTIONS_MAX, LISTEN_DELIVERIES_MAX, LISTEN_DELIVERY_BYTES_MAX},
     },
     cli::{client::Client, print},
     webhook::{Refused, Secret, verify},
@@ -34,20 +34,20 @@ pub struct Listen {
     port: u16,
     #[command(flatten)]
     wanted: Wanted,
-    /// Add no webhook: letters come by a tunnel of yours, signed with the secret that is read
+    /// Add no webhook: deliveries come by a tunnel of yours, signed with the secret that is read
     /// from standard input
     #[arg(long)]
     secret_stdin: bool,
-    /// End after so many letters
+    /// End after so many deliveries
     #[arg(long, value_name = "LETTERS")]
     count: Option<u64>,
 }
 
-/// A letter that came: as it was signed, or why it is not believed.
-type Letter = Result<Value, Refused>;
+/// A delivery that came: as it was signed, or why it is not believed.
+type Received = Result<Value, Refused>;
 
 impl Listen {
-    /// Receives until interrupted, or until `count` letters came. The exit code is 1 when
+    /// Receives until interrupted, or until `count` deliveries came. The exit code is 1 when
     /// one of them did not verify.
     pub async fn run(self, client: &Client, webhooks: &str, json: bool) -> anyhow::Result<u8> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await.context("cannot listen")?;
@@ -80,7 +80,7 @@ async fn receive(
     json: bool,
 ) -> anyhow::Result<u8> {
     let secret = Arc::new(secret);
-    let (sender, mut letters) = mpsc::channel::<Letter>(LISTEN_LETTERS_MAX);
+    let (sender, mut deliveries) = mpsc::channel::<Received>(LISTEN_DELIVERIES_MAX);
     let mut connections = JoinSet::new();
     let (mut came, mut code) = (0, 0);
     while count.is_none_or(|count| came < count) {
@@ -91,13 +91,13 @@ async fn receive(
                 let (stream, _) = accepted?;
                 connections.spawn(serve(TokioIo::new(stream), secret.clone(), sender.clone()));
             }
-            Some(letter) = letters.recv() => {
+            Some(delivery) = deliveries.recv() => {
                 came += 1;
-                match letter {
-                    Ok(letter) => show(&letter, json),
+                match delivery {
+                    Ok(delivery) => show(&delivery, json),
                     Err(refused) => {
                         code = 1;
-                        eprintln!("a letter was refused: {refused}");
+                        eprintln!("a delivery was refused: {refused}");
                     }
                 }
             }
@@ -111,12 +111,12 @@ async fn receive(
     Ok(code)
 }
 
-async fn serve(io: TokioIo<tokio::net::TcpStream>, secret: Arc<Secret>, letters: mpsc::Sender<Letter>) {
+async fn serve(io: TokioIo<tokio::net::TcpStream>, secret: Arc<Secret>, deliveries: mpsc::Sender<Received>) {
     let service = service_fn(async |request: Request<Incoming>| {
-        let letter = letter(request, &secret).await;
-        let status = if letter.is_ok() { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED };
-        // Told before it is answered: whoever counts letters may end here.
-        let _ = letters.send(letter).await;
+        let delivery = delivery(request, &secret).await;
+        let status = if delivery.is_ok() { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED };
+        // Told before it is answered: whoever counts deliveries may end here.
+        let _ = deliveries.send(delivery).await;
         let mut response = Response::new(Full::new(Bytes::new()));
         *response.status_mut() = status;
         Ok::<_, Infallible>(response)
@@ -127,22 +127,22 @@ async fn serve(io: TokioIo<tokio::net::TcpStream>, secret: Arc<Secret>, letters:
     let _ = builder.serve_connection(io, service).await;
 }
 
-async fn letter(request: Request<Incoming>, secret: &Secret) -> Letter {
+async fn delivery(request: Request<Incoming>, secret: &Secret) -> Received {
     let (head, body) = request.into_parts();
     let header =
         |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let body =
-        Limited::new(body, LISTEN_LETTER_BYTES_MAX).collect().await.map_err(|_| Refused::Body)?.to_bytes();
+        Limited::new(body, LISTEN_DELIVERY_BYTES_MAX).collect().await.map_err(|_| Refused::Body)?.to_bytes();
     let timestamp = header("webhook-timestamp");
     let now = Origin::system().now().unix_timestamp();
     verify(secret, header("webhook-id"), timestamp, header("webhook-signature"), &body, now)?;
     serde_json::from_slice(&body).map_err(|_| Refused::Body)
 }
 
-fn show(letter: &Value, json: bool) {
+fn show(delivery: &Value, json: bool) {
     if json {
-        return print::line(&letter.to_string());
+        return print::line(&delivery.to_string());
     }
-    let session = letter["sessionId"].as_str().unwrap_or("-");
-    print::line(&format!("{session}  {}", print::event(&letter["event"]).trim_start()));
+    let session = delivery["sessionId"].as_str().unwrap_or("-");
+    print::line(&format!("{session}  {}", print::event(&delivery["event"]).trim_start()));
 }

@@ -58,9 +58,9 @@ enum Verb {
         #[arg(long)]
         disable: bool,
     },
-    /// Send a letter of type webhook.test
+    /// Send a delivery of type webhook.test
     Test { webhook: String },
-    /// Replace the secret and print the new one; letters carry both signatures for a while
+    /// Replace the secret and print the new one; deliveries carry both signatures for a while
     Rotate {
         webhook: String,
         /// How long they carry both, in seconds [default: a day]
@@ -72,7 +72,7 @@ enum Verb {
     /// List what was sent, newest first
     Deliveries {
         webhook: String,
-        /// pending, delivering, delivered, failed or dead_letter
+        /// pending, delivering, delivered, failed or dead_delivery
         #[arg(long)]
         status: Option<String>,
         #[arg(long, default_value_t = 20)]
@@ -82,7 +82,7 @@ enum Verb {
     Delivery { webhook: String, delivery: String },
     /// Send a delivery once more
     Redeliver { webhook: String, delivery: String },
-    /// Receive letters on this machine, verify them, and print them
+    /// Receive deliveries on this machine, verify them, and print them
     Listen(listen::Listen),
 }
 
@@ -101,16 +101,16 @@ struct Wanted {
 }
 
 /// Where the webhooks are, and where their deliveries.
-struct Place {
+struct Paths {
     webhooks: String,
     session: Option<String>,
 }
 
-/// Does it. Returns the exit code: 0, or 1 where a letter did not verify.
+/// Does it. Returns the exit code: 0, or 1 where a delivery did not verify.
 pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8> {
     let client = connection.client()?;
     let json = connection.json;
-    let place = Place::of(command.session);
+    let place = Paths::of(command.session);
     let at = |webhook: &str| format!("{}/{webhook}", place.webhooks);
     match command.verb {
         Verb::List => list(&client, &place, json).await?,
@@ -163,7 +163,7 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
     Ok(0)
 }
 
-impl Place {
+impl Paths {
     fn of(session: Option<String>) -> Self {
         let webhooks = match &session {
             Some(session) => format!("/sessions/{session}/destinations"),
@@ -194,7 +194,7 @@ impl Wanted {
     }
 }
 
-/// A webhook or hook whose secret is in the answer: on standard output alone, for a pipe.
+/// A webhook or trigger whose secret is in the answer: on standard output alone, for a pipe.
 pub(super) fn told(webhook: &Value, json: bool) {
     if !json {
         eprintln!("{}; its secret is shown once", webhook["id"].as_str().unwrap_or_default());
@@ -215,7 +215,7 @@ pub(super) fn secret() -> anyhow::Result<String> {
     }
 }
 
-async fn list(client: &Client, place: &Place, json: bool) -> anyhow::Result<()> {
+async fn list(client: &Client, place: &Paths, json: bool) -> anyhow::Result<()> {
     let page = client.get(&place.webhooks).await?;
     let columns = [
         print::Column::text("WEBHOOK", "id"),
@@ -231,7 +231,7 @@ async fn list(client: &Client, place: &Place, json: bool) -> anyhow::Result<()> 
 
 async fn deliveries(
     client: &Client,
-    place: &Place,
+    place: &Paths,
     webhook: &str,
     status: Option<String>,
     limit: u32,

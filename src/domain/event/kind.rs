@@ -38,7 +38,7 @@ impl Body {
             Self::SandboxCreated { .. } => "sandbox.created",
             Self::SandboxLost { .. } => "sandbox.lost",
             Self::SandboxTerminated { .. } => "sandbox.terminated",
-            Self::RevisitScheduled { .. } => "revisit.scheduled",
+            Self::WakeScheduled { .. } => "wake.scheduled",
             Self::EgressAllowed { .. } => "egress.allowed",
             Self::EgressDenied { .. } => "egress.denied",
             Self::SandboxFrozen { .. } => "sandbox.frozen",

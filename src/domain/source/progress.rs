@@ -16,14 +16,14 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// In the order of the session's sources.
-    pub sources: Vec<Standing>,
+    pub sources: Vec<SourceStatus>,
     /// The environment's `post_clone` ran after all of them, at that time.
     pub prepared_at: Option<Timestamp>,
 }
 
 /// How far one source is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct SourceStatus {
     pub state: State,
     /// The commit that was checked out; none in a repository without any.
     pub sha: Option<String>,
@@ -55,8 +55,8 @@ pub enum State {
 }
 
 /// Reads the log as far as it tells of sources and of lost files.
-pub fn standings<'a>(sources: &[PinnedSource], log: impl IntoIterator<Item = &'a Event>) -> Progress {
-    let mut progress = Progress { sources: vec![Standing::default(); sources.len()], prepared_at: None };
+pub fn source_progress<'a>(sources: &[PinnedSource], log: impl IntoIterator<Item = &'a Event>) -> Progress {
+    let mut progress = Progress { sources: vec![SourceStatus::default(); sources.len()], prepared_at: None };
     for event in log {
         progress.take(sources, event);
     }
@@ -66,7 +66,7 @@ pub fn standings<'a>(sources: &[PinnedSource], log: impl IntoIterator<Item = &'a
 impl Progress {
     /// Whether everything is in its place.
     pub fn is_complete(&self) -> bool {
-        self.sources.iter().all(|standing| standing.state == State::Resolved)
+        self.sources.iter().all(|status| status.state == State::Resolved)
     }
 
     fn take(&mut self, sources: &[PinnedSource], event: &Event) {
@@ -74,9 +74,9 @@ impl Progress {
             // What the checkpoint was made after is in it.
             let is_kept = |at: Timestamp| since.is_some_and(|since| at <= since);
             self.prepared_at = self.prepared_at.filter(|at| is_kept(*at));
-            for standing in &mut self.sources {
-                if standing.cloned_at.is_some_and(|at| !is_kept(at)) {
-                    *standing = Standing::default();
+            for status in &mut self.sources {
+                if status.cloned_at.is_some_and(|at| !is_kept(at)) {
+                    *status = SourceStatus::default();
                 }
             }
             return;
@@ -90,12 +90,14 @@ impl Progress {
             Body::SourceCloning { name, sandbox_id, clone_id } => {
                 let Some(at) = named(name) else { return };
                 let clone = Some((*sandbox_id, clone_id.clone()));
-                self.sources[at] = Standing { state: State::Materializing, clone, ..Standing::default() };
+                self.sources[at] =
+                    SourceStatus { state: State::Materializing, clone, ..SourceStatus::default() };
             }
             Body::SourceCloned { name, sha, .. } => {
                 let Some(at) = named(name) else { return };
                 let (state, cloned_at) = (State::Resolved, Some(event.ts));
-                self.sources[at] = Standing { state, sha: sha.clone(), cloned_at, ..Standing::default() };
+                self.sources[at] =
+                    SourceStatus { state, sha: sha.clone(), cloned_at, ..SourceStatus::default() };
             }
             Body::SourceFailed { name, code, message, retryable, .. } => {
                 let Some(at) = named(name) else { return };
@@ -105,7 +107,7 @@ impl Progress {
                     _ => State::Failed,
                 };
                 let failure = Some((code.clone(), message.clone(), *retryable));
-                self.sources[at] = Standing { state, failure, ..Standing::default() };
+                self.sources[at] = SourceStatus { state, failure, ..SourceStatus::default() };
             }
             _ => {}
         }

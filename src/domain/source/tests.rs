@@ -89,7 +89,7 @@ fn what_git_could_misread_is_refused() {
 fn dot_segments_are_resolved_before_they_are_judged() {
     // The URL standard reads both as the repository /b.
     for url in ["https://github.com/a/../b", "https://github.com/a/%2e%2e/b"] {
-        let Ok(Place::Host { path, .. }) = place(url) else { continue };
+        let Ok(RepositoryLocation::Host { path, .. }) = place(url) else { continue };
         assert_eq!(path, "/b", "{url}");
     }
 }

@@ -41,10 +41,10 @@ const FILES: [&str; 3] = ["readFile", "readArchive", "listFiles"];
 /// The errors of an operation, by status.
 pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
     let id = operation.operation_id.as_deref().unwrap_or_default();
-    let (is_admin, is_hook) = (path.starts_with("/v3/admin/"), id == "receiveHook");
+    let (is_admin, is_trigger) = (path.starts_with("/v3/admin/"), id == "receiveTrigger");
     let has_body = operation.request_body.is_some();
     let writes = method != Method::Read;
-    let is_keyed = path.starts_with("/v3/") && !is_hook;
+    let is_keyed = path.starts_with("/v3/") && !is_trigger;
     let reads_query = operation.parameters.iter().flatten().any(|parameter| match parameter {
         RefOr::T(parameter) => matches!(parameter.parameter_in, ParameterIn::Query | ParameterIn::Header),
         RefOr::Ref(_) => true,
@@ -60,7 +60,7 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
         (TOO_LARGE, writes || ["readFile", "readArchive"].contains(&id)),
         (UNSUPPORTED, has_body),
         (UNPROCESSABLE, method == Method::Post),
-        (RATE_LIMITED, is_keyed && !is_admin || is_hook),
+        (RATE_LIMITED, is_keyed && !is_admin || is_trigger),
         (INTERNAL, true),
         (UNAVAILABLE, true),
     ];

@@ -16,9 +16,9 @@ use crate::{
         auth::{Caller, ReadSessions, WriteSessions},
         body::{Body, Nothing, OptionalBody},
         error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json},
         openapi::Errors,
         path::{self, Path},
-        write::{Answer, Once, json},
     },
     journal::Unit,
     store::checkpoint::Checkpoint,
@@ -51,7 +51,7 @@ pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     patience: Patience,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
@@ -72,7 +72,7 @@ pub async fn restore(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     patience: Patience,
     Body { value: wanted, digest }: Body<Restore>,
 ) -> Result<Answer, ApiError> {

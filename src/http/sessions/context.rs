@@ -19,9 +19,9 @@ use crate::{
         auth::{Caller, ReadSessions, WriteSessions},
         body::Body,
         error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json},
         openapi::Errors,
         path::{self, Path},
-        write::{Answer, Once, json},
     },
     journal::Unit,
     wire::context::{ContextInput, ContextView, ToolInput, ToolList, ToolView, unsound},
@@ -93,7 +93,7 @@ pub async fn register(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<ToolInput>,
 ) -> Result<Response, ApiError> {
     let id: SessionId = path::id(&session)?;

@@ -18,9 +18,9 @@ use crate::{
         auth::{Caller, WriteSessions},
         body::{Body, Nothing, OptionalBody},
         error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as respond},
         openapi::Errors,
         path::{self, Path},
-        write::{Answer, Once, json as respond},
     },
     journal::Unit,
     stream::view,
@@ -40,7 +40,7 @@ pub async fn start(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     patience: Patience,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
@@ -66,7 +66,7 @@ pub async fn stop(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     patience: Patience,
     OptionalBody(Body { value: wanted, digest }): OptionalBody<StopSession>,
 ) -> Result<Answer, ApiError> {
@@ -92,7 +92,7 @@ pub async fn pause(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     command(&app, &caller, &session, once, digest, Command::Pause).await
@@ -105,7 +105,7 @@ pub async fn resume(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     command(&app, &caller, &session, once, digest, Command::Resume).await
@@ -119,7 +119,7 @@ pub async fn wake(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
@@ -151,7 +151,7 @@ async fn command(
     app: &App,
     caller: &Caller<WriteSessions>,
     session: &str,
-    once: Once,
+    once: IdempotentRequest,
     digest: [u8; 32],
     command: Command,
 ) -> Result<Answer, ApiError> {

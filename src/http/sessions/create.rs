@@ -15,7 +15,7 @@ use crate::{
         context::Context,
         decide::{Input, NewSession},
         session::{Created, Limits},
-        source::{PinnedSource, Standing},
+        source::{PinnedSource, SourceStatus},
     },
     http::{
         App,
@@ -23,9 +23,9 @@ use crate::{
         body::Body,
         destinations,
         error::ApiError,
+        idempotency::{Answer, IdempotentRequest},
         openapi::Errors,
         path, sources, tokens,
-        write::{Answer, Once},
     },
     journal::{Decide, Prepared, Request, Unit},
     store::{
@@ -51,7 +51,7 @@ use crate::{
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateSession>,
 ) -> Result<Answer, ApiError> {
     let org = caller.org;
@@ -83,7 +83,7 @@ struct Asked {
 /// None for one that has to be by itself, or was created before.
 async fn create_together(
     asked: &Arc<Asked>,
-    once: &Once,
+    once: &IdempotentRequest,
     digest: [u8; 32],
 ) -> Result<Option<Answer>, ApiError> {
     let (wanted, org) = (&asked.wanted, asked.caller.org);
@@ -103,7 +103,7 @@ async fn create_together(
 }
 
 /// Creates a session in a transaction of its own, or finds the one that was created before.
-async fn create_apart(asked: &Asked, once: &Once, digest: [u8; 32]) -> Result<Answer, ApiError> {
+async fn create_apart(asked: &Asked, once: &IdempotentRequest, digest: [u8; 32]) -> Result<Answer, ApiError> {
     let work = async |unit: &mut Unit| match &asked.wanted.key {
         Some(key) => create_by_key(asked, unit, key, digest).await,
         None => create_new(asked, unit).await,
@@ -151,8 +151,8 @@ async fn create_by_key(
 async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> {
     let Asked { app, caller, wanted } = asked;
     let wanted = wanted.clone();
-    let letters = destinations_of(&wanted);
-    if letters.len() > DESTINATIONS_MAX {
+    let destinations = destinations_of(&wanted);
+    if destinations.len() > DESTINATIONS_MAX {
         let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
         return Err(ApiError::invalid("destinations", message));
     }
@@ -201,7 +201,7 @@ async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> 
     let stamp = caller.stamp(app.0.journal.origin());
     let (token, shown) = new_token(app);
     let mut new = Prepared::new(id, NewSession { created, context, input }, &stamp).with_token(token);
-    let views = put_destinations(app, unit, &mut new, letters).await?;
+    let views = put_destinations(app, unit, &mut new, destinations).await?;
     let mut body = json!({ "session": SessionView::from(new.session().clone()) });
     if !views.is_empty() {
         body["destinations"] = serde_json::to_value(&views).expect("our own types serialise");
@@ -236,7 +236,7 @@ async fn put_destinations(
 
 /// Sources as they are before anybody cloned them.
 fn pending(sources: &[PinnedSource]) -> Vec<SourceView> {
-    sources.iter().map(|source| SourceView::new(source.clone(), Standing::default())).collect()
+    sources.iter().map(|source| SourceView::new(source.clone(), SourceStatus::default())).collect()
 }
 
 fn destinations_of(wanted: &CreateSession) -> Vec<CreateDestination> {

@@ -24,10 +24,10 @@ use crate::{
         body::{Body, OptionalBody},
         error::ApiError,
         events::{StreamMode, full, sse},
+        idempotency::{Answer, IdempotentRequest, json as respond},
         openapi::Errors,
         page::Query,
         path::{self, Path},
-        write::{Answer, Once, json as respond},
     },
     journal::Unit,
     store::operation::Seen,
@@ -69,7 +69,7 @@ pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     patience: Patience,
     Body { value: wanted, digest }: Body<ExecRequest>,
 ) -> Result<Response, ApiError> {
@@ -88,7 +88,7 @@ pub async fn create(
     if let Some(Outcome::Failed { code, message }) = &seen.answer
         && let Some(refused) = unpaid(*code, message)
     {
-        // It was spent between the door and the sandbox: the key may be used again.
+        // It was spent between the egress socket and the sandbox: the key may be used again.
         once.forget(&app, caller.org).await?;
         return Err(refused);
     }
@@ -193,7 +193,7 @@ pub async fn kill(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path((session, id)): Path<(String, String)>,
-    once: Once,
+    once: IdempotentRequest,
     patience: Patience,
     OptionalBody(Body { value: KillExec { signal }, digest }): OptionalBody<KillExec>,
 ) -> Result<Response, ApiError> {

@@ -24,10 +24,10 @@ use crate::{
         auth::{Caller, ReadSessions, Scope, WriteSessions},
         body::Raw,
         error::ApiError,
+        idempotency::json,
         openapi::Errors,
         page::Query,
         path::{self, Path},
-        write::json,
     },
     journal::operation_blob,
     wire::{

@@ -6,10 +6,10 @@ pub mod context;
 pub mod control;
 pub mod create;
 pub mod execs;
+pub mod export;
 pub mod files;
 pub mod list;
 pub mod steer;
-pub mod whole;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 
@@ -18,9 +18,9 @@ use super::{
     auth::{Caller, ReadSessions, WriteSessions},
     body::{Body, Nothing, OptionalBody},
     error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json},
     openapi::Errors,
     path::{self, Path},
-    write::{Answer, Once, json},
 };
 use crate::{
     domain::{
@@ -102,7 +102,7 @@ pub async fn cancel(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
@@ -122,7 +122,7 @@ pub async fn heartbeat(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;
@@ -145,7 +145,7 @@ pub async fn archive(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
-    once: Once,
+    once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let id = path::id(&session)?;

@@ -10,8 +10,8 @@ use crate::{
         auth::{SessionCaller, SteerSession},
         body::Body,
         error::ApiError,
+        idempotency::{Answer, IdempotentRequest},
         openapi::Errors,
-        write::{Answer, Once},
     },
     journal::Unit,
     store::idempotency::{Begun, Slot},
@@ -26,7 +26,7 @@ use crate::{
 pub async fn steer(
     State(app): State<App>,
     caller: SessionCaller<SteerSession>,
-    once: Once,
+    once: IdempotentRequest,
     Body { value: message, digest }: Body<Steer>,
 ) -> Result<Answer, ApiError> {
     let mut answer = once

@@ -2,7 +2,7 @@
 //!
 //! Called by `exchange::read`, frame by frame. A finish reason makes an answer of
 //! them; a stream that ends without one was cut. What servers get wrong (ids that
-//! repeat, counts that are missing, names that no pattern allows) is mended here.
+//! repeat, counts that are missing, names that no pattern allows) is fixed here.
 //! (platform.openai.com/docs/api-reference/chat-streaming)
 
 use std::collections::{BTreeMap, HashSet};

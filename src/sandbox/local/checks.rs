@@ -103,7 +103,7 @@ fn images(config: &image::Config) -> Result<String, String> {
         ([], []) => Ok(format!("{place} has none")),
         (images, []) => Ok(format!("{place} has {}", images.join(", "))),
         (_, others) => {
-            Err(format!("{place} has what nobody can name: {}; mend it, or take it away", others.join(", ")))
+            Err(format!("{place} has what nobody can name: {}; fix it, or take it away", others.join(", ")))
         }
     }
 }

@@ -45,7 +45,8 @@ pub fn look() -> Result<(), String> {
     }
     let uname = uname();
     let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(|part| part.parse().ok());
+    let mut numbers =
+        release.split(|character: char| !character.is_ascii_digit()).map(|part| part.parse().ok());
     let mut number = || numbers.next().flatten().unwrap_or(0);
     let version: (u32, u32) = (number(), number());
     match version >= OLDEST {

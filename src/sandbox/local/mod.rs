@@ -56,8 +56,8 @@ use self::{
     volume::Volumes,
 };
 use super::{
-    Capabilities, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange, Reach, Sandbox, Signal,
-    Spec, Stats, client::Init,
+    Capabilities, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, OutputRange, Reach, Sandbox,
+    SandboxFence, Signal, Spec, Stats, client::Init,
 };
 use crate::{
     base::limit,
@@ -203,7 +203,7 @@ impl Local {
         if !self.layout.sandbox(latest).exists() {
             return Ok(());
         }
-        match self.attach(Grip { sandbox: latest, epoch }).await {
+        match self.attach(SandboxFence { sandbox: latest, epoch }).await {
             Err(Fault::Stale) => Err(Fault::Stale),
             Ok(()) | Err(_) => self.destroy(latest).await,
         }
@@ -261,7 +261,7 @@ impl Sandbox for Local {
             Some(_) | None => {}
         }
         if self.layout.sandbox(spec.sandbox).exists() {
-            match self.attach(Grip { sandbox: spec.sandbox, epoch }).await {
+            match self.attach(SandboxFence { sandbox: spec.sandbox, epoch }).await {
                 Ok(()) => return Ok(Files::Kept),
                 Err(Fault::Stale) => return Err(Fault::Stale),
                 // The remains of a crash, or a sandbox that does not answer any more.
@@ -288,31 +288,31 @@ impl Sandbox for Local {
         Err(fault)
     }
 
-    async fn attach(&self, grip: Grip) -> Result<(), Fault> {
-        let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
-        if self.disk_of(grip.sandbox).is_some_and(|disk| disk.is_incomplete()) {
+    async fn attach(&self, fence: SandboxFence) -> Result<(), Fault> {
+        let _gate = Gate::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
+        if self.disk_of(fence.sandbox).is_some_and(|disk| disk.is_incomplete()) {
             return Err(Fault::Unavailable("its files were not restored to their end".to_owned()));
         }
-        // The call waits at the door before the sandbox goes on: init must not find that
+        // The call waits at the egress socket before the sandbox goes on: init must not find that
         // it was alone for too long.
-        let init = self.init(grip.sandbox);
-        let let_go = self.engine.freeze(grip.sandbox, false);
-        let (greeted, let_go) = tokio::join!(init.hello(grip.epoch), let_go);
+        let init = self.init(fence.sandbox);
+        let let_go = self.engine.freeze(fence.sandbox, false);
+        let (greeted, let_go) = tokio::join!(init.hello(fence.epoch), let_go);
         let_go.and(greeted)
     }
 
-    async fn running(&self, grip: Grip) -> Result<u64, Fault> {
-        self.init(grip.sandbox).running(grip.epoch).await
+    async fn running(&self, fence: SandboxFence) -> Result<u64, Fault> {
+        self.init(fence.sandbox).running(fence.epoch).await
     }
 
-    async fn freeze(&self, grip: Grip) -> Result<(), Fault> {
-        let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
-        self.engine.freeze(grip.sandbox, true).await
+    async fn freeze(&self, fence: SandboxFence) -> Result<(), Fault> {
+        let _gate = Gate::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
+        self.engine.freeze(fence.sandbox, true).await
     }
 
-    async fn thaw(&self, grip: Grip) -> Result<(), Fault> {
-        let _gate = Gate::pass(&self.layout.sandbox(grip.sandbox), grip.epoch).await?;
-        self.engine.freeze(grip.sandbox, false).await
+    async fn thaw(&self, fence: SandboxFence) -> Result<(), Fault> {
+        let _gate = Gate::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
+        self.engine.freeze(fence.sandbox, false).await
     }
 
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault> {
@@ -326,78 +326,87 @@ impl Sandbox for Local {
         }
     }
 
-    async fn pack(&self, grip: Grip, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
-        self.init(grip.sandbox).pack(grip.epoch, parts).await
+    async fn pack(&self, fence: SandboxFence, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        self.init(fence.sandbox).pack(fence.epoch, parts).await
     }
 
-    async fn unpack(&self, grip: Grip, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
-        self.init(grip.sandbox).unpack(grip.epoch, parts).await?;
-        let disk = self.disk_of(grip.sandbox).ok_or(Fault::Gone)?;
+    async fn unpack(
+        &self,
+        fence: SandboxFence,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        self.init(fence.sandbox).unpack(fence.epoch, parts).await?;
+        let disk = self.disk_of(fence.sandbox).ok_or(Fault::Gone)?;
         disk.end_restore().map_err(|error| unavailable("its restore cannot be noted", &error))
     }
 
-    async fn start(&self, grip: Grip, exec: &Exec) -> Result<(), Fault> {
+    async fn start(&self, fence: SandboxFence, exec: &Exec) -> Result<(), Fault> {
         refuse_bad_names(&exec.env)?;
         if exec.argv.iter().chain([&exec.cwd]).any(|text| text.contains('\0')) {
             return Err(Fault::Refused("a command holds no zero byte".to_owned()));
         }
-        self.init(grip.sandbox).start(grip.epoch, exec).await
+        self.init(fence.sandbox).start(fence.epoch, exec).await
     }
 
-    async fn wait(&self, grip: Grip, exec_id: &str) -> Result<Exit, Fault> {
-        self.init(grip.sandbox).wait(exec_id).await
+    async fn wait(&self, fence: SandboxFence, exec_id: &str) -> Result<Exit, Fault> {
+        self.init(fence.sandbox).wait(exec_id).await
     }
 
-    async fn output(&self, grip: Grip, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
-        self.init(grip.sandbox).output(exec_id, range).await
+    async fn output(&self, fence: SandboxFence, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
+        self.init(fence.sandbox).output(exec_id, range).await
     }
 
-    async fn kill(&self, grip: Grip, exec_id: &str) -> Result<(), Fault> {
-        self.init(grip.sandbox).kill(grip.epoch, exec_id).await
+    async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault> {
+        self.init(fence.sandbox).kill(fence.epoch, exec_id).await
     }
 
-    async fn signal(&self, grip: Grip, exec_id: &str, signal: Signal) -> Result<(), Fault> {
-        self.init(grip.sandbox).signal(grip.epoch, exec_id, signal).await
+    async fn signal(&self, fence: SandboxFence, exec_id: &str, signal: Signal) -> Result<(), Fault> {
+        self.init(fence.sandbox).signal(fence.epoch, exec_id, signal).await
     }
 
     async fn read_file(
         &self,
-        grip: Grip,
+        fence: SandboxFence,
         path: &str,
         offset: u64,
         bytes_max: usize,
     ) -> Result<FilePart, Fault> {
-        self.init(grip.sandbox).read_file(path, offset, bytes_max).await
+        self.init(fence.sandbox).read_file(path, offset, bytes_max).await
     }
 
-    async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault> {
-        self.init(grip.sandbox).write_file(grip.epoch, path, content).await
+    async fn write_file(&self, fence: SandboxFence, path: &str, content: &[u8]) -> Result<(), Fault> {
+        self.init(fence.sandbox).write_file(fence.epoch, path, content).await
     }
 
-    async fn read_tree(&self, grip: Grip, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
-        self.init(grip.sandbox).read_tree(path, parts).await
+    async fn read_tree(
+        &self,
+        fence: SandboxFence,
+        path: &str,
+        parts: mpsc::Sender<Bytes>,
+    ) -> Result<(), Fault> {
+        self.init(fence.sandbox).read_tree(path, parts).await
     }
 
     async fn write_tree(
         &self,
-        grip: Grip,
+        fence: SandboxFence,
         path: &str,
         parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault> {
-        self.init(grip.sandbox).write_tree(grip.epoch, path, parts).await
+        self.init(fence.sandbox).write_tree(fence.epoch, path, parts).await
     }
 
-    async fn door(&self, grip: Grip) -> Result<Door, Fault> {
-        self.attach(grip).await?;
-        let Some((_, session)) = self.layout.owner(grip.sandbox) else { return Err(Fault::Gone) };
-        let (private, shown) = (self.layout.sandbox(grip.sandbox), self.layout.egress(grip.sandbox));
+    async fn egress_socket(&self, fence: SandboxFence) -> Result<EgressSocket, Fault> {
+        self.attach(fence).await?;
+        let Some((_, session)) = self.layout.owner(fence.sandbox) else { return Err(Fault::Gone) };
+        let (private, shown) = (self.layout.sandbox(fence.sandbox), self.layout.egress(fence.sandbox));
         let owner = self.engine.ids(session).first;
         let give = async |socket: &Path| match self.engine.users() {
             Some(users) => users.give(socket, owner).await,
             None => chown(socket, Some(owner), Some(owner))
                 .map_err(|error| unavailable("its way out cannot be opened", &error)),
         };
-        Door::open(private, shown, give).await
+        EgressSocket::open(private, shown, give).await
     }
 
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault> {

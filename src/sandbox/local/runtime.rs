@@ -166,7 +166,7 @@ impl Runtime {
 
 /// The day in `release-20240729.0` or `0.0~20240729.0`.
 fn release_day(version: &str) -> Option<u32> {
-    version.split(|letter: char| !letter.is_ascii_digit()).find(|part| part.len() == 8)?.parse().ok()
+    version.split(|character: char| !character.is_ascii_digit()).find(|part| part.len() == 8)?.parse().ok()
 }
 
 /// A program by its name or absolute path.

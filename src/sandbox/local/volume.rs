@@ -47,7 +47,7 @@ const MKFS: [&str; 10] = [
 /// Nothing is written but what the sandbox writes, and what it removes is given back.
 const OPTIONS: &str = "nosuid,nodev,noinit_itable,discard";
 /// Of e2fsck: nothing was wrong, or nothing is any more.
-const MENDED: [i32; 4] = [0, 1, 2, 3];
+const FIXED: [i32; 4] = [0, 1, 2, 3];
 const COPY_BYTES: usize = 64 << 10;
 
 /// What makes such file systems.
@@ -99,7 +99,7 @@ impl Volumes {
         let Err(fault) = self.mount(disk).await else { return Ok(true) };
         // A machine that lost its power may have left it torn.
         let status = run(Command::new(&self.fsck).arg("-p").arg(&disk.image), Stdio::null()).await?;
-        if status.is_some_and(|code| MENDED.contains(&code)) {
+        if status.is_some_and(|code| FIXED.contains(&code)) {
             return self.mount(disk).await.map(|()| true);
         }
         tracing::error!(disk = %disk.root.display(), %fault, "the files of a session are damaged and given up");

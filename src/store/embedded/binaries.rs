@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Error, account, account::Account, place::Place};
+use super::{Error, location::Location, os_user, os_user::OsUser};
 
 /// The oldest major version that the service's SQL is written for.
 const MAJOR_MIN: u32 = 15;
@@ -27,18 +27,18 @@ impl Binaries {
     ///
     /// # Errors
     /// `Refused` when none fits.
-    pub async fn find(place: &Place, account: &Account) -> Result<Self, Error> {
-        let made_by = place.cluster_major()?;
+    pub async fn find(location: &Location, os_user: &OsUser) -> Result<Self, Error> {
+        let made_by = location.cluster_major()?;
         let mut others = Vec::new();
         for dir in candidates() {
-            let Some(major) = major_of(&dir, account).await else { continue };
+            let Some(major) = major_of(&dir, os_user).await else { continue };
             if made_by.map_or(major >= MAJOR_MIN, |made_by| major == made_by) {
                 return Ok(Self { dir, major });
             }
             others.push(major.to_string());
         }
         others.dedup();
-        Err(Error::Refused(why_none(&others.join(" and "), made_by, place.home())))
+        Err(Error::Refused(why_none(&others.join(" and "), made_by, location.home())))
     }
 
     /// The name of the major version, to be said to people.
@@ -60,7 +60,7 @@ pub fn newest() -> Option<u32> {
     let majors = candidates().into_iter().filter_map(|dir| {
         let said = std::process::Command::new(dir.join("postgres")).arg("--version").output().ok()?;
         let said = String::from_utf8(said.stdout).ok()?;
-        said.split(|letter: char| !letter.is_ascii_digit()).find(|part| !part.is_empty())?.parse().ok()
+        said.split(|character: char| !character.is_ascii_digit()).find(|part| !part.is_empty())?.parse().ok()
     });
     majors.max().filter(|major| *major >= MAJOR_MIN)
 }
@@ -116,14 +116,14 @@ fn versions_in(base: &str, prefix: &str) -> Vec<PathBuf> {
 
 /// Asks the server itself, as the user who will run it: an installation below a
 /// home directory may be out of that user's reach.
-async fn major_of(dir: &Path, account: &Account) -> Option<u32> {
+async fn major_of(dir: &Path, os_user: &OsUser) -> Option<u32> {
     if !dir.join("initdb").is_file() {
         return None;
     }
     // Older servers refuse to start in a directory that their user cannot read.
-    let mut command = account.command(&dir.join("postgres"), Path::new("/"));
+    let mut command = os_user.command(&dir.join("postgres"), Path::new("/"));
     command.arg("--version");
-    let said = account::output(command, "postgres --version").await.ok()?;
+    let said = os_user::output(command, "postgres --version").await.ok()?;
     parse_version(&String::from_utf8_lossy(&said.stdout))
 }
 

@@ -8,10 +8,11 @@ use std::{
 };
 
 use super::{
-    Error, Progress, account,
-    account::Account,
+    Error, Progress,
     binaries::Binaries,
-    place::{self, PORT, Place},
+    location::{self, Location, PORT},
+    os_user,
+    os_user::OsUser,
     roles,
 };
 
@@ -22,36 +23,36 @@ const NAMES: &str = "pg_ident.conf";
 /// Makes the cluster unless there is one. A crash leaves nothing that the next
 /// start takes for a cluster: it gets its name when it is complete.
 pub async fn ensure(
-    place: &Place,
-    account: &Account,
+    location: &Location,
+    os_user: &OsUser,
     binaries: &Binaries,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    if place.cluster_major()?.is_some() {
+    if location.cluster_major()?.is_some() {
         return Ok(());
     }
     progress(&format!("making a database cluster with {} (once, a few seconds)", binaries.version()));
-    let draft = make_draft(place, account)?;
-    let mut initdb = account.command(&binaries.initdb(), place.home());
+    let draft = make_draft(location, os_user)?;
+    let mut initdb = os_user.command(&binaries.initdb(), location.home());
     initdb.arg("--pgdata").arg(&draft).args(["--username", roles::SUPERUSER, "--auth", "peer"]);
     // The C locale sorts alike on every machine and survives an upgrade of the C
     // library, which silently breaks the indexes of the others.
     initdb.args(["--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-instructions"]);
-    let made = account::output(initdb, "initdb").await?;
+    let made = os_user::output(initdb, "initdb").await?;
     if !made.status.success() {
         let said = String::from_utf8_lossy(&made.stderr);
         return Err(Error::Refused(format!("initdb failed: {}", said.trim().replace('\n', " "))));
     }
     // Renamed within a directory that outlives a crash only once it is synced.
-    fs::rename(&draft, place.cluster())
-        .and_then(|()| fs::File::open(place.home())?.sync_all())
-        .map_err(Error::io(format!("could not name {}", place.cluster().display())))
+    fs::rename(&draft, location.cluster())
+        .and_then(|()| fs::File::open(location.home())?.sync_all())
+        .map_err(Error::io(format!("could not name {}", location.cluster().display())))
 }
 
 /// An empty directory that no `initdb` of a killed service still writes to.
-fn make_draft(place: &Place, account: &Account) -> Result<PathBuf, Error> {
+fn make_draft(location: &Location, os_user: &OsUser) -> Result<PathBuf, Error> {
     const PREFIX: &str = "pgdata.new-";
-    let removed = fs::read_dir(place.home()).and_then(|entries| {
+    let removed = fs::read_dir(location.home()).and_then(|entries| {
         for entry in entries {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -60,17 +61,17 @@ fn make_draft(place: &Place, account: &Account) -> Result<PathBuf, Error> {
         }
         Ok(())
     });
-    removed.map_err(Error::io(format!("could not clear {}", place.home().display())))?;
-    let draft = place.home().join(format!("{PREFIX}{}", std::process::id()));
-    place::make_private(&draft, account)?;
+    removed.map_err(Error::io(format!("could not clear {}", location.home().display())))?;
+    let draft = location.home().join(format!("{PREFIX}{}", std::process::id()));
+    location::make_private(&draft, os_user)?;
     Ok(draft)
 }
 
 /// Writes the three settings files. The server's user can read them and no more.
-pub fn write_settings(place: &Place, account: &Account) -> Result<(), Error> {
-    write(&place.settings(SETTINGS), &settings(place))?;
-    write(&place.settings(ACCESS), ACCESS_RULES)?;
-    write(&place.settings(NAMES), &names(account))
+pub fn write_settings(location: &Location, os_user: &OsUser) -> Result<(), Error> {
+    write(&location.settings(SETTINGS), &settings(location))?;
+    write(&location.settings(ACCESS), ACCESS_RULES)?;
+    write(&location.settings(NAMES), &names(os_user))
 }
 
 // The kernel names the user at the other end of the socket; the map says which
@@ -81,9 +82,9 @@ local all all peer map=sojourn
 local replication all peer map=sojourn
 ";
 
-fn names(account: &Account) -> String {
+fn names(os_user: &OsUser) -> String {
     let mut lines = String::from("# Written by sojourn at each start: map, system user, role.\n");
-    let mut users = vec![&account.service, &account.name];
+    let mut users = vec![&os_user.service, &os_user.name];
     users.dedup();
     for user in users {
         for role in [roles::SUPERUSER, roles::OWNER, roles::APP, roles::SYSTEM] {
@@ -93,7 +94,7 @@ fn names(account: &Account) -> String {
     lines
 }
 
-fn settings(place: &Place) -> String {
+fn settings(location: &Location) -> String {
     let quoted = |path: &Path| path.to_string_lossy().replace('\\', "\\\\").replace('\'', "''");
     format!(
         "\
@@ -133,10 +134,10 @@ log_error_verbosity = terse
 log_min_error_statement = panic
 log_parameter_max_length = 0
 ",
-        sockets = quoted(place.sockets()),
-        access = quoted(&place.settings(ACCESS)),
-        names = quoted(&place.settings(NAMES)),
-        log = quoted(&place.log_dir()),
+        sockets = quoted(location.sockets()),
+        access = quoted(&location.settings(ACCESS)),
+        names = quoted(&location.settings(NAMES)),
+        log = quoted(&location.log_dir()),
     )
 }
 

@@ -12,10 +12,10 @@
 //! Files are read and written without yielding: this is start-up, and they are
 //! small.
 
-mod account;
 mod binaries;
 mod cluster;
-mod place;
+mod location;
+mod os_user;
 mod postmaster;
 mod roles;
 
@@ -30,7 +30,7 @@ use super::Urls;
 use crate::base::{Origin, backoff::Backoff, limit};
 
 pub use self::binaries::newest;
-use self::{account::Account, binaries::Binaries, place::Place, postmaster::Postmaster};
+use self::{binaries::Binaries, location::Location, os_user::OsUser, postmaster::Postmaster};
 
 /// Why there is no embedded database. Every message is one line that says what
 /// to do; none is worth a retry without it.
@@ -70,7 +70,7 @@ pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 /// A running server and this process's share in it.
 #[derive(Debug)]
 pub struct Embedded {
-    place: Place,
+    location: Location,
     // Held for as long as this process uses the server; the kernel drops it
     // however the process ends.
     users: File,
@@ -88,30 +88,30 @@ impl Embedded {
     /// `Refused` when something is missing, too old, or in the way. Cancelled
     /// half way it leaves what the next start completes.
     pub async fn start(data_dir: &Path, origin: &Origin, progress: Progress<'_>) -> Result<Self, Error> {
-        let data_dir = place::make_data_dir(data_dir)?;
-        let account = Account::for_cluster(&place::cluster_of(&data_dir), progress).await?;
-        let place = Place::open(&data_dir, &account, origin)?;
-        let transition = lock_transition(&place, origin, progress).await?;
-        let users = open_lock(&place.users_lock())?;
+        let data_dir = location::make_data_dir(data_dir)?;
+        let os_user = OsUser::for_cluster(&location::cluster_of(&data_dir), progress).await?;
+        let location = Location::open(&data_dir, &os_user, origin)?;
+        let transition = lock_transition(&location, origin, progress).await?;
+        let users = open_lock(&location.users_lock())?;
         users.lock_shared().map_err(Error::io("could not lock the cluster of the database"))?;
-        if let Err(error) = ensure_running(&place, &account, origin, progress).await {
-            place.remove_sockets();
+        if let Err(error) = ensure_running(&location, &os_user, origin, progress).await {
+            location.remove_sockets();
             return Err(error);
         }
-        roles::ensure(&place).await?;
+        roles::ensure(&location).await?;
         drop(transition);
-        Ok(Self { place, users, origin: origin.clone() })
+        Ok(Self { location, users, origin: origin.clone() })
     }
 
     /// Where to connect.
     pub fn urls(&self) -> Urls {
-        let url = |role| self.place.url(role, roles::DATABASE);
+        let url = |role| self.location.url(role, roles::DATABASE);
         Urls { owner: url(roles::OWNER), app: url(roles::APP), system: url(roles::SYSTEM) }
     }
 
     /// Where the server writes its log.
     pub fn log_dir(&self) -> PathBuf {
-        self.place.log_dir()
+        self.location.log_dir()
     }
 
     /// Leaves the server, and stops it when nobody else uses it: a fast
@@ -120,47 +120,47 @@ impl Embedded {
     /// # Errors
     /// `Refused` when it did not stop in time; it is then left as it is.
     pub async fn stop(self) -> Result<bool, Error> {
-        let _transition = lock_transition(&self.place, &self.origin, &|_| {}).await?;
+        let _transition = lock_transition(&self.location, &self.origin, &|_| {}).await?;
         // Not atomic: the shared lock goes before the exclusive one is tried. It
         // need not be, for nobody joins while the transition is locked.
         if self.users.try_lock().is_err() {
             return Ok(false);
         }
-        let Some(postmaster) = Postmaster::find(&self.place)? else { return Ok(false) };
+        let Some(postmaster) = Postmaster::find(&self.location)? else { return Ok(false) };
         postmaster.stop().await?;
-        self.place.remove_sockets();
+        self.location.remove_sockets();
         Ok(true)
     }
 }
 
 async fn ensure_running(
-    place: &Place,
-    account: &Account,
+    location: &Location,
+    os_user: &OsUser,
     origin: &Origin,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    place.keep_sockets(account)?;
+    location.keep_sockets(os_user)?;
     // Also under a server that runs already: a newer service may bring other
     // rules, and whoever starts it now may be another user than last time.
-    cluster::write_settings(place, account)?;
-    if let Some(postmaster) = Postmaster::find(place)? {
+    cluster::write_settings(location, os_user)?;
+    if let Some(postmaster) = Postmaster::find(location)? {
         progress("the embedded database is still running: adopting it");
         postmaster.reload()?;
-        if postmaster.ready(place, origin, progress).await? {
+        if postmaster.ready(location, origin, progress).await? {
             return Ok(());
         }
         // It was on its way out; the next one may start now.
     }
-    let binaries = Binaries::find(place, account).await?;
-    cluster::ensure(place, account, &binaries, progress).await?;
+    let binaries = Binaries::find(location, os_user).await?;
+    cluster::ensure(location, os_user, &binaries, progress).await?;
     progress("starting the embedded database");
     let backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
     for attempt in 1.. {
-        let postmaster = Postmaster::launch(place, account, &binaries)?;
-        if postmaster.ready(place, origin, progress).await? {
+        let postmaster = Postmaster::launch(location, os_user, &binaries)?;
+        if postmaster.ready(location, origin, progress).await? {
             break;
         }
-        let ended = postmaster::why_it_ended(place);
+        let ended = postmaster::why_it_ended(location);
         if attempt == limit::EMBEDDED_LAUNCHES_MAX || !ended.is_passing() {
             return Err(Error::Refused(ended.to_string()));
         }
@@ -170,8 +170,12 @@ async fn ensure_running(
 }
 
 /// Nobody else starts or stops this cluster while the lock is held.
-async fn lock_transition(place: &Place, origin: &Origin, progress: Progress<'_>) -> Result<File, Error> {
-    let lock = open_lock(&place.transition_lock())?;
+async fn lock_transition(
+    location: &Location,
+    origin: &Origin,
+    progress: Progress<'_>,
+) -> Result<File, Error> {
+    let lock = open_lock(&location.transition_lock())?;
     let backoff = Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
     let wait = async {
         for attempt in 1.. {
@@ -191,7 +195,7 @@ async fn lock_transition(place: &Place, origin: &Origin, progress: Progress<'_>)
         Ok(locked) => locked.map(|()| lock).map_err(Error::io("could not lock the cluster of the database")),
         Err(_) => Err(Error::Refused(format!(
             "another process has been starting or stopping the database in {} for {} s: end it, then try again",
-            place.home().display(),
+            location.home().display(),
             limit::EMBEDDED_START_TIMEOUT.as_secs(),
         ))),
     }

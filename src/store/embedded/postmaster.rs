@@ -19,7 +19,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Error, Progress, account::Account, binaries::Binaries, cluster::SETTINGS, place::Place, roles};
+use super::{
+    Error, Progress, binaries::Binaries, cluster::SETTINGS, location::Location, os_user::OsUser, roles,
+};
 use crate::base::{Origin, backoff::Backoff, limit};
 
 /// The first process of a server.
@@ -35,8 +37,8 @@ impl Postmaster {
     /// # Errors
     /// `Refused` when the pid file names a Postgres of which it cannot be said
     /// that it is this one: two servers on one cluster destroy it.
-    pub fn find(place: &Place) -> Result<Option<Self>, Error> {
-        let path = place.cluster().join("postmaster.pid");
+    pub fn find(location: &Location) -> Result<Option<Self>, Error> {
+        let path = location.cluster().join("postmaster.pid");
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -53,7 +55,7 @@ impl Postmaster {
             Process::Other => fs::remove_file(&path)
                 .map(|()| None)
                 .map_err(Error::io(format!("could not remove the stale {}", path.display()))),
-            Process::Postgres { arguments } if serves(&arguments, &place.cluster()) => Ok(Some(found)),
+            Process::Postgres { arguments } if serves(&arguments, &location.cluster()) => Ok(Some(found)),
             Process::Postgres { .. } => Err(Error::Refused(format!(
                 "{} names process {pid}, a Postgres that was not started on this path: stop it first (or remove the file, if it serves another cluster)",
                 path.display(),
@@ -62,22 +64,22 @@ impl Postmaster {
     }
 
     /// Starts the server. It is not ready yet.
-    pub fn launch(place: &Place, account: &Account, binaries: &Binaries) -> Result<Self, Error> {
-        let log = place.startup_log();
+    pub fn launch(location: &Location, os_user: &OsUser, binaries: &Binaries) -> Result<Self, Error> {
+        let log = location.startup_log();
         let opened = File::create(&log).and_then(|file| {
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
             Ok((file.try_clone()?, file))
         });
         let (out, err) = opened.map_err(Error::io(format!("could not write {}", log.display())))?;
-        let mut command = account.command(&binaries.postgres(), place.home());
-        command.arg("-D").arg(place.cluster());
-        command.arg("-c").arg(format!("config_file={}", place.settings(SETTINGS).display()));
+        let mut command = os_user.command(&binaries.postgres(), location.home());
+        command.arg("-D").arg(location.cluster());
+        command.arg("-c").arg(format!("config_file={}", location.settings(SETTINGS).display()));
         let child = command.stdout(out).stderr(err).spawn().map_err(Error::io("could not start postgres"))?;
         // Dropped unwaited: the runtime reaps it, and this room only ever knows
         // the server by its pid file, whether it is our child or was adopted.
         let pid = child.id().expect("a child that was never waited for has an id");
         let launched = Self::open(pid as i32)?;
-        launched.ok_or_else(|| Error::Refused(why_it_ended(place).to_string()))
+        launched.ok_or_else(|| Error::Refused(why_it_ended(location).to_string()))
     }
 
     /// Waits until the server takes connections; `false` when it ended instead.
@@ -85,12 +87,17 @@ impl Postmaster {
     /// # Errors
     /// `Refused` when it takes too long; it is left running, for it may be
     /// recovering, and the next start adopts it.
-    pub async fn ready(&self, place: &Place, origin: &Origin, progress: Progress<'_>) -> Result<bool, Error> {
+    pub async fn ready(
+        &self,
+        location: &Location,
+        origin: &Origin,
+        progress: Progress<'_>,
+    ) -> Result<bool, Error> {
         let backoff = Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
         let begun = Instant::now();
         let mut said = false;
         for attempt in 1.. {
-            let tried = timeout(limit::EMBEDDED_CONNECT_TIMEOUT, roles::connect(place)).await;
+            let tried = timeout(limit::EMBEDDED_CONNECT_TIMEOUT, roles::connect(location)).await;
             let reason = match tried {
                 Ok(Ok(connection)) => {
                     // The server may go away again at once; that is the next caller's error.
@@ -107,7 +114,7 @@ impl Postmaster {
                 return Err(Error::Refused(format!(
                     "the embedded database is not ready after {} s ({reason}): see {}, then try again",
                     limit::EMBEDDED_START_TIMEOUT.as_secs(),
-                    place.log_dir().display(),
+                    location.log_dir().display(),
                 )));
             }
             if !said && begun.elapsed() > Duration::from_secs(3) {
@@ -202,10 +209,10 @@ impl fmt::Display for Ended {
 }
 
 /// Reads what the server said last.
-pub fn why_it_ended(place: &Place) -> Ended {
-    let logs = fs::read_dir(place.log_dir()).into_iter().flatten().flatten();
+pub fn why_it_ended(location: &Location) -> Ended {
+    let logs = fs::read_dir(location.log_dir()).into_iter().flatten().flatten();
     let newest = logs.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).max();
-    let startup = place.startup_log();
+    let startup = location.startup_log();
     // The start-up log first: it is empty once the other one is open.
     last_complaint(&startup)
         .or_else(|| last_complaint(&newest?.1))

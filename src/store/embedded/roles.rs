@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
 
-use super::{Error, place::Place};
+use super::{Error, location::Location};
 
 /// Exists in every cluster; only the owner of the machine can be it.
 pub const SUPERUSER: &str = "postgres";
@@ -19,14 +19,17 @@ pub const SYSTEM: &str = "sojourn_system";
 pub const DATABASE: &str = "sojourn";
 
 /// Opens a connection as the superuser.
-pub async fn connect(place: &Place) -> Result<PgConnection, sqlx::Error> {
-    PgConnectOptions::from_str(&place.url(SUPERUSER, "postgres"))?.disable_statement_logging().connect().await
+pub async fn connect(location: &Location) -> Result<PgConnection, sqlx::Error> {
+    PgConnectOptions::from_str(&location.url(SUPERUSER, "postgres"))?
+        .disable_statement_logging()
+        .connect()
+        .await
 }
 
 /// Makes what is missing and takes back what is too much. Idempotent.
-pub async fn ensure(place: &Place) -> Result<(), Error> {
+pub async fn ensure(location: &Location) -> Result<(), Error> {
     let failed = |source| Error::Database { what: "could not make the roles of the database", source };
-    let mut connection = connect(place).await.map_err(failed)?;
+    let mut connection = connect(location).await.map_err(failed)?;
     make_roles(&mut connection).await.map_err(failed)?;
     make_database(&mut connection).await.map_err(failed)?;
     connection.close().await.map_err(failed)

@@ -79,7 +79,7 @@ select (select base from s) as base,
        exists (select from s)
            or exists (select from session
                       where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived') as held,
-       exists (select from outbox) as letters"
+       exists (select from outbox) as has_deliveries"
 );
 
 /// $1-$6 the members, $7-$18 their events.
@@ -125,7 +125,7 @@ with m as (
 select l.session_id is not null as seen,
        s.base,
        coalesce(l.epoch = m.epoch and l.status <> 'archived', false) as held,
-       exists (select from outbox o where o.session_id = m.session_id) as letters
+       exists (select from outbox o where o.session_id = m.session_id) as has_deliveries
 from m
 left join locked l using (org_id, session_id)
 left join s on s.member = m.member

@@ -89,12 +89,13 @@ pub(super) struct MemberRow {
     seen: bool,
     base: Option<i64>,
     held: bool,
-    letters: bool,
+    has_deliveries: bool,
 }
 
 impl MemberRow {
     fn recorded(self) -> Option<Recorded> {
-        self.seen.then(|| Row { base: self.base, held: self.held, letters: self.letters }.recorded())
+        self.seen
+            .then(|| Row { base: self.base, held: self.held, has_deliveries: self.has_deliveries }.recorded())
     }
 }
 
@@ -367,7 +368,7 @@ with m as (
 select l.session_id is not null as seen,
        s.base,
        coalesce(l.epoch = m.epoch and l.status <> 'archived', false) as held,
-       exists (select from outbox o where o.session_id = m.session_id) as letters
+       exists (select from outbox o where o.session_id = m.session_id) as has_deliveries
 from m
 left join locked l using (org_id, session_id)
 left join s on s.member = m.member

@@ -1,7 +1,7 @@
 //! One read for all who follow the lists of one organization in this process.
 //!
 //! Called by followers. Changes are numbered as they are read; whoever looks first after
-//! a hint reads what is new, the others find it here. Only the newest are kept: who is
+//! a notification reads what is new, the others find it here. Only the newest are kept: who is
 //! further behind goes on from its own place in the database.
 
 use std::{
@@ -47,8 +47,8 @@ struct Newest {
     first: u64,
     /// None before anybody looked.
     position: Option<Position>,
-    /// The hints that had come before the last look, and when that was.
-    hints: u64,
+    /// The notifications that had come before the last look, and when that was.
+    notifications: u64,
     looked: Option<Instant>,
 }
 
@@ -88,8 +88,8 @@ impl Seat {
         Ok(newest.next())
     }
 
-    /// The changes from number `next` on, when `hints` have come.
-    pub(super) async fn look(&self, store: &Store, next: u64, hints: u64) -> store::Result<Look> {
+    /// The changes from number `next` on, when `notifications` have come.
+    pub(super) async fn look(&self, store: &Store, next: u64, notifications: u64) -> store::Result<Look> {
         let mut newest = self.feed.newest.lock().await;
         let Some(position) = newest.position.clone().filter(|_| next >= newest.first) else {
             return Ok(Look::Behind);
@@ -97,7 +97,7 @@ impl Seat {
         if next < newest.next() {
             return Ok(Look::Next { items: newest.beyond(next), has_more: false });
         }
-        if newest.is_fresh(hints) {
+        if newest.is_fresh(notifications) {
             return Ok(Look::Next { items: Vec::new(), has_more: false });
         }
         let looked = Instant::now();
@@ -105,10 +105,10 @@ impl Seat {
             Page::Changes { items, end, has_more } => {
                 newest.position = Some(end);
                 newest.keep(&items, self.feed.followers.load(Ordering::Relaxed) > 1);
-                // The end of a way is a moment that is over: what hints said since is behind it.
+                // The end of a way is a moment that is over: what notifications said since is behind it.
                 let has_more = has_more || position.is_on_the_way();
                 if !has_more {
-                    (newest.hints, newest.looked) = (hints, Some(looked));
+                    (newest.notifications, newest.looked) = (notifications, Some(looked));
                 }
                 Ok(Look::Next { items, has_more })
             }
@@ -134,10 +134,11 @@ impl Newest {
         self.first + self.items.len() as u64
     }
 
-    /// Whether nobody has said anything since the last look. Without a hint that holds
-    /// for a while only: hints may be lost.
-    fn is_fresh(&self, hints: u64) -> bool {
-        self.hints >= hints && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
+    /// Whether nobody has said anything since the last look. Without a notification that holds
+    /// for a while only: notifications may be lost.
+    fn is_fresh(&self, notifications: u64) -> bool {
+        self.notifications >= notifications
+            && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
     }
 
     fn beyond(&self, next: u64) -> Vec<Arc<Item>> {
@@ -171,12 +172,12 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
-    use crate::{base::Origin, domain::SessionId, store::listing::Place};
+    use crate::{base::Origin, domain::SessionId, store::listing::ListPosition};
 
     fn item(transaction: i64, bytes: usize) -> Arc<Item> {
         let session: SessionId = Origin::system().id();
         let place = json!({ "transaction": transaction, "session": session });
-        let place: Place = from_value(place).expect("a place");
+        let place: ListPosition = from_value(place).expect("a place");
         let behind: Position = from_value(json!({ "seen": "1:1:", "way": null })).expect("a position");
         let json = "x".repeat(bytes).into();
         Arc::new(Item { place, behind, session, traits: None, json })

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::limit::{STREAM_HEARTBEAT, STREAM_LIST_PAUSE, STREAM_POLL, STREAM_WRITE_TIMEOUT},
-    store::{self, Store, hint::Watch, listing::Snapshot},
+    store::{self, Store, listing::Snapshot, notification::Watch},
     stream::{Streams, follower::Open},
     wire::listing::ListedFrame,
 };
@@ -43,7 +43,7 @@ impl Follower {
         Self {
             store: streams.store.clone(),
             seat: streams.lists.sit(roll.org),
-            watch: streams.hints.watch_list(roll.org),
+            watch: streams.notifications.watch_list(roll.org),
             roll,
             frames,
             heartbeat: Instant::now() + STREAM_HEARTBEAT,
@@ -117,8 +117,8 @@ impl Follower {
     /// when the follower fell behind.
     async fn live(&mut self, mut next: u64, seen: &Snapshot) -> Result<(), Ended> {
         loop {
-            let hints = self.watch.seen();
-            let looked = self.seat.look(&self.store, next, hints).await;
+            let notifications = self.watch.seen();
+            let looked = self.seat.look(&self.store, next, notifications).await;
             match self.readable(looked) {
                 Some(Look::Next { items, has_more }) => {
                     next += items.len() as u64;

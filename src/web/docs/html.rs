@@ -6,7 +6,7 @@ use super::{
 };
 
 /// A page by its address and its title.
-pub(super) struct Place<'a> {
+pub(super) struct PageLink<'a> {
     pub address: &'a str,
     pub title: &'a str,
 }
@@ -14,13 +14,13 @@ pub(super) struct Place<'a> {
 /// Text as it may stand between tags and in quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
+    for character in text.chars() {
+        match character {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            letter => escaped.push(letter),
+            character => escaped.push(character),
         }
     }
     escaped
@@ -30,7 +30,7 @@ pub(super) fn escape(text: &str) -> String {
 ///
 /// The navigation stands behind the page: on a wide screen it is beside it, on a
 /// phone below it, one link away.
-pub(super) fn frame(place: &Place<'_>, main: &str) -> String {
+pub(super) fn frame(place: &PageLink<'_>, main: &str) -> String {
     let title = escape(place.title);
     let pages = navigation(place.address);
     format!(

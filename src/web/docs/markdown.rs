@@ -137,8 +137,13 @@ fn anchor(events: &mut [Event<'_>]) -> String {
 
 /// The anchor of a heading, as GitHub spells it.
 fn slug(words: &str) -> String {
-    let kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
-    words.to_lowercase().chars().filter(kept).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+    let kept = |character: &char| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_');
+    words
+        .to_lowercase()
+        .chars()
+        .filter(kept)
+        .map(|character| if character == ' ' { '-' } else { character })
+        .collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use axum::{
 use utoipa::openapi::OpenApi;
 
 use super::{missing, with_headers};
-use html::{Place, frame};
+use html::{PageLink, frame};
 
 /// One file for all pages; light and dark, narrow and wide.
 const STYLE: &str = include_str!("style.css");
@@ -64,7 +64,7 @@ fn named(reference: &Rendered, name: &str) -> Response {
 fn page(file: &str) -> Response {
     let Some(text) = pages::text(file) else { return missing() };
     let written = markdown::page(&text, file);
-    let place = Place { address: &pages::address(file).unwrap_or_default(), title: &written.title };
+    let place = PageLink { address: &pages::address(file).unwrap_or_default(), title: &written.title };
     answer(frame(&place, &written.html))
 }
 

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt::Write};
 use serde_json::Value;
 
 use super::{
-    html::{Place, escape, frame},
+    html::{PageLink, escape, frame},
     markdown::inline,
 };
 
@@ -27,7 +27,7 @@ pub(super) fn pages(description: &Value) -> BTreeMap<String, String> {
     let mut pages = BTreeMap::new();
     let mut keep = |name: String, title: &str, main: &str| {
         let address = format!("/docs/{name}");
-        pages.insert(name, frame(&Place { address: &address, title }, main));
+        pages.insert(name, frame(&PageLink { address: &address, title }, main));
     };
     let mut index =
         format!("<h1>Reference</h1>\n<p>{}</p>\n", inline(text(&description["info"]["description"])));

@@ -31,9 +31,9 @@ pub(super) struct Sent {
     pub bytes: u64,
 }
 
-/// Hands the repository at `path` into the sandbox.
+/// LeasedSandbox the repository at `path` into the sandbox.
 pub(super) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Failed> {
-    let allowed = &cloning.keeper.worker.local_sources;
+    let allowed = &cloning.session.worker.local_sources;
     let git_dir = find(allowed, path).await?;
     let directory = format!("/workspace/.{}.parts/{}", cloning.mark(), cloning.clone_id);
     let mut wanted = vec!["HEAD".to_owned(), "--branches".to_owned(), "--tags".to_owned()];
@@ -78,7 +78,7 @@ async fn parts(
             let message = format!("it is larger than {} MiB", SOURCE_BYTES_MAX >> 20);
             return Err(Failure::for_good(Failure::TOO_LARGE, message).into());
         }
-        cloning.sandbox.write_file(cloning.grip, &format!("{directory}/{number:06}"), &part).await?;
+        cloning.sandbox.write_file(cloning.sandbox_fence, &format!("{directory}/{number:06}"), &part).await?;
     }
     Ok(bytes)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cloned, Failed, Failure, Keeper, Outlet, bundle};
+use super::{Cloned, EgressAttachment, Failed, Failure, SandboxSession, bundle};
 use crate::{
     base::{
         limit::{
@@ -11,9 +11,11 @@ use crate::{
         },
         text::{self, hex},
     },
-    domain::source::{self, PinnedSource, Place},
+    domain::source::{self, PinnedSource, RepositoryLocation},
     egress::{Grant, PROOF_HEADER, Seen},
-    sandbox::{CERTIFICATES, Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, PROXY_PORT, Sandbox},
+    sandbox::{
+        CERTIFICATES, Cause, Exec, Exit, Fault, OutputRange, OutputStream, PROXY_PORT, Sandbox, SandboxFence,
+    },
     store,
 };
 
@@ -30,10 +32,10 @@ const NO_SPACE: &str = "No space left on device";
 
 /// A clone that was announced.
 pub(super) struct Cloning<'a> {
-    pub keeper: &'a Keeper,
-    pub outlet: &'a Outlet,
+    pub session: &'a SandboxSession,
+    pub egress: &'a EgressAttachment,
     pub sandbox: &'a dyn Sandbox,
-    pub grip: Grip,
+    pub sandbox_fence: SandboxFence,
     pub clone_id: String,
     pub source: &'a PinnedSource,
 }
@@ -45,18 +47,18 @@ impl Cloning<'_> {
         let place = source::place(&self.source.url)
             .map_err(|words| Failure::for_good(Failure::NOT_ALLOWED, format!("its URL {words}")))?;
         match place {
-            Place::Local(path) => {
+            RepositoryLocation::Local(path) => {
                 let sent = bundle::send(self, &path).await?;
                 let exit = self.execute(Vec::new(), &sent.directory).await?;
                 self.judge(exit, &Seen { bytes: sent.bytes, ..Seen::default() }).await
             }
-            Place::Host { host, port, path } => {
-                let proof = hex(&self.keeper.worker.journal.origin().bytes::<20>());
+            RepositoryLocation::Host { host, port, path } => {
+                let proof = hex(&self.session.worker.journal.origin().bytes::<20>());
                 let credential = self.credential(&place_of(&host, port, &path)).await?;
                 let settings = settings(&proof);
                 let (bytes_max, seen) = (SOURCE_BYTES_MAX, Default::default());
                 let grant = Grant { host, port, path, proof, credential, bytes_max, seen };
-                let granted = self.outlet.allow(grant);
+                let granted = self.egress.allow(grant);
                 let exit = self.execute(settings, "").await?;
                 self.judge(exit, &granted.seen()).await
             }
@@ -64,10 +66,13 @@ impl Cloning<'_> {
     }
 
     /// What opens the repository, with its id.
-    async fn credential(&self, place: &Place) -> Result<Option<(String, crate::base::SecretString)>, Failed> {
+    async fn credential(
+        &self,
+        place: &RepositoryLocation,
+    ) -> Result<Option<(String, crate::base::SecretString)>, Failed> {
         let Some(id) = self.source.credential_id else { return Ok(None) };
         let lost = |words: &str| Failure::for_good(Failure::AUTH_REQUIRED, words);
-        match self.keeper.worker.store.open_credential(self.keeper.fence.org, id).await {
+        match self.session.worker.store.open_credential(self.session.fence.org, id).await {
             Ok(open) => {
                 let fits = open.base_url.as_deref().is_some_and(|base| source::covers(base, place));
                 if open.provider != source::PROVIDER || !fits {
@@ -97,8 +102,8 @@ impl Cloning<'_> {
             timeout: SOURCE_TIMEOUT,
             output_bytes_max: SOURCE_OUTPUT_BYTES_MAX,
         };
-        self.sandbox.start(self.grip, &exec).await?;
-        self.sandbox.wait(self.grip, &self.clone_id).await
+        self.sandbox.start(self.sandbox_fence, &exec).await?;
+        self.sandbox.wait(self.sandbox_fence, &self.clone_id).await
     }
 
     /// What the end of the command means, with what its host said.
@@ -115,7 +120,7 @@ impl Cloning<'_> {
 
     /// What tells this source's own files from those of others.
     pub(super) fn mark(&self) -> String {
-        format!("{}-{}", self.keeper.fence.session, self.source.name)
+        format!("{}-{}", self.session.fence.session, self.source.name)
     }
 
     /// The end of an output, as far as the sandbox still tells it.
@@ -123,13 +128,13 @@ impl Cloning<'_> {
         let kept = written.min(SOURCE_OUTPUT_BYTES_MAX);
         let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);
         let range = OutputRange { stream, offset, bytes_max: EXEC_SUMMARY_BYTES_MAX };
-        let bytes = self.sandbox.output(self.grip, &self.clone_id, range).await.unwrap_or_default();
+        let bytes = self.sandbox.output(self.sandbox_fence, &self.clone_id, range).await.unwrap_or_default();
         text::truncate(text::printable(&bytes).trim(), EXEC_SUMMARY_BYTES_MAX).to_owned()
     }
 }
 
-fn place_of(host: &str, port: u16, path: &str) -> Place {
-    Place::Host { host: host.to_owned(), port, path: path.to_owned() }
+fn place_of(host: &str, port: u16, path: &str) -> RepositoryLocation {
+    RepositoryLocation::Host { host: host.to_owned(), port, path: path.to_owned() }
 }
 
 /// Why a clone failed: by what the host said where that tells, else by the script's word.

@@ -1,6 +1,6 @@
 //! What a session's sources name, brought into its sandbox before the first command.
 //!
-//! Called by `hands` for a sandbox that is about to be used. What is missing is read from the
+//! Called by `leased_sandbox` for a sandbox that is about to be used. What is missing is read from the
 //! log, and each clone is in the log before it begins: whoever takes over ends the clone
 //! that its worker left behind and begins anew. git runs in the sandbox, as the commands'
 //! user, and reaches its host through the proxy by a grant of its own.
@@ -10,12 +10,15 @@ mod clone;
 
 use std::time::Instant;
 
-use super::{hands::Hands, hook, keeper::Keeper, outlet::Outlet};
+use super::{
+    egress_attachment::EgressAttachment, leased_sandbox::LeasedSandbox, lifecycle_hook,
+    sandbox_session::SandboxSession,
+};
 use crate::{
     base::text::hex,
     domain::{
         Body, SandboxId,
-        source::{PinnedSource, Standing, State},
+        source::{PinnedSource, SourceStatus, State},
     },
     harness::{ToolFault, Unready},
     sandbox::{Fault, Sandbox},
@@ -86,51 +89,55 @@ impl From<Failure> for Failed {
     }
 }
 
-/// Brings what is missing into a sandbox, and runs the environment's hook after it.
+/// Brings what is missing into a sandbox, and runs the environment's lifecycle hook after it.
 ///
 /// # Errors
 /// Those of the sandbox; `Unready` for a source that cannot be had, `Unavailable` for one
 /// that cannot be had now.
-pub(super) async fn bring(hands: &Hands, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
-    let keeper = &hands.keeper;
-    let sources = &keeper.wish.sources;
+pub(super) async fn bring(
+    leased: &LeasedSandbox,
+    sandbox: &dyn Sandbox,
+    id: SandboxId,
+) -> Result<(), ToolFault> {
+    let own = &leased.session;
+    let sources = &own.spec.sources;
     if sources.is_empty() {
         return Ok(());
     }
-    let (org, session) = (keeper.fence.org, keeper.fence.session);
-    let progress = keeper.worker.journal.sources(org, session, sources).await;
+    let (org, session) = (own.fence.org, own.fence.session);
+    let progress = own.worker.journal.sources(org, session, sources).await;
     let progress = progress.map_err(|error| ToolFault::Away(error.to_string()))?;
-    for (source, standing) in sources.iter().zip(&progress.sources) {
-        if standing.state != State::Resolved {
-            settle(keeper, sandbox, id, standing).await?;
-            clone_one(keeper, &hands.outlet, sandbox, id, source).await?;
+    for (source, status) in sources.iter().zip(&progress.sources) {
+        if status.state != State::Resolved {
+            settle(own, sandbox, id, status).await?;
+            clone_one(own, &leased.egress, sandbox, id, source).await?;
         }
     }
-    let Some(script) = keeper.wish.post_clone.as_ref().filter(|_| progress.prepared_at.is_none()) else {
+    let Some(script) = own.spec.post_clone.as_ref().filter(|_| progress.prepared_at.is_none()) else {
         return Ok(());
     };
     let started = Instant::now();
-    match hook::run(sandbox, keeper.grip(id), "post_clone", script).await {
+    match lifecycle_hook::run(sandbox, own.sandbox_fence(id), "post_clone", script).await {
         Ok(None) => {
             let duration_ms = started.elapsed().as_millis() as u64;
-            keeper.say(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
+            own.say(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
         }
-        Ok(Some(failure)) => Err(ToolFault::Unready(Unready::Hook, failure)),
+        Ok(Some(failure)) => Err(ToolFault::Unready(Unready::LifecycleHook, failure)),
         Err(fault) => Err(of_sandbox(fault)),
     }
 }
 
 /// Ends the clone that an earlier worker left behind in this sandbox.
 async fn settle(
-    keeper: &Keeper,
+    session: &SandboxSession,
     sandbox: &dyn Sandbox,
     id: SandboxId,
-    standing: &Standing,
+    status: &SourceStatus,
 ) -> Result<(), ToolFault> {
-    let Some((_, clone_id)) = standing.clone.as_ref().filter(|(in_sandbox, _)| *in_sandbox == id) else {
+    let Some((_, clone_id)) = status.clone.as_ref().filter(|(in_sandbox, _)| *in_sandbox == id) else {
         return Ok(());
     };
-    match sandbox.kill(keeper.grip(id), clone_id).await {
+    match sandbox.kill(session.sandbox_fence(id), clone_id).await {
         // It was announced and never begun.
         Ok(()) | Err(Fault::NotFound(_)) => Ok(()),
         Err(fault) => Err(of_sandbox(fault)),
@@ -138,28 +145,35 @@ async fn settle(
 }
 
 async fn clone_one(
-    keeper: &Keeper,
-    outlet: &Outlet,
+    session: &SandboxSession,
+    egress: &EgressAttachment,
     sandbox: &dyn Sandbox,
     id: SandboxId,
     source: &PinnedSource,
 ) -> Result<(), ToolFault> {
     let started = Instant::now();
-    let clone_id = format!("source-{}", hex(&keeper.worker.journal.origin().bytes::<10>()));
+    let clone_id = format!("source-{}", hex(&session.worker.journal.origin().bytes::<10>()));
     let name = source.name.clone();
     let begun = Body::SourceCloning { name: name.clone(), sandbox_id: id, clone_id: clone_id.clone() };
-    keeper.say(vec![begun]).await?;
-    let cloning = clone::Cloning { keeper, outlet, sandbox, grip: keeper.grip(id), clone_id, source };
+    session.say(vec![begun]).await?;
+    let cloning = clone::Cloning {
+        session,
+        egress,
+        sandbox,
+        sandbox_fence: session.sandbox_fence(id),
+        clone_id,
+        source,
+    };
     match cloning.run().await {
         Ok(Cloned { sha, bytes }) => {
             let duration_ms = started.elapsed().as_millis() as u64;
-            keeper.say(vec![Body::SourceCloned { name, sandbox_id: id, sha, bytes, duration_ms }]).await
+            session.say(vec![Body::SourceCloned { name, sandbox_id: id, sha, bytes, duration_ms }]).await
         }
         Err(Failed::Box(fault)) => Err(of_sandbox(fault)),
         Err(Failed::Source(failure)) => {
             let Failure { code, message, retryable } = &failure;
             let (code, message, retryable) = ((*code).to_owned(), message.clone(), *retryable);
-            keeper.say(vec![Body::SourceFailed { name, sandbox_id: id, code, message, retryable }]).await?;
+            session.say(vec![Body::SourceFailed { name, sandbox_id: id, code, message, retryable }]).await?;
             Err(failure.fault(&source.name))
         }
     }

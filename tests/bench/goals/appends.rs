@@ -98,7 +98,7 @@ async fn drive(
         .await?;
     rig.close().await?;
     if has_destination {
-        forget_letters(bench).await?;
+        delete_deliveries(bench).await?;
     }
     anchor.close().await;
     Ok(measured)
@@ -122,7 +122,7 @@ async fn give_destinations(bench: &Bench, rig: &Rig, busy: &[Busy]) -> anyhow::R
 }
 
 /// Nobody is to try for days what was written to nobody: later goals run beside it.
-async fn forget_letters(bench: &Bench) -> anyhow::Result<()> {
+async fn delete_deliveries(bench: &Bench) -> anyhow::Result<()> {
     let mut connection = bench.ground.connection().await?;
     sqlx::raw_sql("update destination set enabled = false; delete from delivery")
         .execute(&mut connection)

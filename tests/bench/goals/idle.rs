@@ -34,7 +34,7 @@ where relkind = 'r'
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let anchor = Anchor::open(bench).await?;
     let span = bench.plan.span();
-    let service = bench.ground.serve(&["--role=all", "--workers=16"]).await?;
+    let service = bench.ground.serve(&["--role=all", "--max-concurrent-turns=16"]).await?;
     let caller = Caller::of(service.address)?;
     let agent = caller.agent().await?;
     let template = caller.session(&agent, Some(&serde_json::json!("Hello."))).await?;

@@ -138,8 +138,8 @@ impl Sink {
 
 async fn receive(State(arrivals): State<Arrivals>, body: Bytes) {
     let now = Instant::now();
-    let Ok(letter) = serde_json::from_slice::<serde_json::Value>(&body) else { return };
-    let session = letter["sessionId"].as_str().unwrap_or_default().to_owned();
-    let seq = letter["event"]["seq"].as_i64().unwrap_or_default();
+    let Ok(delivery) = serde_json::from_slice::<serde_json::Value>(&body) else { return };
+    let session = delivery["sessionId"].as_str().unwrap_or_default().to_owned();
+    let seq = delivery["event"]["seq"].as_i64().unwrap_or_default();
     arrivals.lock().expect("no receiver panics").insert((session, seq), now);
 }

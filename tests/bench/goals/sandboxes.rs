@@ -21,7 +21,7 @@ use crate::{
 
 /// A sandbox is frozen, and saved and removed, as soon as nobody needs it. Between the calls of
 /// a turn it never is.
-const HASTY: [&str; 2] = ["--box-freeze-ms=150", "--box-hibernate-ms=1500"];
+const HASTY: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=1.5"];
 /// How long the sandboxes of archived sessions may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// 20 MB of files that cannot be compressed.
@@ -33,7 +33,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     }
     let (span, count) = (bench.plan.span(), bench.plan.size(20, 2));
     let anchor = Anchor::open(bench).await?;
-    let service = bench.ground.serve(&[["--role=all", "--workers=4"].as_slice(), &HASTY].concat()).await?;
+    let service = bench.ground.serve(&[["--role=all", "--max-concurrent-turns=4"].as_slice(), &HASTY].concat()).await?;
     let place = Place { caller: Caller::of(service.address)?, config: Config::new(&bench.ground.data_dir) };
     let agent = place.caller.agent().await?;
     let mut metrics = vec![

@@ -33,7 +33,7 @@ data: [DONE]\n\n";
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let anchor = Anchor::open(bench).await?;
     let mut provider = Provider::start().await?;
-    let service = bench.ground.serve(&["--role=all", "--workers=16"]).await?;
+    let service = bench.ground.serve(&["--role=all", "--max-concurrent-turns=16"]).await?;
     let caller = Caller::of(service.address)?;
     let credential = json!({
         "provider": "openai", "key": "sk-bench", "is_default": true,

@@ -51,8 +51,12 @@ pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
             async || Ok(vec![rig::drive(&busy, 1, span).await?]),
             async || {
                 let stop = CancellationToken::new();
-                let streams =
-                    Streams::new(rig.store.clone(), rig.hints.clone(), Origin::system(), stop.clone());
+                let streams = Streams::new(
+                    rig.store.clone(),
+                    rig.notifications.clone(),
+                    Origin::system(),
+                    stop.clone(),
+                );
                 let mut readers = JoinSet::new();
                 for busy in &busy {
                     // From the newest event on: the past is not what this measures.

@@ -23,7 +23,7 @@ const TURNS: usize = 20;
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let (span, count) = (bench.plan.span(), bench.plan.size(400, 20));
     let anchor = Anchor::open(bench).await?;
-    let service = bench.ground.serve(&["--role=all", "--workers=64"]).await?;
+    let service = bench.ground.serve(&["--role=all", "--max-concurrent-turns=64"]).await?;
     let caller = Caller::of(service.address)?;
     let agent = caller.agent().await?;
     let metrics = vec![

@@ -1,4 +1,4 @@
-// Destinations: signed letters that the client's own verifier accepts.
+// Destinations: signed deliveries that the client's own verifier accepts.
 
 import assert from "node:assert/strict";
 
@@ -38,8 +38,8 @@ export async function webhooks({ check, session, metadata, run }) {
     const { seq } = await session.steer("tell the receivers");
     const ended = await turnEnded(session, seq);
     for (const [path, secret] of [["/drawn", made.drawn.secret], ["/own", own]]) {
-      const [letter] = await desk.arrived(path, 1);
-      await verifies(letter, secret, { session, metadata, ended });
+      const [delivery] = await desk.arrived(path, 1);
+      await verifies(delivery, secret, { session, metadata, ended });
     }
     return ended;
   });
@@ -54,9 +54,9 @@ export async function webhooks({ check, session, metadata, run }) {
     assert.equal(delivery.responseCode, 200);
     assert.equal((await session.deliveries.get(delivery.id)).status, "delivered");
     await session.deliveries.redeliver(delivery.id);
-    const letters = await desk.arrived("/drawn", 2);
-    assert.equal(new Set(letters.map(({ headers }) => headers["webhook-id"])).size, 1);
-    await verifies(letters[1], made.drawn.secret, { session, metadata, ended });
+    const deliveries = await desk.arrived("/drawn", 2);
+    assert.equal(new Set(deliveries.map(({ headers }) => headers["webhook-id"])).size, 1);
+    await verifies(deliveries[1], made.drawn.secret, { session, metadata, ended });
   });
 
   await check("a destination is changed, disabled and deleted", async () => {
@@ -75,9 +75,9 @@ export async function webhooks({ check, session, metadata, run }) {
   desk.stop();
 }
 
-async function verifies(letter, secret, { session, metadata, ended }) {
-  const delivery = await verifyWebhook(letter.body, letter.headers, secret);
-  assert.equal(letter.method, "POST");
+async function verifies(delivery, secret, { session, metadata, ended }) {
+  const delivery = await verifyWebhook(delivery.body, delivery.headers, secret);
+  assert.equal(delivery.method, "POST");
   assert.equal(delivery.type, "turn.completed");
   assert.equal(delivery.sessionId, session.id);
   assert.equal(delivery.eventId, ended.id);
@@ -85,7 +85,7 @@ async function verifies(letter, secret, { session, metadata, ended }) {
   assert.match(delivery.deliveryId, /^dlv_[0-9a-z]{26}$/);
   assert.deepEqual(delivery.metadata, metadata);
   assert.deepEqual(delivery.event, ended);
-  const refuses = (body, key) => assert.rejects(verifyWebhook(body, letter.headers, key), WebhookVerificationError);
-  await refuses(letter.body, "whsec_c29tZW9uZSBlbHNl");
-  await refuses(letter.body.replace("turn.completed", "turn.forged"), secret);
+  const refuses = (body, key) => assert.rejects(verifyWebhook(body, delivery.headers, key), WebhookVerificationError);
+  await refuses(delivery.body, "whsec_c29tZW9uZSBlbHNl");
+  await refuses(delivery.body.replace("turn.completed", "turn.forged"), secret);
 }

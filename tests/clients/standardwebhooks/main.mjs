@@ -1,4 +1,4 @@
-// Collects letters of every kind, verifies them with the library of npm, and leaves
+// Collects deliveries of every kind, verifies them with the library of npm, and leaves
 // them in a file for that of PyPI.
 
 import assert from "node:assert/strict";
@@ -7,13 +7,13 @@ import { createServer } from "node:http";
 
 import { Webhook, WebhookVerificationError } from "standardwebhooks";
 
-const letters = [];
+const deliveries = [];
 const waiting = [];
 const server = createServer((request, response) => {
   const chunks = [];
   request.on("data", (chunk) => chunks.push(chunk));
   request.on("end", () => {
-    letters.push({ headers: request.headers, body: Buffer.concat(chunks).toString("utf8") });
+    deliveries.push({ headers: request.headers, body: Buffer.concat(chunks).toString("utf8") });
     response.writeHead(200).end();
     waiting.splice(0).forEach((wake) => wake());
   });
@@ -21,12 +21,12 @@ const server = createServer((request, response) => {
 await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
 const url = `http://127.0.0.1:${server.address().port}/hook`;
 
-/** Waits until so many letters are there; the run as a whole is bounded by its caller. */
+/** Waits until so many deliveries are there; the run as a whole is bounded by its caller. */
 async function arrived(count) {
-  const late = setTimeout(() => assert.fail(`only ${letters.length} of ${count} letters came`), 30_000);
-  while (letters.length < count) await new Promise((wake) => waiting.push(wake));
+  const late = setTimeout(() => assert.fail(`only ${deliveries.length} of ${count} deliveries came`), 30_000);
+  while (deliveries.length < count) await new Promise((wake) => waiting.push(wake));
   clearTimeout(late);
-  return letters[count - 1];
+  return deliveries[count - 1];
 }
 
 async function call(method, path, body) {
@@ -38,17 +38,17 @@ async function call(method, path, body) {
 }
 
 const checked = [];
-/** Each of these secrets verifies the letter, and another does not. */
-function verify(letter, secrets) {
+/** Each of these secrets verifies the delivery, and another does not. */
+function verify(delivery, secrets) {
   for (const secret of secrets) {
-    const body = new Webhook(secret).verify(letter.body, letter.headers);
-    assert.deepEqual(body, JSON.parse(letter.body));
+    const body = new Webhook(secret).verify(delivery.body, delivery.headers);
+    assert.deepEqual(body, JSON.parse(delivery.body));
   }
   const other = new Webhook("whsec_c29tZW9uZSBlbHNl");
-  assert.throws(() => other.verify(letter.body, letter.headers), WebhookVerificationError);
-  const forged = letter.body.replace('"type"', '"tyqe"');
-  assert.throws(() => new Webhook(secrets[0]).verify(forged, letter.headers), WebhookVerificationError);
-  checked.push({ ...letter, secrets });
+  assert.throws(() => other.verify(delivery.body, delivery.headers), WebhookVerificationError);
+  const forged = delivery.body.replace('"type"', '"tyqe"');
+  assert.throws(() => new Webhook(secrets[0]).verify(forged, delivery.headers), WebhookVerificationError);
+  checked.push({ ...delivery, secrets });
 }
 
 const made = await call("POST", "/webhooks", { url });
@@ -70,4 +70,4 @@ assert.equal(JSON.parse(created.body).type, "session.created");
 await writeFile(process.argv[2], JSON.stringify(checked));
 server.close();
 server.closeAllConnections();
-console.log(`${checked.length} letters verified by standardwebhooks of npm`);
+console.log(`${checked.length} deliveries verified by standardwebhooks of npm`);

@@ -1,4 +1,4 @@
-"""Verifies the letters that main.mjs collected with the library of PyPI."""
+"""Verifies the deliveries that main.mjs collected with the library of PyPI."""
 
 import json
 import sys
@@ -17,12 +17,12 @@ def refuses(secret, body, headers):
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
-    letters = json.load(file)
-assert len(letters) == 3, "main.mjs collects three letters"
-for letter in letters:
-    body, headers = letter["body"], letter["headers"]
-    for secret in letter["secrets"]:
+    deliveries = json.load(file)
+assert len(deliveries) == 3, "main.mjs collects three deliveries"
+for delivery in deliveries:
+    body, headers = delivery["body"], delivery["headers"]
+    for secret in delivery["secrets"]:
         assert Webhook(secret).verify(body, headers) == json.loads(body)
         assert refuses(secret, body + " ", headers), "another body"
     assert refuses(OTHER, body, headers), "another secret"
-print(f"{len(letters)} letters verified by standardwebhooks of PyPI")
+print(f"{len(deliveries)} deliveries verified by standardwebhooks of PyPI")

@@ -150,7 +150,7 @@ async fn what_was_done_is_remembered_and_exported() {
         Value::Null
     );
     owner.patch("/organization", json!({ "retention_days": 0 })).await.error(400);
-    let hook = owner.post("/webhooks", json!({ "url": "http://127.0.0.1:9/hook" })).await.ok();
+    let trigger = owner.post("/webhooks", json!({ "url": "http://127.0.0.1:9/hook" })).await.ok();
     let all = owner.get("/audit").await.ok();
     let actions: Vec<_> = data(&all).iter().map(|row| text(&row["action"])).collect();
     let newest_first = [
@@ -166,7 +166,7 @@ async fn what_was_done_is_remembered_and_exported() {
     ];
     assert_eq!(actions, newest_first);
     assert!(
-        !all.to_string().contains(&text(&key["key"])) && !all.to_string().contains(&text(&hook["secret"]))
+        !all.to_string().contains(&text(&key["key"])) && !all.to_string().contains(&text(&trigger["secret"]))
     );
     let actor = &data(&all)[0]["actor"];
     assert!(actor["id"].as_str().is_some_and(|id| id.starts_with("key_")), "{actor}");

@@ -33,14 +33,14 @@ const SCOPES: [&str; 21] = [
     "agents:write",
     "schedules:read",
     "schedules:write",
-    "hooks:read",
-    "hooks:write",
+    "triggers:read",
+    "triggers:write",
     "credentials:read",
     "credentials:write",
     "environments:read",
     "environments:write",
-    "webhooks:read",
-    "webhooks:write",
+    "webtriggers:read",
+    "webtriggers:write",
     "keys:read",
     "keys:write",
     "organization:read",
@@ -48,9 +48,9 @@ const SCOPES: [&str; 21] = [
     "audit:read",
 ];
 
-/// Operations that need no key. What is sent to a hook has a check of its own, which
-/// `hooks` tries.
-pub(super) const OPEN: [&str; 3] = ["healthz", "readyz", "receiveHook"];
+/// Operations that need no key. What is sent to a trigger has a check of its own, which
+/// `triggers` tries.
+pub(super) const OPEN: [&str; 3] = ["healthz", "readyz", "receiveTrigger"];
 
 /// Whether an operation is for whoever runs the service; `operator` tries those.
 pub(super) fn is_operators(operation: &Operation) -> bool {
@@ -89,8 +89,8 @@ pub(super) async fn things(caller: &Caller) -> Things {
     let session = json!({ "agent": id(&agent), "input": "x", "destinations": [{ "url": SINK }] });
     let session = caller.post("/sessions", session).await.ok();
     let schedule = caller.post(&format!("/agents/{}/schedules", id(&agent)), yearly()).await.ok();
-    let hook = json!({ "kind": "generic" });
-    let hook = caller.post(&format!("/agents/{}/hooks", id(&agent)), hook).await.ok();
+    let trigger = json!({ "kind": "generic" });
+    let trigger = caller.post(&format!("/agents/{}/hooks", id(&agent)), trigger).await.ok();
     let path = format!("/sessions/{}", id(&session));
     let first = |page: Answer| id(&data(&page.ok())[0]);
     // An organization has few webhooks: one is enough, until an operation removes it.
@@ -110,7 +110,7 @@ pub(super) async fn things(caller: &Caller) -> Things {
         ("environment_id", id(&environment)),
         ("session_id", id(&session)),
         ("schedule_id", id(&schedule)),
-        ("hook_id", id(&hook)),
+        ("trigger_id", id(&trigger)),
         ("event_id", first(caller.get(&format!("{path}/messages")).await)),
         ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
         ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
@@ -272,7 +272,7 @@ async fn client_tokens(world: &World, a_try: &Try<'_>, mine: &Things) {
 /// Requests about one's own things that name others in bodies and queries.
 fn naming(mine: &Things, ids: &Things) -> Vec<(Method, String, Option<Value>)> {
     let session = &mine["session_id"];
-    let (agent, schedule, hook) = (&mine["agent_id"], &mine["schedule_id"], &mine["hook_id"]);
+    let (agent, schedule, trigger) = (&mine["agent_id"], &mine["schedule_id"], &mine["trigger_id"]);
     let get = |path: String| (Method::GET, path, None::<Value>);
     let id = |name: &str| ids[name].clone();
     vec![
@@ -310,7 +310,7 @@ fn naming(mine: &Things, ids: &Things) -> Vec<(Method, String, Option<Value>)> {
         ),
         (
             Method::PATCH,
-            format!("/agents/{agent}/hooks/{hook}"),
+            format!("/agents/{agent}/hooks/{trigger}"),
             Some(json!({ "environment": id("environment_id") })),
         ),
         (Method::PATCH, format!("/agents/{agent}"), Some(json!({ "environment": id("environment_id") }))),

@@ -12,6 +12,7 @@ mod document;
 mod environments;
 mod errors;
 mod events;
+mod export;
 mod idempotency;
 mod keys;
 mod listing;
@@ -25,7 +26,6 @@ pub mod stream;
 mod together;
 mod tokens;
 mod webhooks;
-mod whole;
 
 use serde_json::{Value, json};
 use sojourn::{

@@ -26,7 +26,7 @@ const TABLES: &str = "
     order by 1";
 
 #[tokio::test]
-async fn every_table_of_a_org_is_keyed_by_it_and_protected() {
+async fn every_table_of_an_organization_is_keyed_by_it_and_protected() {
     let database = Database::create().await;
     let mut superuser = database.superuser().await;
     let tables = sqlx::query(TABLES).fetch_all(&mut superuser).await.expect("tables");
@@ -54,7 +54,7 @@ async fn every_table_of_a_org_is_keyed_by_it_and_protected() {
         "event_00",
         "event_15",
         "session",
-        "organization",
+        "org",
     ] {
         assert!(names.iter().any(|name| name == known), "{known} is not among {names:?}");
     }
@@ -242,13 +242,13 @@ async fn a_policy_compares_and_calls_nothing() {
         .await
         .expect("a plan");
     let plan = plan.join("\n");
-    assert!(plan.contains("CURRENT_USER = '") && plan.contains("'sojourn.organization'"), "{plan}");
+    assert!(plan.contains("CURRENT_USER = '") && plan.contains("'sojourn.org'"), "{plan}");
     assert!(!plan.contains("sojourn_is_system") && !plan.contains("deployment"), "{plan}");
     world.end().await;
 }
 
 #[tokio::test]
-async fn the_app_role_sees_one_org_or_none() {
+async fn the_app_role_sees_one_organization_or_none() {
     let world = World::still().await;
     for caller in [&world.owner, &world.owner, &world.stranger] {
         caller.post("/sessions", serde_json::json!({})).await.ok();
@@ -256,7 +256,7 @@ async fn the_app_role_sees_one_org_or_none() {
     let mut app = PgConnection::connect(&world.ground.database.app_url).await.expect("the role may connect");
     let owner = world.store.find_key(&world.owner.key).await.expect("a store").expect("a key").org;
     let stranger = world.store.find_key(&world.stranger.key).await.expect("a store").expect("a key").org;
-    for table in ["session", "event", "client_token", "api_key", "organization"] {
+    for table in ["session", "event", "client_token", "api_key", "org"] {
         let count = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
         let seen: i64 = sqlx::query_scalar(count).fetch_one(&mut app).await.expect("a count");
         assert_eq!(seen, 0, "{table} without an organization");

@@ -77,7 +77,7 @@ async fn a_token_may_stand_in_a_url_and_a_key_may_not() {
     by_url(&token.base, &path, &world.owner.key).await.error(401);
     by_url(&token.base, &path, "sjc_unknown").await.error(401);
     by_url(&token.base, &path, "").await.error(401);
-    // A header wins: a good token in the URL does not mend a bad key.
+    // A header wins: a good token in the URL does not fix a bad key.
     let request =
         world.service.caller("wrong key").request(Method::GET, &format!("{path}&token={}", token.key));
     send(request).await.error(401);

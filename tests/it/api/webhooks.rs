@@ -118,7 +118,7 @@ async fn what_became_of_an_event_is_told_and_it_can_be_sent_again() {
     let list = owner.get(&path).await.ok();
     let delivery = data(&list)[0].clone();
     assert_eq!((data(&list).len(), &delivery["event_seq"]), (1, &json!(2)));
-    // The courier writes down what it heard a moment after the receiver answered.
+    // The dispatcher writes down what it heard a moment after the receiver answered.
     let failed = loop {
         let now = owner.get(&format!("{path}/{}", id(&delivery))).await.ok();
         if now["status"] == "failed" {

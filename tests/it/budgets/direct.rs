@@ -229,7 +229,7 @@ async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran
     scene.close().await;
 }
 
-/// Closes a session as an archive whose hint was not heard, and ends its sandbox as a clean-up
+/// Closes a session as an archive whose notification was not heard, and ends its sandbox as a clean-up
 /// that is quicker than the worker's next look.
 async fn close_and_clean_up(scene: &Scene, id: &str) {
     let sandbox = session(&scene.owner, id).await["sandbox"]["id"].as_str().expect("a sandbox").parse();

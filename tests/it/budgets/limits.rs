@@ -50,10 +50,10 @@ async fn an_organizations_webhook_hears_of_limits_at_any_level() {
     owner.settled(&id, 2).await;
     let mut heard = Vec::new();
     for _ in 0..2 {
-        let letter: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
-        assert_eq!(letter["event"]["body"], json!({ "limit": "turns", "used": 1, "allowed": 1 }));
-        assert_eq!((&letter["sessionId"], &letter["event"]["level"]), (&json!(id), &json!("progress")));
-        heard.push(letter["type"].as_str().expect("a type").to_owned());
+        let character: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
+        assert_eq!(character["event"]["body"], json!({ "limit": "turns", "used": 1, "allowed": 1 }));
+        assert_eq!((&character["sessionId"], &character["event"]["level"]), (&json!(id), &json!("progress")));
+        heard.push(character["type"].as_str().expect("a type").to_owned());
     }
     heard.sort();
     assert_eq!(heard, ["limit.exceeded", "limit.warning"]);

@@ -1,4 +1,4 @@
-//! What starts an agent without a person, from the command line: schedules and hooks.
+//! What starts an agent without a person, from the command line: schedules and triggers.
 
 use serde_json::{Value, json};
 
@@ -41,41 +41,41 @@ async fn a_schedule_is_looked_after_from_the_command_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hook_is_looked_after_from_the_command_line() {
+async fn a_trigger_is_looked_after_from_the_command_line() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
     let agent = service.owner().inline_agent().await;
-    let create = ["hook", "create", &agent, "--mention", "acme-bot", "--react", "issues:opened,labeled"];
+    let create = ["trigger", "create", &agent, "--mention", "acme-bot", "--react", "issues:opened,labeled"];
     let made = run(&service, &create, "");
     let secret = text(&made).trim_end().to_owned();
     let said = String::from_utf8_lossy(&made.stderr).into_owned();
     let root = service.base.trim_end_matches("/v3");
-    assert!(secret.len() >= 16 && said.starts_with(&format!("{root}/v3/hooks/hook_")), "{made:?}");
+    assert!(secret.len() >= 16 && said.starts_with(&format!("{root}/v3/hooks/trigger_")), "{made:?}");
     let (_, id) = said.lines().next().expect("an address").rsplit_once('/').expect("a path");
 
-    let hook = |words: &[&str]| {
-        let output = run(&service, &[&["hook"], words].concat(), "");
+    let trigger = |words: &[&str]| {
+        let output = run(&service, &[&["trigger"], words].concat(), "");
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         text(&output)
     };
-    let listed = hook(&["list", &agent]);
+    let listed = trigger(&["list", &agent]);
     assert!(listed.contains(id) && listed.contains("acme-bot") && listed.contains("github"), "{listed}");
-    assert_eq!(hook(&["disable", &agent, id]), "off\n");
-    assert_eq!(hook(&["enable", &agent, id]), "on\n");
-    hook(&["update", &agent, id, "--authors", "anyone", "--limit-turns", "3"]);
-    let shown: Value = serde_json::from_str(&hook(&["get", &agent, id])).expect("JSON");
+    assert_eq!(trigger(&["disable", &agent, id]), "off\n");
+    assert_eq!(trigger(&["enable", &agent, id]), "on\n");
+    trigger(&["update", &agent, id, "--authors", "anyone", "--limit-turns", "3"]);
+    let shown: Value = serde_json::from_str(&trigger(&["get", &agent, id])).expect("JSON");
     assert_eq!((&shown["authors"], &shown["limits"]), (&json!("anyone"), &json!({ "turns": 3 })));
     assert_eq!(shown["react"], json!([{ "event": "issues", "actions": ["opened", "labeled"] }]));
     assert_eq!(shown["secret"], Value::Null);
-    assert_ne!(hook(&["rotate", &agent, id]).trim_end(), secret);
+    assert_ne!(trigger(&["rotate", &agent, id]).trim_end(), secret);
 
-    let own = ["hook", "create", &agent, "--kind", "generic", "--secret-stdin", "--json"];
+    let own = ["trigger", "create", &agent, "--kind", "generic", "--secret-stdin", "--json"];
     let own = run(&service, &own, "a secret of one's own\n");
     let own: Value = serde_json::from_slice(&own.stdout).expect("JSON");
     assert_eq!(own["kind"], "generic", "{own}");
-    let wrong = run(&service, &["hook", "create", &agent, "--react", "issues"], "");
+    let wrong = run(&service, &["trigger", "create", &agent, "--react", "issues"], "");
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("EVENT:ACTION"), "{wrong:?}");
-    assert_eq!(hook(&["delete", &agent, id]), "");
-    assert_eq!(run(&service, &["hook", "get", &agent, id], "").status.code(), Some(1));
+    assert_eq!(trigger(&["delete", &agent, id]), "");
+    assert_eq!(run(&service, &["trigger", "get", &agent, id], "").status.code(), Some(1));
     service.stop().await;
 }

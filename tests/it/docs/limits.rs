@@ -99,13 +99,13 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("SOURCE_BYTES_MAX", bytes(limit::SOURCE_BYTES_MAX as usize)),
         ("SESSION_HEIGHT_MAX", count(limit::SESSION_HEIGHT_MAX.unsigned_abs())),
         ("SESSION_TREE_MAX", count(limit::SESSION_TREE_MAX.unsigned_abs())),
-        ("HOOKS_MAX", count(limit::HOOKS_MAX.unsigned_abs())),
-        ("HOOK_MESSAGES_PER_SECOND", count(limit::HOOK_MESSAGES_PER_SECOND.into())),
+        ("TRIGGERS_MAX", count(limit::TRIGGERS_MAX.unsigned_abs())),
+        ("TRIGGER_MESSAGES_PER_SECOND", count(limit::TRIGGER_MESSAGES_PER_SECOND.into())),
         ("WEBHOOK_TOLERANCE_SECONDS", count(limit::WEBHOOK_TOLERANCE_SECONDS.unsigned_abs())),
-        ("HOOK_SECRET_BYTES_MIN", bytes(limit::HOOK_SECRET_BYTES_MIN)),
+        ("TRIGGER_SECRET_BYTES_MIN", bytes(limit::TRIGGER_SECRET_BYTES_MIN)),
         ("CRON_BYTES_MAX", bytes(limit::CRON_BYTES_MAX)),
-        ("REVISITS_PENDING_MAX", count(limit::REVISITS_PENDING_MAX.unsigned_abs())),
-        ("REVISIT_NOTE_CHARS_MAX", count(limit::REVISIT_NOTE_CHARS_MAX as u64)),
+        ("SCHEDULED_WAKES_PENDING_MAX", count(limit::SCHEDULED_WAKES_PENDING_MAX.unsigned_abs())),
+        ("SCHEDULED_WAKE_NOTE_CHARS_MAX", count(limit::SCHEDULED_WAKE_NOTE_CHARS_MAX as u64)),
         ("WEBHOOKS_MAX", count(limit::WEBHOOKS_MAX as u64)),
         ("ORG_JOBS_MAX", count(limit::ORG_JOBS_MAX.unsigned_abs().into())),
         ("STEPS_DEFAULT", count(limit::STEPS_DEFAULT)),
@@ -121,7 +121,7 @@ fn of_things() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Bounds that the door knows and no caller meets, with the reason.
+/// Bounds that the egress socket knows and no caller meets, with the reason.
 const INNER: [(&str, &str); 12] = [
     ("PAGE_ROWS_DEFAULT", "said beside the largest page"),
     ("USAGE_DAYS_DEFAULT", "what is summed when nothing is asked"),
@@ -165,14 +165,15 @@ fn every_bound_that_a_caller_can_meet_is_told_with_its_number() {
             "docs/limits.md: `{name}` is {number}: {bounds:?}"
         );
     }
-    // Whatever bound the door names is told, or listed here as one that nobody meets.
+    // Whatever bound the egress socket names is told, or listed here as one that nobody meets.
     let told: BTreeSet<_> =
         shown().iter().map(|(name, _)| *name).chain(INNER.map(|(name, _)| name)).collect();
     let known = ["limit.rs", "limit/operation.rs", "limit/source.rs", "limit/trigger.rs"];
     let known = known.map(|file| text(&format!("src/base/{file}"))).concat();
     let known = known.lines().filter_map(|line| line.strip_prefix("pub const ")?.split(':').next());
-    let door = sources_of(&["src/http", "src/wire"]);
-    let words: BTreeSet<_> = door.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+    let egress_socket = sources_of(&["src/http", "src/wire"]);
+    let words: BTreeSet<_> =
+        egress_socket.split(|character: char| !character.is_alphanumeric() && character != '_').collect();
     let untold: Vec<_> = known.filter(|name| words.contains(name) && !told.contains(name)).collect();
     assert!(untold.is_empty(), "docs/limits.md does not tell {untold:?}");
 }

@@ -201,8 +201,8 @@ impl World {
             roots.add(certificate.unwrap()).unwrap();
         }
         let socket = directory.path().join("proxy.sock");
-        let door = UnixListener::bind(&socket).unwrap();
-        let serving = tokio::spawn(Arc::clone(&proxy).serve(door, authority));
+        let egress_socket = UnixListener::bind(&socket).unwrap();
+        let serving = tokio::spawn(Arc::clone(&proxy).serve(egress_socket, authority));
         let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = relay.local_addr().unwrap().port();
         let relaying = tokio::spawn(async move {

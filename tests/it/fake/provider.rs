@@ -355,8 +355,8 @@ async fn answer<D: Dialect>(shared: Arc<Shared<D>>, request: &Request, step: Ste
 
 /// Cuts text into the small pieces in which providers send it.
 pub fn pieces(text: &str) -> Vec<String> {
-    let letters: Vec<char> = text.chars().collect();
-    letters.chunks(7).map(|piece| piece.iter().collect()).collect()
+    let deliveries: Vec<char> = text.chars().collect();
+    deliveries.chunks(7).map(|piece| piece.iter().collect()).collect()
 }
 
 /// Refuses what an object holds beyond `allowed`.

@@ -25,10 +25,10 @@ use sojourn::{
     base::Origin,
     domain::{OrgId, SandboxId, SessionId},
     sandbox::{
-        Capabilities, Cause, Door, Exec, Exit, Fault, FilePart, Files, Found, Grip, OutputRange,
-        OutputStream, Reach, Sandbox, Signal, Spec, Stats,
+        Capabilities, Cause, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, OutputRange,
+        OutputStream, Reach, Sandbox, SandboxFence, Signal, Spec, Stats,
     },
-    tool::{Hands, Page, WORKSPACE, Web},
+    tool::{Page, SandboxHandle, WORKSPACE, Web},
 };
 
 pub struct FakeSandbox {
@@ -64,11 +64,11 @@ impl FakeSandbox {
         })
     }
 
-    pub fn hands(self: &Arc<Self>) -> Hands {
-        let grip = Grip { sandbox: Origin::system().id(), epoch: 1 };
+    pub fn handle(self: &Arc<Self>) -> SandboxHandle {
+        let fence = SandboxFence { sandbox: Origin::system().id(), epoch: 1 };
         let env = vec![("GREETING".to_owned(), "hello".to_owned())];
         let sandbox = Arc::clone(self) as Arc<dyn Sandbox>;
-        Hands { sandbox, grip, env, cwd: String::new(), web: Arc::new(FakeWeb) }
+        SandboxHandle { sandbox, fence, env, cwd: String::new(), web: Arc::new(FakeWeb) }
     }
 
     /// Where a path of the sandbox lies on the host.
@@ -86,11 +86,11 @@ impl FakeSandbox {
         fs::read_to_string(self.on_host(&format!("{WORKSPACE}/{path}"))).expect("a file")
     }
 
-    fn check(&self, grip: Grip) -> Result<(), Fault> {
+    fn check(&self, fence: SandboxFence) -> Result<(), Fault> {
         if self.is_lost.load(Ordering::SeqCst) {
             return Err(Fault::Gone);
         }
-        if grip.epoch < self.epoch.load(Ordering::SeqCst) {
+        if fence.epoch < self.epoch.load(Ordering::SeqCst) {
             return Err(Fault::Stale);
         }
         Ok(())
@@ -181,17 +181,17 @@ impl Sandbox for FakeSandbox {
         Ok(Files::Kept)
     }
 
-    async fn running(&self, grip: Grip) -> Result<u64, Fault> {
-        self.check(grip)?;
+    async fn running(&self, fence: SandboxFence) -> Result<u64, Fault> {
+        self.check(fence)?;
         let runs = self.runs.lock().expect("no holder panics");
         Ok(runs.values().filter(|run| run.exit.borrow().is_none()).count() as u64)
     }
 
-    async fn freeze(&self, _: Grip) -> Result<(), Fault> {
+    async fn freeze(&self, _: SandboxFence) -> Result<(), Fault> {
         Err(never())
     }
 
-    async fn thaw(&self, _: Grip) -> Result<(), Fault> {
+    async fn thaw(&self, _: SandboxFence) -> Result<(), Fault> {
         Err(never())
     }
 
@@ -203,20 +203,20 @@ impl Sandbox for FakeSandbox {
         Err(never())
     }
 
-    async fn pack(&self, _: Grip, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+    async fn pack(&self, _: SandboxFence, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         Err(never())
     }
 
-    async fn unpack(&self, _: Grip, _: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
+    async fn unpack(&self, _: SandboxFence, _: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
         Err(never())
     }
 
-    async fn attach(&self, grip: Grip) -> Result<(), Fault> {
-        self.check(grip)
+    async fn attach(&self, fence: SandboxFence) -> Result<(), Fault> {
+        self.check(fence)
     }
 
-    async fn start(&self, grip: Grip, exec: &Exec) -> Result<(), Fault> {
-        self.check(grip)?;
+    async fn start(&self, fence: SandboxFence, exec: &Exec) -> Result<(), Fault> {
+        self.check(fence)?;
         let mut runs = self.runs.lock().expect("no holder panics");
         if !runs.contains_key(&exec.id) {
             runs.insert(exec.id.clone(), self.spawn(exec));
@@ -225,15 +225,15 @@ impl Sandbox for FakeSandbox {
         Ok(())
     }
 
-    async fn wait(&self, grip: Grip, exec_id: &str) -> Result<Exit, Fault> {
-        self.check(grip)?;
+    async fn wait(&self, fence: SandboxFence, exec_id: &str) -> Result<Exit, Fault> {
+        self.check(fence)?;
         let mut exit = self.run(exec_id)?.exit;
         let exit = exit.wait_for(Option::is_some).await.map_err(|_| Fault::Gone)?;
         Ok(exit.clone().expect("it was waited for"))
     }
 
-    async fn output(&self, grip: Grip, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
-        self.check(grip)?;
+    async fn output(&self, fence: SandboxFence, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
+        self.check(fence)?;
         self.run(exec_id)?;
         let all = fs::read(self.output_path(exec_id, range.stream)).expect("an output file");
         let start = (range.offset as usize).min(all.len());
@@ -242,8 +242,8 @@ impl Sandbox for FakeSandbox {
         Ok(all[start..end].to_vec())
     }
 
-    async fn kill(&self, grip: Grip, exec_id: &str) -> Result<(), Fault> {
-        self.check(grip)?;
+    async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault> {
+        self.check(fence)?;
         let mut run = self.run(exec_id)?;
         run.killed.store(true, Ordering::SeqCst);
         let group = rustix::process::Pid::from_raw(run.pid).expect("a child has a pid");
@@ -253,26 +253,26 @@ impl Sandbox for FakeSandbox {
         Ok(())
     }
 
-    async fn signal(&self, _: Grip, _: &str, _: Signal) -> Result<(), Fault> {
+    async fn signal(&self, _: SandboxFence, _: &str, _: Signal) -> Result<(), Fault> {
         Err(never())
     }
 
     async fn read_file(
         &self,
-        grip: Grip,
+        fence: SandboxFence,
         path: &str,
         offset: u64,
         bytes_max: usize,
     ) -> Result<FilePart, Fault> {
-        self.check(grip)?;
+        self.check(fence)?;
         let all = fs::read(self.on_host(path)).map_err(|error| refused(&error))?;
         let start = (offset as usize).min(all.len());
         let end = (start + bytes_max.min(300_000)).min(all.len());
         Ok(FilePart { content: all[start..end].to_vec(), size: all.len() as u64 })
     }
 
-    async fn write_file(&self, grip: Grip, path: &str, content: &[u8]) -> Result<(), Fault> {
-        self.check(grip)?;
+    async fn write_file(&self, fence: SandboxFence, path: &str, content: &[u8]) -> Result<(), Fault> {
+        self.check(fence)?;
         let left = self.writes_left.load(Ordering::SeqCst);
         if left == 0 {
             return Err(Fault::Unavailable("the worker died here".to_owned()));
@@ -284,20 +284,20 @@ impl Sandbox for FakeSandbox {
         fs::write(host, content).map_err(|error| refused(&error))
     }
 
-    async fn read_tree(&self, _: Grip, _: &str, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+    async fn read_tree(&self, _: SandboxFence, _: &str, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         Err(never())
     }
 
     async fn write_tree(
         &self,
-        _: Grip,
+        _: SandboxFence,
         _: &str,
         _: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault> {
         Err(never())
     }
 
-    async fn door(&self, _: Grip) -> Result<Door, Fault> {
+    async fn egress_socket(&self, _: SandboxFence) -> Result<EgressSocket, Fault> {
         Err(Fault::Refused("this sandbox has no way out".to_owned()))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sojourn::sandbox::{Cause, Exec, Fault, Grip, JOIN_OUTPUTS, OutputRange, OutputStream, Signal};
+use sojourn::sandbox::{Cause, Exec, Fault, JOIN_OUTPUTS, OutputRange, OutputStream, SandboxFence, Signal};
 
 use super::World;
 
@@ -29,9 +29,9 @@ pub async fn a_command_that_does_not_exist_says_so(world: &World<'_>) {
     let ran = world.ran(&nowhere).await;
     assert!(ran.exit.code != 0 && ran.stderr.contains("/nowhere"), "{ran:?}");
     let empty = Exec { argv: Vec::new(), ..world.shell("empty", "") };
-    assert!(matches!(world.sandbox.start(world.grip, &empty).await, Err(Fault::Refused(_))));
+    assert!(matches!(world.sandbox.start(world.fence, &empty).await, Err(Fault::Refused(_))));
     let bad_id = world.shell("../escape", "true");
-    assert!(matches!(world.sandbox.start(world.grip, &bad_id).await, Err(Fault::Refused(_))));
+    assert!(matches!(world.sandbox.start(world.fence, &bad_id).await, Err(Fault::Refused(_))));
 }
 
 pub async fn the_same_id_twice_runs_once(world: &World<'_>) {
@@ -45,14 +45,14 @@ pub async fn the_same_id_twice_runs_once(world: &World<'_>) {
 
 pub async fn output_can_be_read_while_the_command_runs(world: &World<'_>) {
     let exec = world.shell("slow", "echo early; read < <(sleep 600)");
-    world.sandbox.start(world.grip, &exec).await.unwrap();
+    world.sandbox.start(world.fence, &exec).await.unwrap();
     world.printed("slow", "early").await;
     let range = OutputRange { stream: OutputStream::Stdout, offset: 2, bytes_max: 2 };
-    assert_eq!(world.sandbox.output(world.grip, "slow", range).await.unwrap(), b"rl");
+    assert_eq!(world.sandbox.output(world.fence, "slow", range).await.unwrap(), b"rl");
     let beyond = OutputRange { offset: 1_000, ..range };
-    assert_eq!(world.sandbox.output(world.grip, "slow", beyond).await.unwrap(), b"");
-    world.sandbox.kill(world.grip, "slow").await.unwrap();
-    let exit = world.sandbox.wait(world.grip, "slow").await.unwrap();
+    assert_eq!(world.sandbox.output(world.fence, "slow", beyond).await.unwrap(), b"");
+    world.sandbox.kill(world.fence, "slow").await.unwrap();
+    let exit = world.sandbox.wait(world.fence, "slow").await.unwrap();
     assert_eq!((exit.code, exit.cause), (143, Cause::Killed));
 }
 
@@ -71,38 +71,38 @@ pub async fn a_kill_ends_a_tree_that_fled_and_ignores_term(world: &World<'_>) {
         (setsid bash -c \"trap '' TERM; (exec -a fugitive sleep 601) & (setsid setsid sleep 601 &); wait\" &) &
         until grep -aq fugitive /proc/[0-9]*/cmdline 2>/dev/null; do :; done
         echo fled; while :; do sleep 602; done";
-    world.sandbox.start(world.grip, &world.shell("fugitive", script)).await.unwrap();
+    world.sandbox.start(world.fence, &world.shell("fugitive", script)).await.unwrap();
     world.printed("fugitive", "fled").await;
-    world.sandbox.kill(world.grip, "fugitive").await.unwrap();
-    let exit = world.sandbox.wait(world.grip, "fugitive").await.unwrap();
+    world.sandbox.kill(world.fence, "fugitive").await.unwrap();
+    let exit = world.sandbox.wait(world.fence, "fugitive").await.unwrap();
     assert_eq!((exit.code, exit.cause), (137, Cause::Killed));
     assert_eq!(world.processes("sleep").await, 0);
     // A second kill of what is gone is fine.
-    world.sandbox.kill(world.grip, "fugitive").await.unwrap();
+    world.sandbox.kill(world.fence, "fugitive").await.unwrap();
 }
 
 pub async fn a_signal_reaches_a_command_and_what_it_started(world: &World<'_>) {
     let script = "trap 'echo outer; exit 5' USR1
         bash -c \"trap 'echo inner; exit' USR1; echo ready; while :; do sleep 0.01; done\" & wait $!; wait";
-    world.sandbox.start(world.grip, &world.shell("trapped", script)).await.unwrap();
+    world.sandbox.start(world.fence, &world.shell("trapped", script)).await.unwrap();
     world.printed("trapped", "ready").await;
-    world.sandbox.signal(world.grip, "trapped", Signal::Usr1).await.unwrap();
-    let exit = world.sandbox.wait(world.grip, "trapped").await.unwrap();
+    world.sandbox.signal(world.fence, "trapped", Signal::Usr1).await.unwrap();
+    let exit = world.sandbox.wait(world.fence, "trapped").await.unwrap();
     assert_eq!((exit.code, exit.cause), (5, Cause::Exited), "what it makes of a signal is its own affair");
     world.printed("trapped", "inner").await;
     for (signal, code) in [(Signal::Hup, 129), (Signal::Term, 143), (Signal::Kill, 137)] {
         let id = format!("sent-{code}");
-        world.sandbox.start(world.grip, &world.shell(&id, "echo ready; exec sleep 606")).await.unwrap();
+        world.sandbox.start(world.fence, &world.shell(&id, "echo ready; exec sleep 606")).await.unwrap();
         world.printed(&id, "ready").await;
-        world.sandbox.signal(world.grip, &id, signal).await.unwrap();
-        let exit = world.sandbox.wait(world.grip, &id).await.unwrap();
+        world.sandbox.signal(world.fence, &id, signal).await.unwrap();
+        let exit = world.sandbox.wait(world.fence, &id).await.unwrap();
         assert_eq!((exit.code, exit.cause), (code, Cause::Killed), "{signal:?}");
     }
     // One that is over hears nothing.
-    world.sandbox.signal(world.grip, "trapped", Signal::Kill).await.unwrap();
-    let stale = Grip { epoch: world.grip.epoch - 1, ..world.grip };
+    world.sandbox.signal(world.fence, "trapped", Signal::Kill).await.unwrap();
+    let stale = SandboxFence { epoch: world.fence.epoch - 1, ..world.fence };
     assert_eq!(world.sandbox.signal(stale, "trapped", Signal::Kill).await, Err(Fault::Stale));
-    let never = world.sandbox.signal(world.grip, "never", Signal::Kill).await;
+    let never = world.sandbox.signal(world.fence, "never", Signal::Kill).await;
     assert!(matches!(never, Err(Fault::NotFound(_))), "{never:?}");
 }
 
@@ -126,7 +126,7 @@ pub async fn a_command_ends_at_its_time_with_all_that_it_started(world: &World<'
     let ran = world.ran(&exec).await;
     assert_eq!((ran.exit.cause, ran.exit.code, ran.stdout.as_str()), (Cause::Timeout, 143, "partial\n"));
     assert!(ran.exit.duration >= Duration::from_millis(300) && began.elapsed() < Duration::from_secs(10));
-    world.sandbox.kill(world.grip, "late").await.unwrap();
+    world.sandbox.kill(world.fence, "late").await.unwrap();
     assert_eq!(world.processes("sleep").await, 0);
 }
 
@@ -134,19 +134,19 @@ pub async fn a_background_process_outlives_its_command_until_it_is_killed(world:
     let ran = world.ran(&world.shell("server", "sleep 605 & echo started")).await;
     assert_eq!((ran.exit.code, ran.stdout.as_str()), (0, "started\n"));
     assert_eq!(world.processes("sleep").await, 1);
-    world.sandbox.kill(world.grip, "server").await.unwrap();
+    world.sandbox.kill(world.fence, "server").await.unwrap();
     assert_eq!(world.processes("sleep").await, 0);
-    let exit = world.sandbox.wait(world.grip, "server").await.unwrap();
+    let exit = world.sandbox.wait(world.fence, "server").await.unwrap();
     assert_eq!((exit.code, exit.cause), (0, Cause::Exited));
 }
 
 pub async fn output_beyond_the_cap_is_counted_not_kept(world: &World<'_>) {
     let exec = Exec { output_bytes_max: 100_000, ..world.shell("flood", "yes | head -c 1G; exit 4") };
-    world.sandbox.start(world.grip, &exec).await.unwrap();
-    let exit = world.sandbox.wait(world.grip, "flood").await.unwrap();
+    world.sandbox.start(world.fence, &exec).await.unwrap();
+    let exit = world.sandbox.wait(world.fence, "flood").await.unwrap();
     assert_eq!((exit.code, exit.cause, exit.stdout_bytes), (4, Cause::Exited, 1 << 30));
     let range = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 200_000 };
-    assert_eq!(world.sandbox.output(world.grip, "flood", range).await.unwrap().len(), 100_000);
+    assert_eq!(world.sandbox.output(world.fence, "flood", range).await.unwrap().len(), 100_000);
 }
 
 pub async fn the_oldest_output_makes_room(world: &World<'_>) {
@@ -154,23 +154,23 @@ pub async fn the_oldest_output_makes_room(world: &World<'_>) {
     for round in 0..10 {
         let exec = world.shell(&format!("much-{round}"), "head -c 64M /dev/zero");
         let exec = Exec { output_bytes_max: u64::MAX, ..exec };
-        world.sandbox.start(world.grip, &exec).await.unwrap();
-        world.sandbox.wait(world.grip, &exec.id).await.unwrap();
+        world.sandbox.start(world.fence, &exec).await.unwrap();
+        world.sandbox.wait(world.fence, &exec.id).await.unwrap();
     }
-    let oldest = world.sandbox.output(world.grip, "much-0", one).await;
+    let oldest = world.sandbox.output(world.fence, "much-0", one).await;
     assert!(matches!(oldest, Err(Fault::NotFound(_))), "{oldest:?}");
-    assert_eq!(world.sandbox.output(world.grip, "much-9", one).await.unwrap(), [0]);
+    assert_eq!(world.sandbox.output(world.fence, "much-9", one).await.unwrap(), [0]);
     // How it ended stays known, and it does not run again.
-    world.sandbox.start(world.grip, &world.shell("much-0", "touch again")).await.unwrap();
-    assert_eq!(world.sandbox.wait(world.grip, "much-0").await.unwrap().stdout_bytes, 64 << 20);
+    world.sandbox.start(world.fence, &world.shell("much-0", "touch again")).await.unwrap();
+    assert_eq!(world.sandbox.wait(world.fence, "much-0").await.unwrap().stdout_bytes, 64 << 20);
     assert_eq!(world.says("ls -A").await, "");
 }
 
 pub async fn an_unknown_command_is_not_found(world: &World<'_>) {
     let range = OutputRange { stream: OutputStream::Stderr, offset: 0, bytes_max: 1 };
-    assert!(matches!(world.sandbox.wait(world.grip, "never").await, Err(Fault::NotFound(_))));
-    assert!(matches!(world.sandbox.output(world.grip, "never", range).await, Err(Fault::NotFound(_))));
-    assert!(matches!(world.sandbox.kill(world.grip, "never").await, Err(Fault::NotFound(_))));
+    assert!(matches!(world.sandbox.wait(world.fence, "never").await, Err(Fault::NotFound(_))));
+    assert!(matches!(world.sandbox.output(world.fence, "never", range).await, Err(Fault::NotFound(_))));
+    assert!(matches!(world.sandbox.kill(world.fence, "never").await, Err(Fault::NotFound(_))));
 }
 
 /// Not a benchmark: only that no hidden second is in the way.
@@ -179,8 +179,8 @@ pub async fn a_warm_command_is_quick(world: &World<'_>) {
     for round in 0..20 {
         let exec = Exec { argv: vec!["true".to_owned()], ..world.shell(&format!("warm-{round}"), "") };
         let began = Instant::now();
-        world.sandbox.start(world.grip, &exec).await.unwrap();
-        world.sandbox.wait(world.grip, &exec.id).await.unwrap();
+        world.sandbox.start(world.fence, &exec).await.unwrap();
+        world.sandbox.wait(world.fence, &exec.id).await.unwrap();
         fastest = fastest.min(began.elapsed());
     }
     assert!(fastest < Duration::from_millis(100), "a warm command takes {fastest:?}");

@@ -55,7 +55,7 @@ pub async fn the_environment_is_the_sandboxes_own(world: &World<'_>) {
         env: vec![("A=B".to_owned(), "c".to_owned())],
         ..world.shell("bad-name", "true")
     };
-    assert!(matches!(world.sandbox.start(world.grip, &bad).await, Err(Fault::Refused(_))));
+    assert!(matches!(world.sandbox.start(world.fence, &bad).await, Err(Fault::Refused(_))));
 }
 
 pub async fn there_is_no_network_but_loopback(world: &World<'_>) {

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sojourn::sandbox::{Cause, Files, Grip, SandboxLimits, Spec};
+use sojourn::sandbox::{Cause, Files, SandboxFence, SandboxLimits, Spec};
 
 use super::{World, local::LocalProvider, run, with_local};
 
@@ -42,16 +42,16 @@ fn root(provider: &LocalProvider, spec: &Spec) -> PathBuf {
 }
 
 /// A fresh sandbox on the same disk, after the old one was ended and `between` was done.
-async fn again(world: &World<'_>, between: impl FnOnce()) -> (Files, Grip) {
+async fn again(world: &World<'_>, between: impl FnOnce()) -> (Files, SandboxFence) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     between();
     let spec = Spec { sandbox: world.origin.id(), previous: vec![world.spec.sandbox], ..world.spec.clone() };
     let files = world.sandbox.create(&spec, 2).await.unwrap();
-    (files, Grip { sandbox: spec.sandbox, epoch: 2 })
+    (files, SandboxFence { sandbox: spec.sandbox, epoch: 2 })
 }
 
-async fn content(world: &World<'_>, grip: Grip, path: &str) -> Option<String> {
-    let part = world.sandbox.read_file(grip, path, 0, 100).await.ok()?;
+async fn content(world: &World<'_>, fence: SandboxFence, path: &str) -> Option<String> {
+    let part = world.sandbox.read_file(fence, path, 0, 100).await.ok()?;
     Some(String::from_utf8(part.content).unwrap())
 }
 
@@ -106,33 +106,33 @@ fn what_a_crash_left_half_made_is_made_again() {
         Box::pin(async move {
             world.says("echo kept > file; sync").await;
             // The machine started anew: no mount, the file system in its file.
-            let (files, grip) = again(world, || {
+            let (files, fence) = again(world, || {
                 rustix::mount::unmount(disk.join("files"), rustix::mount::UnmountFlags::empty()).unwrap();
                 fs::write(disk.join("image.new"), "half a copy").unwrap();
             })
             .await;
             assert_eq!(files, Files::Kept);
-            assert_eq!(content(world, grip, "file").await.as_deref(), Some("kept\n"));
+            assert_eq!(content(world, fence, "file").await.as_deref(), Some("kept\n"));
             assert_eq!(mounts_of(disk.to_str().unwrap()), 1);
         })
     });
 }
 
 #[test]
-fn a_file_system_that_cannot_be_mended_counts_as_lost() {
+fn a_file_system_that_cannot_be_fixed_counts_as_lost() {
     let provider = LocalProvider::new();
     run(&provider, super::limits(), |world| {
         let disk = root(&provider, &world.spec);
         Box::pin(async move {
             world.says("echo lost > file; sync").await;
-            let (files, grip) = again(world, || {
+            let (files, fence) = again(world, || {
                 rustix::mount::unmount(disk.join("files"), rustix::mount::UnmountFlags::empty()).unwrap();
                 let image = fs::File::options().write(true).open(disk.join("image")).unwrap();
                 image.write_all_at(&vec![0xff; 64 << 20], 0).unwrap();
             })
             .await;
             assert_eq!(files, Files::Fresh);
-            assert_eq!(content(world, grip, "file").await, None);
+            assert_eq!(content(world, fence, "file").await, None);
         })
     });
 }

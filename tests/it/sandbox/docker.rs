@@ -17,7 +17,7 @@ use sojourn::{
     blob::Blobs,
     domain::{SandboxId, rootfs::RootFs},
     sandbox::{
-        Files, Grip, Sandbox, Spec, checkpoint,
+        Files, Sandbox, SandboxFence, Spec, checkpoint,
         local::{Config, Disks, Local, docker, image},
     },
 };
@@ -179,37 +179,37 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             world
                 .says("echo from-runc > file; mkdir d; ln -s ../file d/l; echo kept > ~/kept; chmod 750 d")
                 .await;
-            let saved = checkpoint::save(&*world.sandbox, world.grip, &blobs, "s", None).await.unwrap();
+            let saved = checkpoint::save(&*world.sandbox, world.fence, &blobs, "s", None).await.unwrap();
             let other = docker.open();
             let spec = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
             assert_eq!(other.create(&spec, 2).await.unwrap(), Files::Fresh);
-            let grip = Grip { sandbox: spec.sandbox, epoch: 2 };
+            let fence = SandboxFence { sandbox: spec.sandbox, epoch: 2 };
             let fetched = checkpoint::fetch(&blobs, "s", &saved.digest).await.unwrap();
-            checkpoint::load(&*other, grip, fetched).await.unwrap();
-            other.attach(grip).await.unwrap();
+            checkpoint::load(&*other, fence, fetched).await.unwrap();
+            other.attach(fence).await.unwrap();
             let script = "cat file d/l ~/kept; stat -c %a d; test -O file && echo and-back > back";
-            other.start(grip, &world.shell("look", script)).await.unwrap();
-            assert_eq!(other.wait(grip, "look").await.unwrap().code, 0);
+            other.start(fence, &world.shell("look", script)).await.unwrap();
+            assert_eq!(other.wait(fence, "look").await.unwrap().code, 0);
             let range = sojourn::sandbox::OutputRange {
                 stream: sojourn::sandbox::OutputStream::Stdout,
                 offset: 0,
                 bytes_max: 100,
             };
-            let said = String::from_utf8(other.output(grip, "look", range).await.unwrap()).unwrap();
+            let said = String::from_utf8(other.output(fence, "look", range).await.unwrap()).unwrap();
             assert_eq!(said, "from-runc\nfrom-runc\nkept\n750\n");
             // The same files are the same checkpoint, whoever saved them.
-            other.start(grip, &world.shell("undo", "rm back; touch -r d .")).await.unwrap();
-            other.wait(grip, "undo").await.unwrap();
-            let again = checkpoint::save(&*other, grip, &blobs, "s", None).await.unwrap();
+            other.start(fence, &world.shell("undo", "rm back; touch -r d .")).await.unwrap();
+            other.wait(fence, "undo").await.unwrap();
+            let again = checkpoint::save(&*other, fence, &blobs, "s", None).await.unwrap();
             other.destroy(spec.sandbox).await.unwrap();
             other.erase(spec.org, spec.session).await.unwrap();
             docker.assert_nothing_left(spec.sandbox);
             let third = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
             assert_eq!(world.sandbox.create(&third, 3).await.unwrap(), Files::Fresh);
-            let grip = Grip { sandbox: third.sandbox, epoch: 3 };
+            let fence = SandboxFence { sandbox: third.sandbox, epoch: 3 };
             let fetched = checkpoint::fetch(&blobs, "s", &again.digest).await.unwrap();
-            checkpoint::load(&*world.sandbox, grip, fetched).await.unwrap();
-            let part = world.sandbox.read_file(grip, "d/l", 0, 100).await.unwrap();
+            checkpoint::load(&*world.sandbox, fence, fetched).await.unwrap();
+            let part = world.sandbox.read_file(fence, "d/l", 0, 100).await.unwrap();
             assert_eq!(part.content, b"from-runc\n");
         })
     });
@@ -260,9 +260,9 @@ fn a_sandbox_of_an_image_has_the_programs_of_the_image() {
                     .count(),
                 0
             );
-            world.sandbox.write_file(world.grip, "file", b"written").await.unwrap();
+            world.sandbox.write_file(world.fence, "file", b"written").await.unwrap();
             assert_eq!(world.says("cat file; echo back > back").await, "written");
-            let part = world.sandbox.read_file(world.grip, "back", 0, 10).await.unwrap();
+            let part = world.sandbox.read_file(world.fence, "back", 0, 10).await.unwrap();
             assert_eq!(part.content, b"back\n");
             assert_eq!(world.says("echo x 2>/dev/null > /usr/share/mark || echo closed").await, "closed");
         })
@@ -294,7 +294,7 @@ fn a_sandbox_on_an_image_of_the_operator_has_its_programs_too() {
                 );
                 assert_eq!(world.says("ls /usr/bin | cat").await, "bash\ncat\nid\nls\nstat\ntouch");
                 assert_eq!(world.says("touch /tmp/a ~/c d; touch /usr/e || echo no").await, "no");
-                world.sandbox.write_file(world.grip, "file", b"written").await.unwrap();
+                world.sandbox.write_file(world.fence, "file", b"written").await.unwrap();
                 assert_eq!(world.says("cat file").await, "written");
             })
         });

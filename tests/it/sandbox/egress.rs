@@ -36,10 +36,10 @@ pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
     let paper = Arc::new(Paper::default());
     let proxy =
         proxy(vec![rule("bound.example", host.port, &["GET"], None)], &host, Arc::clone(&paper) as _, true);
-    let door = world.sandbox.door(world.grip).await.unwrap();
-    let authority = Authority::open(&door.private, &Origin::system()).unwrap();
-    door.show("certificates.pem", &authority.bundle(&[])).unwrap();
-    let serving = tokio::spawn(Arc::clone(&proxy).serve(door.listener, authority));
+    let egress_socket = world.sandbox.egress_socket(world.fence).await.unwrap();
+    let authority = Authority::open(&egress_socket.private, &Origin::system()).unwrap();
+    egress_socket.show("certificates.pem", &authority.bundle(&[])).unwrap();
+    let serving = tokio::spawn(Arc::clone(&proxy).serve(egress_socket.listener, authority));
 
     let answer = asked(world, &format!("https://bound.example:{}/x", host.port)).await;
     assert!(answer.starts_with("200 GET /x HTTP/1.1"), "{answer}");
@@ -81,10 +81,10 @@ fn many_connections_at_once_are_served_in_turn() {
             let paper = Arc::new(Paper::default());
             let rules = vec![rule("a.example", host.port, &["GET"], None)];
             let proxy = proxy(rules, &host, Arc::clone(&paper) as _, true);
-            let door = world.sandbox.door(world.grip).await.unwrap();
-            let authority = Authority::open(&door.private, &Origin::system()).unwrap();
-            door.show("certificates.pem", &authority.bundle(&[])).unwrap();
-            let serving = tokio::spawn(Arc::clone(&proxy).serve(door.listener, authority));
+            let egress_socket = world.sandbox.egress_socket(world.fence).await.unwrap();
+            let authority = Authority::open(&egress_socket.private, &Origin::system()).unwrap();
+            egress_socket.show("certificates.pem", &authority.bundle(&[])).unwrap();
+            let serving = tokio::spawn(Arc::clone(&proxy).serve(egress_socket.listener, authority));
             let script = format!(
                 "python3 - <<'END'
 import urllib.request, concurrent.futures

@@ -215,7 +215,7 @@ pub async fn a_full_disk_ends_the_command_and_not_the_sandbox(world: &World<'_>)
     assert_eq!(not_ended(world, "rm big; echo removed").await.stdout, "removed\n");
     assert_eq!(not_ended(world, "head -c 8M /dev/zero > small").await.exit.code, 0);
     let until = Instant::now() + Duration::from_secs(10);
-    while let Err(fault) = world.sandbox.write_file(world.grip, "more", b"more").await {
+    while let Err(fault) = world.sandbox.write_file(world.fence, "more", b"more").await {
         // Where the size is looked at, the next look finds that there is room again.
         assert!(Instant::now() < until, "{fault}");
         tokio::task::yield_now().await;
@@ -247,22 +247,22 @@ for target in itertools.cycle(['/etc', '/.sojourn/control', 'real']):
     os.symlink(target, 'new')
     os.rename('new', 'd')
 END";
-    world.sandbox.start(world.grip, &world.shell("swap", swap)).await.unwrap();
+    world.sandbox.start(world.fence, &world.shell("swap", swap)).await.unwrap();
     let mut read = 0;
     let until = Instant::now() + Duration::from_secs(20);
     for at in 0.. {
         if at >= 100 && (read > 0 || Instant::now() > until) {
             break;
         }
-        let part = world.sandbox.read_file(world.grip, "d/passwd", 0, 1 << 16).await;
+        let part = world.sandbox.read_file(world.fence, "d/passwd", 0, 1 << 16).await;
         if let Ok(part) = part {
             let text = String::from_utf8(part.content).unwrap();
             assert!(text == "own\n" || text.contains("agent:x:1000"), "{text}");
             read += 1;
         }
-        let _ = world.sandbox.write_file(world.grip, &format!("d/raced-{at}"), b"x").await;
+        let _ = world.sandbox.write_file(world.fence, &format!("d/raced-{at}"), b"x").await;
     }
-    world.sandbox.kill(world.grip, "swap").await.unwrap();
+    world.sandbox.kill(world.fence, "swap").await.unwrap();
     assert!(read > 0, "the race was never won by anybody");
     assert_eq!(
         world

@@ -11,7 +11,7 @@ use std::{
 use sojourn::{
     domain::{SandboxId, rootfs::RootFs},
     sandbox::{
-        Cause, Exec, Fault, Grip, Sandbox, SandboxLimits, Spec,
+        Cause, Exec, Fault, Sandbox, SandboxFence, SandboxLimits, Spec,
         local::{Config, Disks, Local, image},
     },
 };
@@ -141,14 +141,14 @@ fn a_fork_bomb_is_contained_and_killed() {
     with_local(|world| {
         Box::pin(async {
             let bomb = Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", BOMB) };
-            world.sandbox.start(world.grip, &bomb).await.unwrap();
+            world.sandbox.start(world.fence, &bomb).await.unwrap();
             world.printed("bomb", "armed").await;
             // The sandbox answers and works on files while its processes are used up.
-            world.sandbox.write_file(world.grip, "during", b"x").await.unwrap();
-            world.sandbox.attach(world.grip).await.unwrap();
+            world.sandbox.write_file(world.fence, "during", b"x").await.unwrap();
+            world.sandbox.attach(world.fence).await.unwrap();
             let pids = pids_current(world);
             assert!(pids <= 64 + 192, "{pids} processes");
-            world.sandbox.kill(world.grip, "bomb").await.unwrap();
+            world.sandbox.kill(world.fence, "bomb").await.unwrap();
             // Init, a runner, the shell that counts and its two helpers.
             let left: u32 = world.says("ls -d /proc/[0-9]* | wc -l").await.parse().unwrap();
             assert!(left <= 5, "{left} processes");
@@ -192,13 +192,13 @@ fn remains_of_a_crash_do_not_stop_the_next_sandbox() {
             let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
             let init = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
-            while world.sandbox.attach(world.grip).await != Err(Fault::Gone) {
+            while world.sandbox.attach(world.fence).await != Err(Fault::Gone) {
                 tokio::task::yield_now().await;
             }
             world.sandbox.create(&world.spec, 2).await.unwrap();
-            let grip = Grip { epoch: 2, ..world.grip };
-            world.sandbox.start(grip, &world.shell("again", "true")).await.unwrap();
-            assert_eq!(world.sandbox.wait(grip, "again").await.unwrap().code, 0);
+            let fence = SandboxFence { epoch: 2, ..world.fence };
+            world.sandbox.start(fence, &world.shell("again", "true")).await.unwrap();
+            assert_eq!(world.sandbox.wait(fence, "again").await.unwrap().code, 0);
         })
     });
 }
@@ -239,10 +239,10 @@ fn an_orphaned_sandbox_ends_itself() {
             let origin = &world.origin;
             let spec = Spec { sandbox: origin.id(), session: origin.id(), ..world.spec.clone() };
             local.create(&spec, 1).await.unwrap();
-            let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
-            local.start(grip, &world.shell("last", "sleep 608")).await.unwrap();
+            let fence = SandboxFence { sandbox: spec.sandbox, epoch: 1 };
+            local.start(fence, &world.shell("last", "sleep 608")).await.unwrap();
             // The wait is cut into slices; the sandbox ends within the first one.
-            assert_eq!(local.wait(grip, "last").await, Err(Fault::Gone));
+            assert_eq!(local.wait(fence, "last").await, Err(Fault::Gone));
             local.destroy(spec.sandbox).await.unwrap();
             world.provider.assert_nothing_left(spec.sandbox);
             local.erase(spec.org, spec.session).await.unwrap();

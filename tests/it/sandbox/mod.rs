@@ -34,7 +34,9 @@ use futures::FutureExt;
 use sojourn::{
     base::Origin,
     domain::{EventKind, SandboxId, rootfs::RootFs},
-    sandbox::{Cause, Exec, Exit, Fault, Grip, OutputRange, OutputStream, Sandbox, SandboxLimits, Spec},
+    sandbox::{
+        Cause, Exec, Exit, Fault, OutputRange, OutputStream, Sandbox, SandboxFence, SandboxLimits, Spec,
+    },
 };
 
 /// A provider under test.
@@ -58,7 +60,7 @@ pub struct World<'a> {
     pub provider: &'a dyn Provider,
     pub sandbox: Arc<dyn Sandbox>,
     pub spec: Spec,
-    pub grip: Grip,
+    pub fence: SandboxFence,
     pub origin: Origin,
 }
 
@@ -92,9 +94,9 @@ pub fn run(
             previous: Vec::new(),
             restores: false,
         };
-        let grip = Grip { sandbox: spec.sandbox, epoch: 1 };
-        sandbox.create(&spec, grip.epoch).await.expect("a sandbox can be made");
-        let world = World { provider, sandbox, spec, grip, origin };
+        let fence = SandboxFence { sandbox: spec.sandbox, epoch: 1 };
+        sandbox.create(&spec, fence.epoch).await.expect("a sandbox can be made");
+        let world = World { provider, sandbox, spec, fence, origin };
         let outcome = AssertUnwindSafe(check(&world)).catch_unwind().await;
         world.end().await;
         if let Err(panic) = outcome {
@@ -118,8 +120,8 @@ impl World<'_> {
 
     /// Starts a command and waits for it.
     pub async fn ran(&self, exec: &Exec) -> Ran {
-        self.sandbox.start(self.grip, exec).await.unwrap();
-        let exit = self.sandbox.wait(self.grip, &exec.id).await.unwrap();
+        self.sandbox.start(self.fence, exec).await.unwrap();
+        let exit = self.sandbox.wait(self.fence, &exec.id).await.unwrap();
         let (stdout, stderr) = (self.output(&exec.id, OutputStream::Stdout).await, OutputStream::Stderr);
         Ran { exit, stdout, stderr: self.output(&exec.id, stderr).await }
     }
@@ -134,7 +136,7 @@ impl World<'_> {
 
     pub async fn output(&self, exec_id: &str, stream: OutputStream) -> String {
         let range = OutputRange { stream, offset: 0, bytes_max: 1 << 20 };
-        String::from_utf8(self.sandbox.output(self.grip, exec_id, range).await.unwrap()).unwrap()
+        String::from_utf8(self.sandbox.output(self.fence, exec_id, range).await.unwrap()).unwrap()
     }
 
     /// Returns when a running command has printed `text`.
@@ -178,7 +180,7 @@ impl World<'_> {
     }
 }
 
-/// Hands every check of the suite to another macro, after what that one is given first.
+/// SandboxHandle every check of the suite to another macro, after what that one is given first.
 macro_rules! checks {
     ($with:ident $($first:tt)*) => {
         $with! { $($first)*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sojourn::{
     blob::Blobs,
-    sandbox::{Fault, Files, Grip, Spec, checkpoint},
+    sandbox::{Fault, Files, SandboxFence, Spec, checkpoint},
 };
 use tokio::sync::mpsc;
 
@@ -32,18 +32,18 @@ const LISTING: &str = r"cd /; export LC_ALL=C; (find workspace home/agent -print
     find workspace home/agent -type f -exec sha256sum {} + | sort) | cat -v";
 
 /// Ends the sandbox and its disk, and makes another sandbox that waits for its files.
-async fn replaced(world: &World<'_>) -> Grip {
+async fn replaced(world: &World<'_>) -> SandboxFence {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     world.sandbox.erase(world.spec.org, world.spec.session).await.unwrap();
     let next = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Fresh));
-    Grip { sandbox: next.sandbox, epoch: 2 }
+    SandboxFence { sandbox: next.sandbox, epoch: 2 }
 }
 
-async fn listing(world: &World<'_>, grip: Grip) -> String {
+async fn listing(world: &World<'_>, fence: SandboxFence) -> String {
     let look = world.shell("listing", LISTING);
     let world = World {
-        grip,
+        fence,
         provider: world.provider,
         sandbox: world.sandbox.clone(),
         spec: world.spec.clone(),
@@ -54,59 +54,59 @@ async fn listing(world: &World<'_>, grip: Grip) -> String {
 
 pub async fn a_frozen_sandbox_stands_still_and_goes_on(world: &World<'_>) {
     let count = "echo ready; while :; do echo >> /workspace/count; done";
-    world.sandbox.start(world.grip, &world.shell("count", count)).await.unwrap();
+    world.sandbox.start(world.fence, &world.shell("count", count)).await.unwrap();
     world.printed("count", "ready").await;
-    world.sandbox.freeze(world.grip).await.unwrap();
+    world.sandbox.freeze(world.fence).await.unwrap();
     let stats = world.sandbox.stats(world.spec.sandbox).await.unwrap();
     assert!(stats.is_frozen && stats.memory_bytes > 0 && stats.processes > 1, "{stats:?}");
     let later = world.sandbox.stats(world.spec.sandbox).await.unwrap();
     assert_eq!(later.cpu, stats.cpu, "a frozen sandbox takes no time");
     // Another worker comes, and nothing has ended.
-    let grip = Grip { epoch: 2, ..world.grip };
+    let fence = SandboxFence { epoch: 2, ..world.fence };
     let other = world.provider.open();
-    other.attach(grip).await.unwrap();
+    other.attach(fence).await.unwrap();
     assert!(!other.stats(world.spec.sandbox).await.unwrap().is_frozen);
-    let size = async || other.read_file(grip, "count", 0, 1).await.unwrap().size;
+    let size = async || other.read_file(fence, "count", 0, 1).await.unwrap().size;
     let before = size().await;
     let grows = async { while size().await <= before {} };
     tokio::time::timeout(Duration::from_secs(20), grows).await.expect("the command goes on");
-    other.freeze(grip).await.unwrap();
-    other.thaw(grip).await.unwrap();
-    other.thaw(grip).await.unwrap();
-    other.kill(grip, "count").await.unwrap();
+    other.freeze(fence).await.unwrap();
+    other.thaw(fence).await.unwrap();
+    other.thaw(fence).await.unwrap();
+    other.kill(fence, "count").await.unwrap();
 }
 
 pub async fn a_frozen_sandbox_can_be_ended(world: &World<'_>) {
-    world.sandbox.start(world.grip, &world.shell("long", "sleep 609")).await.unwrap();
-    world.sandbox.freeze(world.grip).await.unwrap();
+    world.sandbox.start(world.fence, &world.shell("long", "sleep 609")).await.unwrap();
+    world.sandbox.freeze(world.fence).await.unwrap();
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     world.provider.assert_nothing_left(world.spec.sandbox);
-    assert!(is_gone(world.sandbox.freeze(world.grip).await));
-    assert!(is_gone(world.sandbox.thaw(world.grip).await));
+    assert!(is_gone(world.sandbox.freeze(world.fence).await));
+    assert!(is_gone(world.sandbox.thaw(world.fence).await));
     assert_eq!(world.sandbox.stats(world.spec.sandbox).await, Err(Fault::Gone));
 }
 
 pub async fn a_late_worker_freezes_nothing(world: &World<'_>) {
-    let successor = Grip { epoch: 9, ..world.grip };
+    let successor = SandboxFence { epoch: 9, ..world.fence };
     world.sandbox.attach(successor).await.unwrap();
-    assert_eq!(world.sandbox.freeze(world.grip).await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.freeze(world.fence).await, Err(Fault::Stale));
     assert!(!world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
     world.sandbox.freeze(successor).await.unwrap();
     // Nor does it wake a sandbox that its successor has put to rest.
-    assert_eq!(world.sandbox.thaw(world.grip).await, Err(Fault::Stale));
-    assert_eq!(world.sandbox.attach(world.grip).await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.thaw(world.fence).await, Err(Fault::Stale));
+    assert_eq!(world.sandbox.attach(world.fence).await, Err(Fault::Stale));
     assert!(world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
 }
 
 pub async fn a_command_counts_as_long_as_it_runs(world: &World<'_>) {
-    assert_eq!(world.sandbox.running(world.grip).await, Ok(0));
-    world.sandbox.start(world.grip, &world.shell("long", "sleep 610")).await.unwrap();
-    assert_eq!(world.sandbox.running(world.grip).await, Ok(1));
-    world.sandbox.kill(world.grip, "long").await.unwrap();
-    assert_eq!(world.sandbox.running(world.grip).await, Ok(0));
+    assert_eq!(world.sandbox.running(world.fence).await, Ok(0));
+    world.sandbox.start(world.fence, &world.shell("long", "sleep 610")).await.unwrap();
+    assert_eq!(world.sandbox.running(world.fence).await, Ok(1));
+    world.sandbox.kill(world.fence, "long").await.unwrap();
+    assert_eq!(world.sandbox.running(world.fence).await, Ok(0));
     // What a command leaves behind is frozen with its sandbox; it is no command.
     world.says("sleep 610 > /dev/null 2>&1 & disown").await;
-    assert_eq!(world.sandbox.running(world.grip).await, Ok(0));
+    assert_eq!(world.sandbox.running(world.fence).await, Ok(0));
 }
 
 pub async fn files_come_back_as_they_were(world: &World<'_>) {
@@ -122,24 +122,24 @@ pub async fn files_come_back_as_they_were(world: &World<'_>) {
     world.says(script).await;
     let mark = r#"python3 -c 'import os; print(len(os.getxattr("/workspace/random", "user.mark")))' 2>&1"#;
     let marked = world.says(&format!("{mark} || true")).await;
-    let expected: String = listing(world, world.grip)
+    let expected: String = listing(world, world.fence)
         .await
         .lines()
         .filter(|line| !line.contains("gone"))
         .map(|line| format!("{line}\n"))
         .collect();
     let store = Store::new();
-    let saved = checkpoint::save(&*world.sandbox, world.grip, &store.blobs, SESSION, None).await.unwrap();
+    let saved = checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, None).await.unwrap();
     let again =
-        checkpoint::save(&*world.sandbox, world.grip, &store.blobs, SESSION, Some(&saved.digest)).await;
+        checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, Some(&saved.digest)).await;
     assert_eq!(again.unwrap(), saved, "equal files give an equal checkpoint");
     assert!(world.says("stat -c %a secret closed").await == "0\n0", "what was closed is closed again");
 
-    let grip = replaced(world).await;
+    let fence = replaced(world).await;
     let fetched = checkpoint::fetch(&store.blobs, SESSION, &saved.digest).await.unwrap();
-    checkpoint::load(&*world.sandbox, grip, fetched).await.unwrap();
-    world.sandbox.attach(grip).await.unwrap();
-    let restored = listing(world, grip).await;
+    checkpoint::load(&*world.sandbox, fence, fetched).await.unwrap();
+    world.sandbox.attach(fence).await.unwrap();
+    let restored = listing(world, fence).await;
     // Directories that had a socket in them, and the roots, have times of their own.
     let strip = |text: &str| text.replace("gone", "");
     for (one, other) in strip(&expected).lines().zip(strip(&restored).lines()) {
@@ -147,36 +147,40 @@ pub async fn files_come_back_as_they_were(world: &World<'_>) {
     }
     assert_eq!(expected.lines().count(), restored.lines().count());
     let exec = world.shell("mark", &format!("{mark} || true"));
-    world.sandbox.start(grip, &exec).await.unwrap();
-    world.sandbox.wait(grip, "mark").await.unwrap();
+    world.sandbox.start(fence, &exec).await.unwrap();
+    world.sandbox.wait(fence, "mark").await.unwrap();
     let range = sojourn::sandbox::OutputRange {
         stream: sojourn::sandbox::OutputStream::Stdout,
         offset: 0,
         bytes_max: 999,
     };
-    let output = world.sandbox.output(grip, "mark", range).await.unwrap();
+    let output = world.sandbox.output(fence, "mark", range).await.unwrap();
     assert_eq!(String::from_utf8(output).unwrap().trim(), marked);
-    let third = checkpoint::save(&*world.sandbox, grip, &store.blobs, SESSION, None).await.unwrap();
+    let third = checkpoint::save(&*world.sandbox, fence, &store.blobs, SESSION, None).await.unwrap();
     assert_eq!(third.digest, saved.digest, "nothing of it depends on the sandbox");
-    world.sandbox.destroy(grip.sandbox).await.unwrap();
+    world.sandbox.destroy(fence.sandbox).await.unwrap();
 }
 
 pub async fn a_large_file_with_holes_takes_no_room(world: &World<'_>) {
     world.says("truncate -s 300M sparse; printf end >> sparse").await;
     let store = Store::new();
-    let saved = checkpoint::save(&*world.sandbox, world.grip, &store.blobs, SESSION, None).await.unwrap();
+    let saved = checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, None).await.unwrap();
     assert!(saved.bytes < 1 << 20, "{} bytes", saved.bytes);
-    let grip = replaced(world).await;
+    let fence = replaced(world).await;
     let fetched = checkpoint::fetch(&store.blobs, SESSION, &saved.digest).await.unwrap();
-    checkpoint::load(&*world.sandbox, grip, fetched).await.unwrap();
-    world.sandbox.start(grip, &world.shell("du", "tail -c 3 sparse; stat -c ' %s %b' sparse")).await.unwrap();
-    world.sandbox.wait(grip, "du").await.unwrap();
+    checkpoint::load(&*world.sandbox, fence, fetched).await.unwrap();
+    world
+        .sandbox
+        .start(fence, &world.shell("du", "tail -c 3 sparse; stat -c ' %s %b' sparse"))
+        .await
+        .unwrap();
+    world.sandbox.wait(fence, "du").await.unwrap();
     let range = sojourn::sandbox::OutputRange {
         stream: sojourn::sandbox::OutputStream::Stdout,
         offset: 0,
         bytes_max: 999,
     };
-    let said = String::from_utf8(world.sandbox.output(grip, "du", range).await.unwrap()).unwrap();
+    let said = String::from_utf8(world.sandbox.output(fence, "du", range).await.unwrap()).unwrap();
     let fields: Vec<&str> = said.split_whitespace().collect();
     assert_eq!(fields[..2], ["end", "314572803"], "{said}");
     // gVisor's files have no holes to tell of.
@@ -184,7 +188,7 @@ pub async fn a_large_file_with_holes_takes_no_room(world: &World<'_>) {
         world.provider.is_gvisor() || fields[2].parse::<u64>().unwrap() < 2_000,
         "{said} blocks of 512 bytes"
     );
-    world.sandbox.destroy(grip.sandbox).await.unwrap();
+    world.sandbox.destroy(fence.sandbox).await.unwrap();
 }
 
 pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
@@ -192,14 +196,14 @@ pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
     let script =
         "echo 0 > a; echo 0 > b; echo ready; i=0; while :; do i=$((i+1)); echo $i > a; echo $i > b; done";
     world.says("head -c 20000000 /dev/urandom > bulk").await;
-    world.sandbox.start(world.grip, &world.shell("twins", script)).await.unwrap();
+    world.sandbox.start(world.fence, &world.shell("twins", script)).await.unwrap();
     world.printed("twins", "ready").await;
     let (sender, mut receiver) = mpsc::channel(1);
-    let packing = world.sandbox.pack(world.grip, sender);
+    let packing = world.sandbox.pack(world.fence, sender);
     let taking = async {
         let first = receiver.recv().await.expect("a part");
         // While the archive is under way nothing starts, and what is known is still told.
-        let refused = world.sandbox.start(world.grip, &world.shell("other", "true")).await;
+        let refused = world.sandbox.start(world.fence, &world.shell("other", "true")).await;
         assert!(matches!(refused, Err(Fault::Unavailable(_))), "{refused:?}");
         let mut whole = first.to_vec();
         while let Some(part) = receiver.recv().await {
@@ -226,24 +230,24 @@ pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
     let before = world.says("cat b").await;
     let goes_on = async { while world.says("cat b").await == before {} };
     tokio::time::timeout(Duration::from_secs(20), goes_on).await.expect("the command goes on");
-    world.sandbox.kill(world.grip, "twins").await.unwrap();
+    world.sandbox.kill(world.fence, "twins").await.unwrap();
 }
 
 pub async fn a_sandbox_that_was_not_restored_to_its_end_is_not_used(world: &World<'_>) {
-    let grip = replaced(world).await;
-    let unused = world.sandbox.attach(grip).await;
+    let fence = replaced(world).await;
+    let unused = world.sandbox.attach(fence).await;
     assert!(matches!(unused, Err(Fault::Unavailable(_))), "{unused:?}");
     // Half an archive.
     let (sender, receiver) = mpsc::channel(4);
     sender.send(Ok(Bytes::from_static(&[0; 100]))).await.unwrap();
     sender.send(Err(Fault::Refused("the rest is gone".to_owned()))).await.unwrap();
     drop(sender);
-    let broken = world.sandbox.unpack(grip, receiver).await;
+    let broken = world.sandbox.unpack(fence, receiver).await;
     assert_eq!(broken, Err(Fault::Refused("the rest is gone".to_owned())));
-    assert!(matches!(world.sandbox.attach(grip).await, Err(Fault::Unavailable(_))));
+    assert!(matches!(world.sandbox.attach(fence).await, Err(Fault::Unavailable(_))));
     // The next one does not go on with what is there.
-    world.sandbox.destroy(grip.sandbox).await.unwrap();
-    let previous = vec![grip.sandbox];
+    world.sandbox.destroy(fence.sandbox).await.unwrap();
+    let previous = vec![fence.sandbox];
     let next = Spec { sandbox: world.origin.id(), previous, restores: true, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 3).await, Ok(Files::Fresh));
     world.sandbox.destroy(next.sandbox).await.unwrap();
@@ -280,24 +284,24 @@ pub async fn an_archive_never_leads_out_of_the_files(world: &World<'_>) {
         &[(Char, "workspace/null", "")],
         &[(Block, "workspace/disk", "")],
     ];
-    let grip = replaced(world).await;
+    let fence = replaced(world).await;
     for entries in bad {
         let (sender, receiver) = mpsc::channel(4);
         sender.send(Ok(archive(entries))).await.unwrap();
         drop(sender);
-        let refused = world.sandbox.unpack(grip, receiver).await;
+        let refused = world.sandbox.unpack(fence, receiver).await;
         assert!(matches!(refused, Err(Fault::Refused(_) | Fault::NotFound(_))), "{entries:?}: {refused:?}");
-        let evil = world.sandbox.read_file(grip, "/tmp/evil", 0, 9).await;
+        let evil = world.sandbox.read_file(fence, "/tmp/evil", 0, 9).await;
         assert!(matches!(evil, Err(Fault::NotFound(_))), "{entries:?}: {evil:?}");
     }
-    world.sandbox.destroy(grip.sandbox).await.unwrap();
+    world.sandbox.destroy(fence.sandbox).await.unwrap();
 }
 
 pub async fn a_checkpoint_that_is_gone_or_changed_is_not_restored(world: &World<'_>) {
     world.says("echo kept > a").await;
     let store = Store::new();
-    let saved = checkpoint::save(&*world.sandbox, world.grip, &store.blobs, SESSION, None).await.unwrap();
-    let grip = replaced(world).await;
+    let saved = checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, None).await.unwrap();
+    let fence = replaced(world).await;
     let never = "0".repeat(64);
     let gone = checkpoint::fetch(&store.blobs, SESSION, &never).await;
     assert!(matches!(gone, Err(Fault::NotFound(_))), "{gone:?}");
@@ -308,12 +312,12 @@ pub async fn a_checkpoint_that_is_gone_or_changed_is_not_restored(world: &World<
     std::fs::write(&path, bytes).unwrap();
     let changed = checkpoint::fetch(&store.blobs, SESSION, &saved.digest).await;
     assert!(matches!(changed, Err(Fault::NotFound(_))), "{changed:?}");
-    assert!(matches!(world.sandbox.attach(grip).await, Err(Fault::Unavailable(_))));
-    world.sandbox.destroy(grip.sandbox).await.unwrap();
+    assert!(matches!(world.sandbox.attach(fence).await, Err(Fault::Unavailable(_))));
+    world.sandbox.destroy(fence.sandbox).await.unwrap();
 }
 
 pub async fn an_archive_larger_than_the_disk_is_refused(world: &World<'_>) {
-    let grip = replaced(world).await;
+    let fence = replaced(world).await;
     let (sender, receiver) = mpsc::channel(4);
     let bytes: u64 = 300 << 20;
     let bomb = async move {
@@ -331,9 +335,9 @@ pub async fn an_archive_larger_than_the_disk_is_refused(world: &World<'_>) {
         }
         let _ = sender.send(Ok(Bytes::from(vec![0; 1_024]))).await;
     };
-    let (refused, ()) = tokio::join!(world.sandbox.unpack(grip, receiver), bomb);
+    let (refused, ()) = tokio::join!(world.sandbox.unpack(fence, receiver), bomb);
     assert!(matches!(&refused, Err(Fault::Refused(words)) if words.contains("space")), "{refused:?}");
-    let used = world.sandbox.attach(grip).await;
+    let used = world.sandbox.attach(fence).await;
     assert!(matches!(used, Err(Fault::Unavailable(_))), "{used:?}");
-    world.sandbox.destroy(grip.sandbox).await.unwrap();
+    world.sandbox.destroy(fence.sandbox).await.unwrap();
 }

@@ -72,10 +72,10 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
                 assert!(!world.sandbox.capabilities().holds_size);
                 let bomb =
                     Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", super::local::BOMB) };
-                world.sandbox.start(world.grip, &bomb).await.unwrap();
+                world.sandbox.start(world.fence, &bomb).await.unwrap();
                 world.printed("bomb", "armed").await;
                 // The sandbox answers and works on files while its processes are used up.
-                world.sandbox.write_file(world.grip, "during", b"x").await.unwrap();
+                world.sandbox.write_file(world.fence, "during", b"x").await.unwrap();
                 // It goes off a moment after it is armed.
                 let gone_off = async {
                     loop {
@@ -88,7 +88,7 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
                     }
                 };
                 tokio::time::timeout(Duration::from_secs(30), gone_off).await.expect("it goes off");
-                world.sandbox.kill(world.grip, "bomb").await.unwrap();
+                world.sandbox.kill(world.fence, "bomb").await.unwrap();
                 let left: u32 = world.says("ls -d /proc/[0-9]* | wc -l").await.parse().unwrap();
                 assert!(left <= 5, "{left} processes");
                 world.says("for i in $(seq 20); do sleep 0.01; done").await;

@@ -17,7 +17,7 @@ async fn read(world: &World<'_>, path: &str) -> Result<Vec<u8>, Fault> {
         }
         whole
     };
-    let (read, whole) = tokio::join!(world.sandbox.read_tree(world.grip, path, sender), taken);
+    let (read, whole) = tokio::join!(world.sandbox.read_tree(world.fence, path, sender), taken);
     read.map(|()| whole)
 }
 
@@ -32,7 +32,7 @@ async fn write(world: &World<'_>, path: &str, archive: Vec<u8>) -> Result<(), Fa
             }
         }
     };
-    tokio::join!(world.sandbox.write_tree(world.grip, path, receiver), sent).0
+    tokio::join!(world.sandbox.write_tree(world.fence, path, receiver), sent).0
 }
 
 fn names(archive: &[u8]) -> Vec<String> {
@@ -187,13 +187,13 @@ pub async fn a_bomb_of_an_archive_ends_itself(world: &World<'_>) {
 pub async fn a_directory_is_read_while_others_work_in_it(world: &World<'_>) {
     let busy = "mkdir busy; echo ready; i=0; while :; do i=$((i+1)); echo $i > busy/$((i % 50)); rm -f busy/$(((i + 25) % 50)); \
                 mv busy/$((i % 50)) busy/moved; done";
-    world.sandbox.start(world.grip, &world.shell("busy", busy)).await.unwrap();
+    world.sandbox.start(world.fence, &world.shell("busy", busy)).await.unwrap();
     world.printed("busy", "ready").await;
     for _ in 0..20 {
         let archive = read(world, "/workspace").await.unwrap();
         assert_eq!(names(&archive)[0], "busy");
     }
-    world.sandbox.kill(world.grip, "busy").await.unwrap();
+    world.sandbox.kill(world.fence, "busy").await.unwrap();
     world.says("echo secret > busy/closed; chmod 000 busy/closed").await;
     let refused = read(world, "/workspace").await.unwrap_err();
     assert!(matches!(&refused, Fault::Refused(words) if words.starts_with("busy/closed:")), "{refused:?}");

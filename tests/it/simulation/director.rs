@@ -205,8 +205,8 @@ async fn execute(world: &Arc<World>, command: Command) {
     let stamp = stamp(world);
     let executed = world.look(|database| database.execute(command, &stamp, world.now()));
     if executed.is_ok_and(|events| events > 0) {
-        world.hint(&world.job);
-        world.hint(&world.control);
+        world.notification(&world.job);
+        world.notification(&world.control);
     }
 }
 

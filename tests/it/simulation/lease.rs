@@ -1,6 +1,6 @@
 //! The lease of one session as a pure state machine: what `store::job` does in SQL.
 //!
-//! Time is the database's, in nobody's hands but the caller's. A claim raises the
+//! Time is the database's, in nobody's handle but the caller's. A claim raises the
 //! epoch and moves the lease's end in one step; besides it only a holder that lost an
 //! answer raises it, and archive.
 

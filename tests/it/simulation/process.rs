@@ -240,7 +240,7 @@ impl Process {
         let mut failures = 0;
         loop {
             match self.run_next(&held, &mut known).await {
-                Ok(true) => return self.world.hint(&self.world.job),
+                Ok(true) => return self.world.notification(&self.world.job),
                 Ok(false) => return self.put_back(&mut held, None).await,
                 Err(Halt::Moved) => {}
                 Err(Halt::Stale) => return,
@@ -315,7 +315,7 @@ impl Process {
                 break;
             }
         }
-        self.world.hint(&self.world.job);
+        self.world.notification(&self.world.job);
     }
 
     /// Runs what is pending. Returns whether anything was.

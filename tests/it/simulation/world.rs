@@ -29,9 +29,9 @@ pub struct World {
     /// From here on nothing fails any more.
     calm: AtomicBool,
     numbers: AtomicU64,
-    /// A hint that a job may be ready; hints get lost.
+    /// A notification that a job may be ready; notifications get lost.
     pub job: Notify,
-    /// A hint that a caller wants something of a held job.
+    /// A notification that a caller wants something of a held job.
     pub control: Notify,
 }
 
@@ -154,10 +154,10 @@ impl World {
         self.calm.store(true, SeqCst);
     }
 
-    /// Sends a hint, or loses it.
-    pub fn hint(&self, hint: &Notify) {
+    /// Sends a notification, or loses it.
+    pub fn notification(&self, notification: &Notify) {
         if self.chance.one_in(2) {
-            hint.notify_waiters();
+            notification.notify_waiters();
         }
     }
 

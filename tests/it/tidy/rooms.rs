@@ -26,19 +26,19 @@ const MAY_IMPORT: [(&str, &str); 20] = [
     ("journal", "base domain store queue blob"),
     ("harness", "base domain model tool"),
     ("worker", "queue journal harness webhook tool model sandbox egress blob store domain base net trigger"),
-    // A session is opened the same way whoever asks: at the door, when its time has come, or
+    // A session is opened the same way whoever asks: at the egress socket, when its time has come, or
     // an agent by a tool.
     ("trigger", "base domain model store journal"),
     ("wire", "base domain"),
     ("stream", "base domain store wire"),
     ("webhook", "base domain store wire net"),
-    // What a request names is checked at the door: addresses (net), models, tools.
+    // What a request names is checked at the egress socket: addresses (net), models, tools.
     // A destination's secret is made where it is shown (webhook).
     ("http", "base domain wire store journal stream blob net model tool trigger webhook"),
     ("web", "base wire"),
     // `serve`, `admin` and `openapi` are the program itself, not a client of it: they
     // name the root, the settings and what the first session plays on.
-    // `webhook listen` verifies letters as they are signed.
+    // `webhook listen` verifies deliveries as they are signed.
     ("cli", "base domain wire app config http model net shutdown store telemetry webhook"),
 ];
 /// Rooms of the table that are not built yet.
@@ -138,7 +138,7 @@ fn imports(source: &Source) -> Vec<(usize, String)> {
         }
     }
     // A name in lower case is a room; items re-exported by the root would not be.
-    found.retain(|(_, head)| head.starts_with(|letter: char| letter.is_ascii_lowercase()));
+    found.retain(|(_, head)| head.starts_with(|character: char| character.is_ascii_lowercase()));
     found
 }
 
@@ -152,9 +152,9 @@ fn heads(rest: &str) -> Vec<String> {
     }
     let group = &rest[1..super::source::closing(rest, 0) - 1];
     let mut depth = 0;
-    let parts = group.split(|letter: char| {
-        depth += i32::from(letter == '{') - i32::from(letter == '}');
-        letter == ',' && depth == 0
+    let parts = group.split(|character: char| {
+        depth += i32::from(character == '{') - i32::from(character == '}');
+        character == ',' && depth == 0
     });
     parts.map(word).filter(|head| !head.is_empty()).collect()
 }

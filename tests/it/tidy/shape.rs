@@ -68,8 +68,8 @@ fn functions(source: &Source) -> Vec<(usize, usize)> {
     let begins = |at: &usize| {
         let before = code[..*at].chars().next_back();
         let name = code[at + 3..].chars().next();
-        before.is_none_or(|letter| !letter.is_alphanumeric() && letter != '_')
-            && name.is_some_and(|letter| letter.is_alphabetic() || letter == '_')
+        before.is_none_or(|character| !character.is_alphanumeric() && character != '_')
+            && name.is_some_and(|character| character.is_alphabetic() || character == '_')
     };
     let sized = |at: usize| {
         let end = code[at..].find(['{', ';'])? + at;

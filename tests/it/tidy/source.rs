@@ -53,7 +53,8 @@ impl Source {
         let found = text.match_indices(word).map(|(at, _)| at).filter(|at| {
             let before = text[..*at].chars().next_back();
             let after = text[at + word.len()..].chars().next();
-            let joins = |letter: Option<char>| letter.is_some_and(|one| one.is_alphanumeric() || one == '_');
+            let joins =
+                |character: Option<char>| character.is_some_and(|one| one.is_alphanumeric() || one == '_');
             let (first, last) = (word.chars().next(), word.chars().next_back());
             let goes_on = joins(first) && joins(before) || joins(last) && joins(after);
             !goes_on
@@ -185,10 +186,10 @@ fn after_raw(text: &str, start: usize) -> usize {
 
 /// After a character; after the quote alone where it begins a lifetime.
 fn after_char(text: &str, start: usize) -> usize {
-    let mut letters = text[start + 1..].char_indices();
-    match letters.next() {
+    let mut characters = text[start + 1..].char_indices();
+    match characters.next() {
         Some((_, '\\')) => text[start + 3..].find('\'').map_or(start + 1, |end| start + 3 + end + 1),
-        Some(_) => match letters.next() {
+        Some(_) => match characters.next() {
             Some((at, '\'')) => start + 1 + at + 1,
             _ => start + 1,
         },

@@ -13,7 +13,7 @@ const SPAWNS: [(&str, &str); 18] = [
     ("src/cli/serve.rs", "two handles that are awaited before the process ends"),
     ("src/worker/mod.rs", "JoinSets that are drained when the worker stops"),
     ("src/worker/archive.rs", "work on an archive that ends with its channel"),
-    ("src/webhook/courier.rs", "a JoinSet that is drained when the courier stops"),
+    ("src/webhook/dispatcher.rs", "a JoinSet that is drained when the dispatcher stops"),
     ("src/http/serve.rs", "a JoinSet that is drained when the listener stops"),
     ("src/stream/mod.rs", "a tracker that the shutdown waits for"),
     ("src/journal/flight.rs", "a tracker that the shutdown waits for"),
@@ -77,7 +77,7 @@ fn the_log_is_appended_to_in_two_places_and_never_changed() {
     let writers = ["src/store/event.rs", "src/store/record.rs", "src/store/record/together.rs"];
     let strangers = outside(&sources, &writers);
     let appended = strangers.flat_map(|source| source.places_in_literals("insert into event")).collect();
-    hold("an append outside the two doors", appended);
+    hold("an append outside the two egress sockets", appended);
     let changes = ["update event", "delete from event", "truncate event", "merge into event"];
     let changed = sources.iter().flat_map(|source| {
         changes.iter().flat_map(|change| source.places_in_literals(change)).collect::<Vec<_>>()

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn tree() -> (std::sync::Arc<FakeSandbox>, Hands) {
+fn tree() -> (std::sync::Arc<FakeSandbox>, SandboxHandle) {
     let fake = FakeSandbox::new();
     fake.put("src/main.rs", "fn main() {\n    run(42);\n}\n");
     fake.put("src/deep/a b.rs", "// TODO: nothing\n");
@@ -11,15 +11,15 @@ fn tree() -> (std::sync::Arc<FakeSandbox>, Hands) {
     fake.put(".git/config", "run(1)\n");
     fake.put("node_modules/x/index.js", "run(2)\n");
     fake.put("data.bin", b"run(3)\0\n");
-    let hands = fake.hands();
-    (fake, hands)
+    let handle = fake.handle();
+    (fake, handle)
 }
 
 #[tokio::test]
 async fn glob_finds_what_fits_and_evaluates_nothing() {
-    let (fake, hands) = tree();
+    let (fake, handle) = tree();
     let found = async |pattern: &str, path: Option<&str>| {
-        let done = run(&hands, "glob", json!({"pattern": pattern, "path": path})).await;
+        let done = run(&handle, "glob", json!({"pattern": pattern, "path": path})).await;
         assert!(!done.is_error, "{}", done.output);
         done.output
     };
@@ -30,24 +30,24 @@ async fn glob_finds_what_fits_and_evaluates_nothing() {
     assert!(found("*.java", None).await.contains("Nothing below /workspace fits *.java."));
     assert!(found("$(touch owned)`touch owned`;touch owned", None).await.contains("Nothing"));
     assert!(!fake.on_host("/workspace/owned").exists());
-    let missing = run(&hands, "glob", json!({"pattern": "*", "path": "nowhere"})).await;
+    let missing = run(&handle, "glob", json!({"pattern": "*", "path": "nowhere"})).await;
     assert!(missing.is_error && missing.output.contains("nowhere"), "{}", missing.output);
 }
 
 #[tokio::test]
 async fn glob_says_when_there_is_more() {
-    let (_fake, hands) = tree();
-    run(&hands, "bash", json!({"command": "for i in $(seq 600); do : > many$i.txt; done"})).await;
-    let done = run(&hands, "glob", json!({"pattern": "many*.txt"})).await;
+    let (_fake, handle) = tree();
+    run(&handle, "bash", json!({"command": "for i in $(seq 600); do : > many$i.txt; done"})).await;
+    let done = run(&handle, "glob", json!({"pattern": "many*.txt"})).await;
     assert!(done.output.ends_with("[There are more than 500. Narrow the pattern.]"), "{}", done.output);
     assert_eq!(done.output.lines().count(), 501);
 }
 
 #[tokio::test]
 async fn grep_lists_lines_of_text_files_only() {
-    let (fake, hands) = tree();
+    let (fake, handle) = tree();
     let found = async |input: Value| {
-        let done = run(&hands, "grep", input).await;
+        let done = run(&handle, "grep", input).await;
         assert!(!done.is_error, "{}", done.output);
         done.output
     };
@@ -62,16 +62,16 @@ async fn grep_lists_lines_of_text_files_only() {
     assert!(found(json!({"pattern": "-rf $(touch owned)"})).await.contains("No line"));
     assert!(!fake.on_host("/workspace/owned").exists());
     for input in [json!({"pattern": "("}), json!({"pattern": "x", "path": "nowhere"})] {
-        let done = run(&hands, "grep", input).await;
+        let done = run(&handle, "grep", input).await;
         assert!(done.is_error && done.output.starts_with("grep failed:"), "{}", done.output);
     }
 }
 
 #[tokio::test]
 async fn grep_stops_at_its_bound() {
-    let (_fake, hands) = tree();
-    run(&hands, "bash", json!({"command": "seq -f 'needle %g' 1 200000 > hay.txt"})).await;
-    let done = run(&hands, "grep", json!({"pattern": "needle"})).await;
+    let (_fake, handle) = tree();
+    run(&handle, "bash", json!({"command": "seq -f 'needle %g' 1 200000 > hay.txt"})).await;
+    let done = run(&handle, "grep", json!({"pattern": "needle"})).await;
     assert!(!done.is_error && done.output.ends_with("[There are more than 300 lines. Narrow the search.]"));
     assert!(done.output.starts_with("hay.txt:1:needle 1\n"), "{}", &done.output[..40]);
 }

@@ -105,7 +105,7 @@ async fn a_secret_of_a_deleted_environment_ends_the_turn() {
 async fn a_hook_makes_the_sandbox_ready_once_and_its_failure_ends_the_turn() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
-    let ready = json!({ "hooks": { "post_start": "echo ready >> marks" } });
+    let ready = json!({ "lifecycle_hooks": { "post_start": "echo ready >> marks" } });
     let id = owner.play_in(json!([run("cat marks"), run("cat marks"), { "text": "Done." }]), ready).await;
     owner.settled(&id, 1).await;
     super::steer(owner, &id, &super::script(json!([run("cat marks"), { "text": "Again." }]))).await;
@@ -114,7 +114,7 @@ async fn a_hook_makes_the_sandbox_ready_once_and_its_failure_ends_the_turn() {
     for output in outputs(&log) {
         assert_eq!(output.matches("ready").count(), 1, "{output}");
     }
-    let broken = json!({ "hooks": { "post_start": "echo the reason >&2; exit 3" } });
+    let broken = json!({ "lifecycle_hooks": { "post_start": "echo the reason >&2; exit 3" } });
     let id = owner.play_in(json!([run("echo never"), { "text": "Never." }]), broken).await;
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);

@@ -136,7 +136,7 @@ async fn a_provider_that_stays_away_ends_the_turn_and_the_session_can_be_steered
 
 #[tokio::test]
 async fn a_long_wait_gives_the_only_slot_to_others_and_hears_a_cancel() {
-    let scene = Scene::open(&["--workers=1"]).await;
+    let scene = Scene::open(&["--max-concurrent-turns=1"]).await;
     let owner = &scene.owner;
     let fault = json!({ "kind": "rate_limited", "retry_after_ms": 600_000 });
     let waiting = owner.play(json!([{ "fault": fault, "text": "In ten minutes." }])).await;

@@ -40,7 +40,7 @@ enum Act {
     },
     Archive,
     /// A caller's hand, whichever of them.
-    Hold(Grip),
+    Hold(SandboxFence),
     /// Another worker takes the session, though one may hold it.
     TakeOver,
     Start,
@@ -56,7 +56,7 @@ enum Act {
 
 /// How a caller takes hold of a session.
 #[derive(Clone, Copy, Debug)]
-enum Grip {
+enum SandboxFence {
     Start,
     Stop,
     Pause,
@@ -64,7 +64,7 @@ enum Grip {
     Context,
 }
 
-impl Grip {
+impl SandboxFence {
     fn command(self) -> Command {
         match self {
             Self::Start => Command::Start { has_sandbox: true },
@@ -95,7 +95,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(Act::Cancel),
         1 => (1..3u64).prop_map(|tokens| Act::Patch { tokens }),
         1 => Just(Act::Archive),
-        2 => prop::sample::select(vec![Grip::Start, Grip::Stop, Grip::Pause, Grip::Resume, Grip::Context])
+        2 => prop::sample::select(vec![SandboxFence::Start, SandboxFence::Stop, SandboxFence::Pause, SandboxFence::Resume, SandboxFence::Context])
             .prop_map(Act::Hold),
         3 => Just(Act::TakeOver),
         8 => Just(Act::Start),
@@ -316,7 +316,7 @@ async fn play(world: &World, acts: &[Act]) {
                 let title = Some(Some(format!("{tokens}")));
                 world.command(id, Command::Patch(Change { title, limits, ..Change::default() })).await
             }
-            Act::Hold(grip) => match world.command(id, grip.command()).await {
+            Act::Hold(fence) => match world.command(id, fence.command()).await {
                 // As the session is held already, or has nothing left to start with.
                 Err(Error::Rejected(
                     Rejection::Paused | Rejection::Stopped | Rejection::BudgetExceeded(_),

@@ -13,7 +13,7 @@ use crate::support::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     let ground = Ground::new().await;
-    let first = Program::start(&ground, &["--lease-ms=1000", "--box-orphan-seconds=12"]);
+    let first = Program::start(&ground, &["--lease-ms=1000", "--sandbox-orphan-seconds=12"]);
     let caller = Caller::new(&first.base, KEY);
     let mark = format!("node-{}", std::process::id());
     let command = format!("echo first > file; (exec -a {mark} sleep 613 > /dev/null 2>&1 &)");

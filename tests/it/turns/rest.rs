@@ -11,11 +11,11 @@ use super::{
 use crate::support::service::{Caller, Ground};
 
 /// Frozen soon, removed never.
-const FROZEN: [&str; 2] = ["--box-freeze-ms=150", "--box-hibernate-ms=600000"];
+const FROZEN: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
 /// Removed soon after it is frozen.
-const ASLEEP: [&str; 2] = ["--box-freeze-ms=150", "--box-hibernate-ms=300"];
+const ASLEEP: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
 /// Neither, within a test.
-const AWAKE: [&str; 2] = ["--box-freeze-ms=600000", "--box-hibernate-ms=600000"];
+const AWAKE: [&str; 2] = ["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
 
 /// Waits for the `count`-th event of that type.
 async fn counted(caller: &Caller, session: &str, kind: &str, count: usize) -> Vec<Value> {

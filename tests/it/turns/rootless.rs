@@ -94,7 +94,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     let user = OrdinaryUser::new();
     let _run_dir = RunDir(PathBuf::from(format!("/tmp/sojourn-{}", user.uid())));
     // Frozen soon, put away never.
-    let service = Unprivileged::start(&user, &["--box-freeze-ms=300", "--box-hibernate-ms=600000"]);
+    let service = Unprivileged::start(&user, &["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=600"]);
     let owner = &service.owner;
     let work = "id -u; id -G; echo kept > note; mkfifo pipe; ln -s note link; echo home > ~/mark; chmod 000 ~/mark; \
         echo here > /tmp/mark; (sleep 617 > /dev/null 2>&1 &)";
@@ -112,7 +112,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     until_file(owner, &id, "started").await;
     service.kill();
     assert!(user.processes_of_sandboxes() > 0, "sandboxes outlive their service");
-    let hasty = ["--box-freeze-ms=300", "--box-hibernate-ms=900"];
+    let hasty = ["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=0.9"];
     let service = Unprivileged::start(&user, &hasty);
     let owner = &service.owner;
     let slept = until(owner, &id, "sandbox.terminated").await;

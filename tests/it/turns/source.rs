@@ -1,9 +1,9 @@
 //! Repositories in a session's sandbox: cloned once, before its first command.
 
-mod hook;
 mod large;
 mod local;
 mod takeover;
+mod trigger;
 
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ async fn a_token_opens_a_repository_and_never_enters_the_sandbox() {
     let owner = &scene.owner;
     let base = format!("https://localhost:{}/private", host.port);
     let id = credential(owner, &base, TOKEN, false).await;
-    // A hook that looks around while the clone goes on.
+    // A trigger that looks around while the clone goes on.
     let spy = "(until [ -e /tmp/stop ]; do cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; sleep 0.01; done \
         | tr '\\0' '\\n' > /tmp/seen) > /dev/null 2>&1 &";
     let coded = {
@@ -124,7 +124,7 @@ async fn a_token_opens_a_repository_and_never_enters_the_sandbox() {
         &coded[1..],
     );
     let sources = json!([{ "url": host.url("private/app.git"), "credential": id }]);
-    let environment = json!({ "environment": { "hooks": { "post_start": spy } } });
+    let environment = json!({ "environment": { "triggers": { "post_start": spy } } });
     let session = play(owner, done(&command), sources, environment).await;
     let log = owner.settled(&session, 1).await;
     assert_eq!(ends(&log), ["completed"], "{log:#?}");
@@ -214,8 +214,7 @@ async fn what_is_not_there_is_said_and_a_host_that_is_away_is_asked_again() {
         assert_eq!(of(&log, "source.failed")[0]["body"]["code"], code, "{log:#?}");
         assert_eq!(session(owner, &id).await["exit_status"], "error");
     }
-    let taken =
-        json!({ "environment": { "hooks": { "post_start": "mkdir -p sources/app; touch sources/app/x" } } });
+    let taken = json!({ "environment": { "triggers": { "post_start": "mkdir -p sources/app; touch sources/app/x" } } });
     let id = play(owner, done("echo never"), json!([{ "url": url }]), taken).await;
     let log = owner.settled(&id, 1).await;
     assert_eq!(of(&log, "source.failed")[0]["body"]["code"], "source.path_taken");
@@ -233,14 +232,14 @@ async fn what_is_not_there_is_said_and_a_host_that_is_away_is_asked_again() {
 }
 
 #[tokio::test]
-async fn the_hook_after_the_clones_runs_once_and_its_failure_ends_the_turn() {
+async fn the_trigger_after_the_clones_runs_once_and_its_failure_ends_the_turn() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let scene = scene(&host).await;
     let owner = &scene.owner;
     let sources = json!([{ "url": host.url("open/app.git") }]);
-    let hooks = json!({ "post_start": "ls sources 2>/dev/null | wc -l > before", "post_clone": "cat sources/app/README >> after" });
-    let environment = json!({ "environment": { "sources": sources, "hooks": hooks } });
+    let triggers = json!({ "post_start": "ls sources 2>/dev/null | wc -l > before", "post_clone": "cat sources/app/README >> after" });
+    let environment = json!({ "environment": { "sources": sources, "triggers": triggers } });
     let id = play(owner, done("cat before after"), json!([]), environment).await;
     let log = owner.settled(&id, 1).await;
     assert_eq!(outputs(&log), ["0\nmain\n"]);
@@ -249,7 +248,7 @@ async fn the_hook_after_the_clones_runs_once_and_its_failure_ends_the_turn() {
     let log = owner.settled(&id, 2).await;
     assert_eq!(outputs(&log)[1], "main\n");
 
-    let broken = json!({ "environment": { "hooks": { "post_clone": "echo the reason >&2; exit 4" } } });
+    let broken = json!({ "environment": { "triggers": { "post_clone": "echo the reason >&2; exit 4" } } });
     let id = play(owner, done("echo never"), sources.clone(), broken.clone()).await;
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);

@@ -12,7 +12,7 @@ fn call(tool: &str, input: Value) -> Value {
 
 #[tokio::test]
 async fn a_question_waits_for_its_answer_without_a_worker() {
-    let scene = Scene::open(&["--workers=1"]).await;
+    let scene = Scene::open(&["--max-concurrent-turns=1"]).await;
     let owner = &scene.owner;
     let question = call("ask", json!({ "question": "Which branch?", "options": ["main", "next"] }));
     let id =

@@ -137,7 +137,7 @@ async fn a_later_destination_hears_what_comes_after_it_as_it_filters() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_was_down_gets_the_same_letter_later() {
+async fn a_receiver_that_was_down_gets_the_same_delivery_later() {
     let mut receiver =
         Receiver::start([Reply::Status(503), Reply::Drop, Reply::RetryAfter(429, "3600")]).await;
     let scene = Scene::open(&[]).await;
@@ -177,14 +177,14 @@ async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
     steer(owner, &session, "Again.").await;
     receiver.next().await;
     let found =
-        settles(owner, &session, |found| found.iter().any(|delivery| delivery["status"] == "dead_letter"))
+        settles(owner, &session, |found| found.iter().any(|delivery| delivery["status"] == "dead_delivery"))
             .await;
     assert_eq!(found[0]["response_code"], 410);
     let destinations = owner.get(&format!("/sessions/{session}/destinations")).await.ok();
     assert_eq!(destinations["data"][0]["enabled"], false);
     // What waited for it dies when it comes up, and what comes is not written.
     hurry(&scene.ground).await;
-    settles(owner, &session, |found| found.len() == 2 && all(found, "dead_letter")).await;
+    settles(owner, &session, |found| found.len() == 2 && all(found, "dead_delivery")).await;
     steer(owner, &session, "And again.").await;
     owner.settled(&session, 3).await;
     assert_eq!(deliveries(owner, &session).await.len(), 2);
@@ -199,7 +199,7 @@ async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
         settles(owner, &session, |found| found.iter().any(|delivery| delivery["status"] == "delivered"))
             .await;
     assert_eq!((&found[0]["id"], &found[0]["attempts"]), (&json!(dead), &json!(1)));
-    let still = owner.get(&format!("/sessions/{session}/deliveries?status=dead_letter")).await.ok();
+    let still = owner.get(&format!("/sessions/{session}/deliveries?status=dead_delivery")).await.ok();
     assert_eq!(still["data"].as_array().map(Vec::len), Some(1));
     scene.close().await;
 }
@@ -214,7 +214,7 @@ async fn a_process_that_stops_between_commit_and_send_loses_nothing() {
     let created = create(&api.owner(), json!({ "destinations": [destination], "input": "Go." })).await;
     let session = id(&created);
     api.stop().await;
-    // The turn ends where no courier is.
+    // The turn ends where no dispatcher is.
     let worker = ground.serve(&["--role=worker"]).await;
     let mut superuser = ground.database.superuser().await;
     let looked = async {
@@ -233,7 +233,7 @@ async fn a_process_that_stops_between_commit_and_send_loses_nothing() {
     assert_eq!(tokio::time::timeout(std::time::Duration::from_secs(20), looked).await, Ok(1));
     worker.stop().await;
     assert_eq!(receiver.connections(), 0);
-    // A courier took it, and died before it was sent.
+    // A dispatcher took it, and died before it was sent.
     let sql = "update delivery set status = 'delivering', attempts = 1, ready_at = now()";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     superuser.close().await.expect("a clean end");

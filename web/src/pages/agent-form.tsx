@@ -94,7 +94,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           <textarea id={id} aria-describedby={hint} rows={6} required value={form.prompt} onChange={(event) => set({ prompt: event.target.value })} />
         )}
       </Field>
-      <Field label="Model" hint="provider/model. Those of scripted/ need no provider: scripted/demo mends a small repository.">
+      <Field label="Model" hint="provider/model. Those of scripted/ need no provider: scripted/demo fixes a small repository.">
         {(id, hint) => (
           <>
             <input id={id} aria-describedby={hint} required list="models" className="mono" value={form.model} onChange={(event) => set({ model: event.target.value })} />

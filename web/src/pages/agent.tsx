@@ -17,7 +17,7 @@ type Revision = Schemas["Revision"];
 const TABS = [
   [undefined, "Agent"],
   ["schedules", "Schedules"],
-  ["hooks", "Hooks"],
+  ["triggers", "Hooks"],
 ] as const;
 
 export function AgentPage({ id, tab }: { id: string; tab?: string }) {
@@ -66,7 +66,7 @@ export function AgentPage({ id, tab }: { id: string; tab?: string }) {
       </nav>
       {tab === undefined && <About agent={agent} />}
       {tab === "schedules" && <Schedules agent={id} />}
-      {tab === "hooks" && <Hooks agent={id} />}
+      {tab === "triggers" && <Hooks agent={id} />}
       {open === "edit" && (
         <Dialog title={`Edit ${agent.name}`} onClose={() => setOpen(undefined)}>
           <AgentForm agent={agent} onDone={() => setOpen(undefined)} />

@@ -15,9 +15,9 @@ function navigate(to: string, options: { replace?: boolean } = {}): void {
   else window.location.hash = to;
 }
 
-/** The location hook that the router is given. */
+/** The location trigger that the router is given. */
 export function useHashPath(): [string, typeof navigate] {
   return [useSyncExternalStore(subscribe, path), navigate];
 }
 useHashPath.hrefs = (href: string) => `#${href}`;
-useHashPath.searchHook = () => useSyncExternalStore(subscribe, query);
+useHashPath.searchTrigger = () => useSyncExternalStore(subscribe, query);

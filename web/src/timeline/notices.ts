@@ -55,7 +55,7 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       };
     case "file.written":
       return { tone: "plain", title: `${event.actor.display ?? "A caller"} wrote ${text(body.path)}`, detail: bytes(number(body.bytes)) };
-    case "revisit.scheduled":
+    case "wake.scheduled":
       return { tone: "plain", title: `Wakes itself ${when(body.at)}`, detail: text(body.note) };
     case "session.rejected":
       return { tone: "bad", title: "The turn was not started", detail: text(body.message) };

@@ -175,7 +175,7 @@ const NEXT: Record<string, string> = {
   budget_exceeded: "Raise the limit under Details, then send a message: the session goes on where it was.",
   deadline_exceeded: "Raise the limit under Details, or send a message to go on in a new turn.",
   max_turns: "Raise the limit under Details, then send a message.",
-  error: "The session stays: mend the cause, then send a message.",
+  error: "The session stays: fix the cause, then send a message.",
 };
 
 function End({ row }: { row: EndRow }) {

@@ -31,4 +31,4 @@ class SojournError(Exception):
 
 
 class WebhookError(Exception):
-    """A letter that is not the service's, or not of these minutes."""
+    """A delivery that is not the service's, or not of these minutes."""

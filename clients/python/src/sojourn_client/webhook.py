@@ -13,12 +13,12 @@ from typing import Any, TypedDict, cast
 
 from .errors import WebhookError
 
-#: How far a letter's time may be from now, in seconds.
+#: How far a delivery's time may be from now, in seconds.
 TOLERANCE = 300
 
 
 class Webhook(TypedDict):
-    """A letter that was verified."""
+    """A delivery that was verified."""
 
     id: str
     """The same on every try: what was seen need not be done again."""
@@ -30,7 +30,7 @@ class Webhook(TypedDict):
 
 
 def verify_webhook(body: bytes | str, headers: Mapping[str, str], secret: str, *, now: float | None = None) -> Webhook:
-    """Verifies a letter and reads it. `body` is the request's body as it came, unparsed.
+    """Verifies a delivery and reads it. `body` is the request's body as it came, unparsed.
 
     Raises `WebhookError` when it is not the service's, or not of these minutes.
     """
@@ -39,10 +39,10 @@ def verify_webhook(body: bytes | str, headers: Mapping[str, str], secret: str, *
     values = [lower.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature")]
     if not all(values):
         raise WebhookError("a header of Standard Webhooks is missing")
-    letter, timestamp, signatures = values
+    delivery, timestamp, signatures = values
     if not timestamp.isascii() or not timestamp.isdigit() or abs((now or time.time()) - int(timestamp)) > TOLERANCE:
-        raise WebhookError("the letter is too old, or from the future")
-    signed = f"{letter}.{timestamp}.".encode() + raw
+        raise WebhookError("the delivery is too old, or from the future")
+    signed = f"{delivery}.{timestamp}.".encode() + raw
     mac = base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest())
     # Two signatures while a secret is rotated: one of them is enough.
     if not any(hmac.compare_digest(one.encode(), b"v1," + mac) for one in signatures.split(" ")):
@@ -50,10 +50,10 @@ def verify_webhook(body: bytes | str, headers: Mapping[str, str], secret: str, *
     try:
         read = json.loads(raw)
     except ValueError as error:
-        raise WebhookError("the letter is no JSON") from error
+        raise WebhookError("the delivery is no JSON") from error
     if not isinstance(read, dict):
-        raise WebhookError("the letter is no object")
-    return cast("Webhook", {**read, "id": letter})
+        raise WebhookError("the delivery is no object")
+    return cast("Webhook", {**read, "id": delivery})
 
 
 def _key(secret: str) -> bytes:

@@ -43,7 +43,7 @@ use crate::{
 
 /// Labels of a container: who made it, whose it is.
 const MAKER: &str = "sojourn.run_dir";
-const ORG: &str = "sojourn.organization";
+const ORG: &str = "sojourn.org";
 const SESSION: &str = "sojourn.session";
 /// How long the daemon may take to take a root file system in.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);

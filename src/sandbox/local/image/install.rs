@@ -28,7 +28,7 @@ use crate::{
         rootfs::{Packages, RootFs},
     },
     sandbox::{
-        Door, Fault, SandboxLimits,
+        EgressSocket, Fault, SandboxLimits,
         local::{
             bundle::{Ingredients, Role},
             disk::Disk,
@@ -111,14 +111,14 @@ impl Images {
 
 impl Install {
     /// Where the container's connections arrive.
-    pub async fn door(&self) -> Result<Door, Unmade> {
+    pub async fn egress_socket(&self) -> Result<EgressSocket, Unmade> {
         let place = self.images.place(&self.name);
         let (egress, owner) = (place.join("egress"), self.ids().first);
         let give = async |socket: &Path| {
             chown(socket, Some(owner), Some(owner))
                 .map_err(|error| unavailable("its way out cannot be opened", &error))
         };
-        Door::open(place, egress, give).await.map_err(|fault| Unmade::Failed(fault.to_string()))
+        EgressSocket::open(place, egress, give).await.map_err(|fault| Unmade::Failed(fault.to_string()))
     }
 
     /// Runs it and keeps what comes of it. What is left when the future is dropped is

@@ -47,7 +47,7 @@ impl Users {
     /// Looks what the service's user is lent, and whether the kernel lets it be used.
     ///
     /// # Errors
-    /// `Unavailable` with one line: what is missing, and the command that mends it.
+    /// `Unavailable` with one line: what is missing, and the command that fixes it.
     pub fn find() -> Result<Self, Fault> {
         let unusable = |why: String| {
             Fault::Unavailable(format!(

@@ -16,7 +16,7 @@ use sojourn::{
     },
     journal::{Error, Journal, Prepared},
     queue::Queue,
-    store::{Store, Urls, hint::Hints, job::Claimant, migrate, pool::PoolSizes},
+    store::{Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes},
 };
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
@@ -48,9 +48,9 @@ impl World {
         migrate::migrate(&urls, master.clone()).await.expect("a schema");
         let store = Store::open(&urls, PoolSizes { app: 4, system: 4 }, master).expect("two pools");
         let blobs = tempfile::tempdir().expect("a directory");
-        let hints = Hints::new(Uuid::from_u128(1));
+        let notifications = Notifications::new(Uuid::from_u128(1));
         let place = Blobs::local(blobs.path()).expect("a blob store");
-        let journal = Journal::new(store.clone(), place, hints.clone(), origin.clone());
+        let journal = Journal::new(store.clone(), place, notifications.clone(), origin.clone());
         let claimant = Claimant {
             worker: Uuid::from_u128(1),
             node: Uuid::from_u128(2),
@@ -58,7 +58,7 @@ impl World {
             lease: Duration::ZERO,
             node_silence: NODE_SILENCE,
         };
-        let queue = Queue::new(store.clone(), hints, claimant);
+        let queue = Queue::new(store.clone(), notifications, claimant);
         let org = origin.id();
         store.create_org(org, "test", &origin).await.expect("an organization");
         Self { journal, store, queue, origin, org, _blobs: blobs, database }

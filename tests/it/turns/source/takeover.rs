@@ -20,7 +20,8 @@ async fn a_worker_that_is_killed_in_a_clone_leaves_it_to_the_next() {
         ["--lease-ms=1000"].into_iter().chain(settings.iter().map(AsRef::as_ref)).collect();
     let first = Program::start(&scene.ground, &settings);
     let sources = json!([{ "url": host.url("open/app.git") }]);
-    let environment = json!({ "environment": { "hooks": { "post_clone": "echo ready >> marks" } } });
+    let environment =
+        json!({ "environment": { "lifecycle_hooks": { "post_clone": "echo ready >> marks" } } });
     let command =
         "cat sources/app/README marks; git -C sources/app status --porcelain; ls -A /workspace sources";
     let id = play(owner, done(command), sources, environment).await;
@@ -45,11 +46,12 @@ async fn a_sandbox_with_the_files_of_another_is_not_cloned_into_again() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let settings = host.settings();
-    let asleep = ["--box-freeze-ms=150", "--box-hibernate-ms=300"];
+    let asleep = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
     let scene = Scene::open(&[&asleep[..], &settings.each_ref().map(String::as_str)].concat()).await;
     let owner = &scene.owner;
     let sources = json!([{ "url": host.url("open/app.git") }]);
-    let environment = json!({ "environment": { "hooks": { "post_clone": "echo ready >> marks" } } });
+    let environment =
+        json!({ "environment": { "lifecycle_hooks": { "post_clone": "echo ready >> marks" } } });
     let id = play(owner, done("echo mine > sources/app/README"), sources, environment).await;
     until(owner, &id, "sandbox.terminated").await;
     let asked = host.asked().len();
@@ -67,11 +69,12 @@ async fn a_lost_sandbox_without_a_checkpoint_is_cloned_into_again() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let settings = host.settings();
-    let awake = ["--box-freeze-ms=600000", "--box-hibernate-ms=600000"];
+    let awake = ["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
     let scene = Scene::open(&[&awake[..], &settings.each_ref().map(String::as_str)].concat()).await;
     let owner = &scene.owner;
     let sources = json!([{ "url": host.url("open/app.git") }]);
-    let environment = json!({ "environment": { "hooks": { "post_clone": "echo ready >> marks" } } });
+    let environment =
+        json!({ "environment": { "lifecycle_hooks": { "post_clone": "echo ready >> marks" } } });
     let id = play(owner, done("echo mine > sources/app/README"), sources, environment).await;
     owner.settled(&id, 1).await;
     destroy(&scene.ground).await;

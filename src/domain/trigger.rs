@@ -1,0 +1,254 @@
+//! Inbound triggers: which messages of others start a session. Pure.
+//!
+//! Called by `http`, which has checked the signature. Whatever a message says of itself is
+//! data: who started the session and why is derived from the trigger and its kind.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    CredentialId,
+    github::{Event, Happening},
+    session::Source,
+    source::Repository,
+};
+
+/// Who sends to a trigger, and how it proves itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = TriggerKind)]
+pub enum Kind {
+    /// Anybody, with a signature by Standard Webhooks.
+    Generic,
+    /// GitHub, with `X-Hub-Signature-256`.
+    Github,
+}
+
+/// Which events of GitHub start a session: a mention, or one of `react`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Filter {
+    /// A user name without `@`: a new comment that names it starts a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mention: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub react: Vec<React>,
+    pub authors: Authors,
+    /// How the repository is cloned for the session; not at all without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Checkout>,
+}
+
+/// How the repository that an event is about is cloned.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = TriggerSource)]
+pub struct Checkout {
+    /// As of any source; the repository's own when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// Where none is named, the organization's default one for this repository, or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub credential: Option<CredentialId>,
+}
+
+impl Checkout {
+    /// The source of a session that a happening starts: a pull request at its head, else
+    /// the repository as it is.
+    pub fn source(&self, happening: &Happening) -> Repository {
+        Repository {
+            url: Some(happening.clone_url.clone()),
+            repo: None,
+            reference: happening.reference(),
+            sha: happening.head_sha(),
+            name: self.name.clone(),
+            path: self.path.clone(),
+            depth: self.depth,
+            credential: self.credential,
+        }
+    }
+}
+
+/// An event of GitHub, with the actions that count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TriggerReact)]
+pub struct React {
+    pub event: Event,
+    /// As in `opened`.
+    pub actions: Vec<String>,
+}
+
+/// Whose words start a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = TriggerAuthors)]
+pub enum Authors {
+    /// Those of owners, members and collaborators of the repository.
+    #[default]
+    Members,
+    /// Everybody's: on a public repository, anybody who has an account.
+    Anyone,
+}
+
+/// Why a message that is genuine starts nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = TriggerIgnored)]
+pub enum Ignored {
+    /// GitHub asks whether anybody is there.
+    Ping,
+    /// An event that triggers do not know.
+    Event,
+    /// Neither a mention nor one of `react`.
+    Filter,
+    /// Its author is no member, and `authors` asks for one.
+    Author,
+    /// The mentioned user wrote it: an agent must not wake itself for ever.
+    Own,
+}
+
+impl Filter {
+    /// What is wrong with a filter: the field, and words.
+    pub fn problem(&self) -> Option<(&'static str, &'static str)> {
+        let is_name = |name: &str| {
+            (1..=39).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        let is_action = |action: &String| {
+            (1..=64).contains(&action.len())
+                && action.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        };
+        if self.mention.as_deref().is_some_and(|name| !is_name(name)) {
+            return Some(("mention", "must be a user name of GitHub, without `@`"));
+        }
+        if !self.react.iter().all(|react| !react.actions.is_empty() && react.actions.iter().all(is_action)) {
+            return Some(("react", "names for each event the actions that count, as in `opened`"));
+        }
+        if self.mention.is_none() && self.react.is_empty() {
+            return Some(("mention", "or `react` is needed, or the trigger would start nothing"));
+        }
+        None
+    }
+
+    /// Why a happening starts a session, or why it does not.
+    pub fn judge(&self, happening: &Happening) -> Result<Source, Ignored> {
+        if self.mention.as_deref().is_some_and(|name| is_by(name, &happening.sender)) {
+            return Err(Ignored::Own);
+        }
+        let is_new_comment = happening.event.is_comment() && happening.action == "created";
+        let mentions = self.mention.as_deref().filter(|_| is_new_comment);
+        let source = if mentions.is_some_and(|name| names(&happening.words, name)) {
+            Source::Mention
+        } else if self
+            .react
+            .iter()
+            .any(|react| react.event == happening.event && react.actions.contains(&happening.action))
+        {
+            Source::React
+        } else {
+            return Err(Ignored::Filter);
+        };
+        let is_member = matches!(happening.association.as_str(), "OWNER" | "MEMBER" | "COLLABORATOR");
+        if self.authors == Authors::Members && !is_member {
+            return Err(Ignored::Author);
+        }
+        Ok(source)
+    }
+}
+
+/// Whether it is the user itself, or the app of that name.
+fn is_by(name: &str, sender: &str) -> bool {
+    sender.strip_suffix("[bot]").unwrap_or(sender).eq_ignore_ascii_case(name)
+}
+
+/// Whether a text names `@name`, and not a longer name that begins with it.
+fn names(text: &str, name: &str) -> bool {
+    let (text, wanted) = (text.to_ascii_lowercase(), format!("@{}", name.to_ascii_lowercase()));
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    text.match_indices(&wanted).any(|(at, _)| {
+        let bytes = text.as_bytes();
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        let after = bytes.get(at + wanted.len());
+        // `a@name` is an address, `@name/team` a team.
+        !before.is_some_and(|byte| is_of_name(byte) || *byte == b'.')
+            && !after.is_some_and(|byte| is_of_name(byte) || *byte == b'/')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn happening(event: Event, action: &str, words: &str) -> Happening {
+        Happening {
+            event,
+            action: action.to_owned(),
+            words: words.to_owned(),
+            sender: "octocat".to_owned(),
+            association: "MEMBER".to_owned(),
+            ..Happening::default()
+        }
+    }
+
+    #[test]
+    fn a_name_is_mentioned_whole_or_not_at_all() {
+        for text in ["@bot", "Please, @Bot!", "(@bot)", "a\n@bot: look", "@bot's turn", "@bots @bot."] {
+            assert!(names(text, "bot"), "{text}");
+        }
+        for text in ["bot", "@bots", "@bot-2", "me@bot", "x.@bot", "@bot/team", "@robot", ""] {
+            assert!(!names(text, "bot"), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_the_filter_names_starts_a_session() {
+        let filter = Filter {
+            mention: Some("bot".to_owned()),
+            react: vec![React { event: Event::Issues, actions: vec!["opened".to_owned()] }],
+            authors: Authors::Members,
+            source: None,
+        };
+        assert_eq!(filter.problem(), None);
+        let judge = |event, action, words| filter.judge(&happening(event, action, words));
+        assert_eq!(judge(Event::IssueComment, "created", "@bot look"), Ok(Source::Mention));
+        assert_eq!(judge(Event::PullRequestReviewComment, "created", "@bot look"), Ok(Source::Mention));
+        assert_eq!(judge(Event::IssueComment, "edited", "@bot look"), Err(Ignored::Filter));
+        assert_eq!(judge(Event::IssueComment, "created", "look"), Err(Ignored::Filter));
+        assert_eq!(judge(Event::Issues, "opened", "words"), Ok(Source::React));
+        assert_eq!(judge(Event::Issues, "closed", "@bot"), Err(Ignored::Filter));
+        assert_eq!(judge(Event::PullRequest, "opened", "words"), Err(Ignored::Filter));
+        for sender in ["bot", "BOT", "bot[bot]"] {
+            let own = Happening { sender: sender.to_owned(), ..happening(Event::Issues, "opened", "") };
+            assert_eq!(filter.judge(&own), Err(Ignored::Own), "{sender}");
+        }
+        for association in ["NONE", "CONTRIBUTOR", "FIRST_TIME_CONTRIBUTOR", ""] {
+            let stranger = Happening {
+                association: association.to_owned(),
+                ..happening(Event::IssueComment, "created", "@bot look")
+            };
+            assert_eq!(filter.judge(&stranger), Err(Ignored::Author), "{association}");
+            let open = Filter { authors: Authors::Anyone, ..filter.clone() };
+            assert_eq!(open.judge(&stranger), Ok(Source::Mention), "{association}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_starts_nothing_is_refused() {
+        let mention = |name: &str| Filter { mention: Some(name.to_owned()), ..Filter::default() };
+        for name in ["@bot", "", "a b", &"a".repeat(40), "a/b"] {
+            assert_eq!(mention(name).problem().map(|(field, _)| field), Some("mention"), "{name}");
+        }
+        assert_eq!(Filter::default().problem().map(|(field, _)| field), Some("mention"));
+        for actions in [vec![], vec!["Opened".to_owned()], vec![String::new()]] {
+            let react = vec![React { event: Event::Issues, actions }];
+            let filter = Filter { react, ..Filter::default() };
+            assert_eq!(filter.problem().map(|(field, _)| field), Some("react"));
+        }
+    }
+}

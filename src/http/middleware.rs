@@ -1,0 +1,178 @@
+//! What surrounds every request: its id, its log line, and the form of its errors.
+
+use std::time::{Duration, Instant};
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{MatchedPath, Request, State},
+    http::{HeaderValue, Method, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use http_body_util::{BodyExt, Limited};
+use tracing::Instrument;
+
+use super::{App, error::ApiError, rate::Told};
+use crate::{
+    base::{
+        limit::{
+            ARCHIVE_BYTES_MAX, ARCHIVE_UPLOAD_TIMEOUT, BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX,
+            FILE_WRITE_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT,
+        },
+        trace,
+    },
+    domain::RequestId,
+    wire::{ErrorBody, ErrorType, error::ErrorDetail},
+};
+
+/// Gives the request an id, runs it, and writes errors in their one form.
+pub async fn middleware(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let id: RequestId = app.0.journal.origin().id();
+    let started = Instant::now();
+    // The path only: a query may hold a token.
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let span = tracing::info_span!("request", otel.kind = "server", request.id = %id, method = %method, path);
+    // The route and not the path: ids would be labels without end.
+    let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    let parent = request.headers().get(trace::TRACEPARENT).and_then(|value| value.to_str().ok());
+    trace::continue_from(&span, parent);
+    trace::request(&span, method.as_str(), route.as_deref().unwrap_or_default());
+    let told = Told::default();
+    request.extensions_mut().insert(told.clone());
+    let response = next.run(request).instrument(span.clone()).await;
+    let mut response = formed(response, id);
+    if let Some(allowance) = told.0.get() {
+        allowance.write(response.headers_mut());
+    }
+    response.headers_mut().insert("x-request-id", header_value(id));
+    let status = response.status().as_u16();
+    trace::answered(&span, status);
+    let status = status.to_string();
+    let labels = [("method", method.to_string()), ("route", route.unwrap_or_default()), ("status", status)];
+    metrics::histogram!("sojourn_http_seconds", &labels).record(started.elapsed());
+    let duration_ms = started.elapsed().as_millis() as u64;
+    span.in_scope(|| tracing::debug!(status = response.status().as_u16(), duration_ms, "answered"));
+    response
+}
+
+/// Refuses a body that is larger than its route takes: by its length where that is
+/// said, else where it goes beyond.
+pub async fn bounded(request: Request, next: Next) -> Response {
+    let bytes_max = body_bytes_max(request.uri().path());
+    let said = request.headers().get(header::CONTENT_LENGTH);
+    let said: Option<u64> = said.and_then(|length| length.to_str().ok()?.parse().ok());
+    if let Some(said) = said.filter(|bytes| *bytes > bytes_max as u64) {
+        if said <= BODY_DRAIN_BYTES_MAX {
+            let drained = drain(request.into_body());
+            // Whoever is slower than this gets the answer all the same.
+            let _ = tokio::time::timeout(REQUEST_TIMEOUT, drained).await;
+        }
+        let message = format!("the body is larger than {bytes_max} bytes");
+        return ApiError::new(ErrorType::TooLarge, message).into_response();
+    }
+    next.run(request.map(|body| Body::new(Limited::new(body, bytes_max)))).await
+}
+
+async fn drain(mut body: Body) {
+    while let Some(Ok(_)) = body.frame().await {}
+}
+
+fn body_bytes_max(path: &str) -> usize {
+    match path {
+        "/v3/sessions/import" => IMPORT_BYTES_MAX,
+        path if path.starts_with("/v3/sessions/") && path.ends_with("/files") => FILE_WRITE_BYTES_MAX,
+        path if is_archive(path) => ARCHIVE_BYTES_MAX as usize,
+        _ => BODY_BYTES_MAX,
+    }
+}
+
+fn is_archive(path: &str) -> bool {
+    path.starts_with("/v3/sessions/") && path.ends_with("/archive.tar")
+}
+
+/// Answers 503 when no answer has begun within `REQUEST_TIMEOUT`. The body of an
+/// answer may take longer: a stream goes on for hours.
+///
+/// What the request was doing is dropped: a transaction that was not committed is
+/// undone, one that was being committed may have been done.
+pub async fn in_time(request: Request, next: Next) -> Response {
+    // What is sent in one piece may be long on its way.
+    let is_upload = request.method() == Method::PUT && is_archive(request.uri().path());
+    let patience = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };
+    match tokio::time::timeout(patience, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => ApiError::unavailable(Duration::from_secs(1)).into_response(),
+    }
+}
+
+/// An error in the form that every error has; anything else as it is.
+fn formed(mut response: Response, id: RequestId) -> Response {
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let error = response.extensions_mut().remove::<ApiError>().unwrap_or_else(|| of_framework(status));
+    let body = ErrorBody {
+        error: ErrorDetail {
+            kind: error.kind,
+            message: error.message.into_owned(),
+            code: error.code.map(Into::into),
+            param: error.param,
+            request_id: id.to_string(),
+        },
+    };
+    let headers = std::mem::take(response.headers_mut());
+    let mut formed = (super::error::status(error.kind), Json(body)).into_response();
+    for (name, value) in &headers {
+        // The body is another one now.
+        if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
+            formed.headers_mut().insert(name, value.clone());
+        }
+    }
+    formed
+}
+
+/// The errors that a layer answers without asking a handler.
+fn of_framework(status: axum::http::StatusCode) -> ApiError {
+    use axum::http::StatusCode;
+
+    match status {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
+            ErrorType::TooLarge,
+            format!("the body is larger than {} bytes", crate::base::limit::BODY_BYTES_MAX),
+        ),
+        StatusCode::METHOD_NOT_ALLOWED => {
+            ApiError::new(ErrorType::MethodNotAllowed, "this path does not take that method")
+        }
+        StatusCode::NOT_FOUND => ApiError::not_found(),
+        status if status.is_client_error() => {
+            ApiError::new(ErrorType::Invalid, "the request is not well formed")
+        }
+        _ => ApiError::new(ErrorType::Internal, "the service failed"),
+    }
+}
+
+fn header_value(id: RequestId) -> HeaderValue {
+    HeaderValue::from_str(&id.to_string()).expect("an id is ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, body::Body, routing::get};
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_takes_too_long_is_answered_503() {
+        let router = Router::new()
+            .route("/", get(std::future::pending::<()>))
+            .layer(axum::middleware::from_fn(in_time));
+        let request = Request::builder().uri("/").body(Body::empty()).expect("a request");
+        let response = router.oneshot(request).await.expect("an answer");
+        assert_eq!(response.status(), axum::http::StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        assert_eq!(formed(response, crate::base::Origin::system().id()).status(), 503);
+    }
+}

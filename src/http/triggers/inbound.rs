@@ -1,0 +1,216 @@
+//! A message to a trigger: no key of ours, but a signature made with the trigger's secret.
+//!
+//! An unknown trigger, one that is turned off, one of a suspended organization and a wrong
+//! signature are one and the same answer. What the message says comes into play only
+//! after that, and never decides who the session is said to come from.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request, State},
+    http::{HeaderMap, StatusCode, request::Parts},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    base::{
+        ExposeSecret,
+        limit::{IDEMPOTENCY_KEY_BYTES_MAX, METADATA_BYTES_MAX, TEXT_BYTES_MAX, WEBHOOK_TOLERANCE_SECONDS},
+        seal::sha256,
+        text::hex,
+    },
+    domain::{
+        Actor, ActorKind, TriggerId,
+        decide::{Input, Stamp},
+        github::{Event, Happening},
+        session::Source,
+        source::Repository,
+        trigger::{Filter, Ignored, Kind},
+    },
+    http::{
+        App,
+        auth::Who,
+        body::{self, is_json},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, key_of},
+        openapi::Errors,
+        path::{self, Path},
+    },
+    journal::Unit,
+    store::trigger::OpenTrigger,
+    trigger::{self, Opening},
+    webhook::{Secret, is_signed, verify_github},
+    wire::{ErrorType, trigger::TriggerAnswer},
+};
+
+/// What a genuine message asks for.
+struct Invocation {
+    input: Input,
+    source: Source,
+    /// Whoever sent it, as the sender says.
+    display: Option<String>,
+    /// Beside the trigger's own metadata.
+    facts: Option<Value>,
+    /// The repository that it is about.
+    sources: Vec<Repository>,
+}
+
+/// Send a message to a trigger: it starts a session of the trigger's agent.
+#[utoipa::path(post, path = "/hooks/{trigger_id}", tag = "triggers", operation_id = "receiveTrigger", security(()),
+    params(("trigger_id" = TriggerId, Path),
+        ("webhook-id" = Option<String>, Header, description = "Kind `generic`: Standard Webhooks, as the next two."),
+        ("webhook-timestamp" = Option<String>, Header), ("webhook-signature" = Option<String>, Header),
+        ("X-Hub-Signature-256" = Option<String>, Header, description = "Kind `github`, as the next two."),
+        ("X-GitHub-Event" = Option<String>, Header), ("X-GitHub-Delivery" = Option<String>, Header)),
+    request_body(content = Map<String, Value>, content_type = "application/json"),
+    responses((status = 202, body = TriggerAnswer, description = "A session was started."),
+        (status = 200, body = TriggerAnswer, description = "It starts nothing, or was sent before."), Errors))]
+pub async fn receive(
+    State(app): State<App>,
+    Path(trigger): Path<String>,
+    Message { parts, body }: Message,
+) -> Result<Answer, ApiError> {
+    let id: TriggerId = path::id(&trigger)?;
+    let open = app.0.store.find_trigger(id).await?;
+    let OpenTrigger { org, trigger, .. } = known(&app, open, &parts.headers, &body)?;
+    app.take_one(Who::Trigger(id), org, &parts)?;
+    if !is_json(&parts.headers) {
+        return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
+    }
+    let (invocation, keys) = match trigger.kind {
+        Kind::Generic => (generic(&body)?, vec![header(&parts.headers, "webhook-id")]),
+        Kind::Github => {
+            let filter = trigger.filter.clone().unwrap_or_default();
+            // The signature covers the body alone: sent again under another id, it is the same.
+            let keys = vec![header(&parts.headers, "x-github-delivery"), hex(&sha256(&body))];
+            (github(&filter, header(&parts.headers, "x-github-event"), &body)?, keys)
+        }
+    };
+    let invocation = match invocation {
+        Ok(invocation) => invocation,
+        Err(ignored) => {
+            let answer = TriggerAnswer { session_id: None, ignored: Some(ignored) };
+            return Ok(Answer::new(StatusCode::OK, &answer));
+        }
+    };
+    let own = parts.headers.get("idempotency-key").map(key_of).transpose()?;
+    let keys = keys.into_iter().filter(|key| !key.is_empty()).chain(own);
+    let keys = keys.map(|key| format!("hook/{id}/{key}"));
+    let once = IdempotentRequest::of(keys.collect(), format!("POST /v3/hooks/{id}"));
+    let mut answer = once
+        .run(&app, org, sha256(&body), async |unit: &mut Unit| {
+            let actor =
+                Actor { id: Some(id.to_string()), display: invocation.display, kind: ActorKind::Trigger };
+            let stamp = Stamp { actor, origin: app.0.journal.origin().clone() };
+            let mut session_template = trigger.session_template;
+            session_template.metadata.extend(invocation.facts.map(|facts| ("github".to_owned(), facts)));
+            let opening = Opening {
+                agent: trigger.agent,
+                session_template,
+                sources: invocation.sources,
+                input: invocation.input,
+                source: invocation.source,
+                scripted: app.0.scripted,
+                parent: None,
+            };
+            let opened = trigger::open(unit, opening, &stamp).await?;
+            let answer = TriggerAnswer { session_id: Some(opened.session.id), ignored: None };
+            Ok(Answer::new(StatusCode::ACCEPTED, &answer))
+        })
+        .await?;
+    if answer.replayed {
+        answer.status = StatusCode::OK;
+    }
+    Ok(answer)
+}
+
+/// A request with its whole body, as its sender signed it.
+pub struct Message {
+    parts: Parts,
+    body: Bytes,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Message {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let body = body::bytes(Request::new(body), state).await?;
+        Ok(Self { parts, body })
+    }
+}
+
+/// The trigger, if it is there and the message is genuine. Everything else is one answer.
+fn known(
+    app: &App,
+    open: Option<OpenTrigger>,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<OpenTrigger, ApiError> {
+    let secrets: Vec<Secret> = match &open {
+        Some(open) => {
+            open.secrets.iter().filter_map(|secret| Secret::parse(secret.expose_secret()).ok()).collect()
+        }
+        // The same work, so that its time tells nothing.
+        None => vec![Secret::generate(app.0.journal.origin())],
+    };
+    let kind = open.as_ref().map_or(Kind::Generic, |open| open.trigger.kind);
+    let is_genuine = match kind {
+        Kind::Github => verify_github(&secrets, body, &header(headers, "x-hub-signature-256")),
+        Kind::Generic => {
+            let at = header(headers, "webhook-timestamp").parse::<i64>();
+            let now = app.0.journal.origin().now().unix_timestamp();
+            let is_recent =
+                at.as_ref().is_ok_and(|at| now.abs_diff(*at) <= WEBHOOK_TOLERANCE_SECONDS.unsigned_abs());
+            let id = header(headers, "webhook-id");
+            let signatures = header(headers, "webhook-signature");
+            let is_signed = is_signed(&secrets, &id, at.unwrap_or_default(), body, &signatures);
+            is_signed && is_recent && !id.is_empty()
+        }
+    };
+    open.filter(|open| is_genuine && open.is_live).ok_or_else(ApiError::not_found)
+}
+
+/// The object is the input, as it is when a caller creates a session with one.
+fn generic(body: &[u8]) -> Result<Result<Invocation, Ignored>, ApiError> {
+    let input = object(body)?;
+    if body.len() > TEXT_BYTES_MAX {
+        let message = format!("an input has at most {TEXT_BYTES_MAX} bytes");
+        return Err(ApiError::new(ErrorType::Invalid, message));
+    }
+    if !input.get("text").is_none_or(Value::is_string) {
+        return Err(ApiError::invalid("text", "`text` must be a string"));
+    }
+    let input = Input::of(Value::Object(input));
+    Ok(Ok(Invocation { input, source: Source::Trigger, display: None, facts: None, sources: Vec::new() }))
+}
+
+fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocation, Ignored>, ApiError> {
+    if event == "ping" {
+        return Ok(Err(Ignored::Ping));
+    }
+    let Some(event) = Event::named(&event) else { return Ok(Err(Ignored::Event)) };
+    let payload = Value::Object(object(body)?);
+    let Some(happening) = Happening::read(event, &payload) else {
+        return Err(ApiError::new(ErrorType::Invalid, "the body is no payload of that event"));
+    };
+    Ok(filter.judge(&happening).map(|source| {
+        let (text, facts) = (happening.text(), happening.facts());
+        let object = json!({ "text": text, "github": facts });
+        let input = Input { text, object: Some(object), ..Input::default() };
+        let sources = filter.source.iter().map(|checkout| checkout.source(&happening)).collect();
+        Invocation { input, source, display: Some(happening.sender), facts: Some(facts), sources }
+    }))
+}
+
+fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    serde_json::from_slice(body).map_err(|error| {
+        ApiError::new(ErrorType::Invalid, format!("the body must be a JSON object: {error}"))
+    })
+}
+
+/// A header's text; empty when it is absent, longer than a key may be, or no text.
+fn header(headers: &HeaderMap, name: &str) -> String {
+    let text = headers.get(name).and_then(|value| value.to_str().ok());
+    let bytes_max = if name.ends_with("signature") { METADATA_BYTES_MAX } else { IDEMPOTENCY_KEY_BYTES_MAX };
+    text.filter(|text| text.len() <= bytes_max).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,292 @@
+//! Inbound triggers of an agent: made, changed, removed by its owner.
+
+pub mod inbound;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde_json::json;
+
+use super::{
+    App,
+    auth::{Caller, ReadTriggers, WriteTriggers},
+    body::{Body, OptionalBody},
+    error::ApiError,
+    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+    openapi::Errors,
+    path::{self, Path},
+    sources,
+};
+use crate::{
+    base::limit::{TRIGGER_SECRET_BYTES_MIN, TRIGGERS_MAX, WEBHOOK_OVERLAP_SECONDS},
+    domain::{
+        AgentId, TriggerId,
+        github::Happening,
+        schedule::SessionTemplate,
+        session::Limits,
+        source,
+        trigger::{Checkout, Filter, Kind},
+    },
+    journal::Unit,
+    store::{
+        self, Tx,
+        trigger::{Trigger, context},
+    },
+    trigger,
+    webhook::Secret,
+    wire::{
+        Page,
+        trigger::{CreateTrigger, PatchTrigger, TriggerView},
+        webhook::RotateSecret,
+    },
+};
+
+/// Create a trigger: whoever has its secret can start sessions of the agent.
+#[utoipa::path(post, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "createTrigger",
+    params(("agent_id" = AgentId, Path)), request_body = CreateTrigger,
+    responses((status = 201, body = TriggerView), Errors))]
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller<WriteTriggers>,
+    Path(agent): Path<String>,
+    once: IdempotentRequest,
+    Body { value: wanted, digest }: Body<CreateTrigger>,
+) -> Result<Answer, ApiError> {
+    let agent: AgentId = path::id(&agent)?;
+    let filter = Filter {
+        mention: wanted.mention.clone(),
+        react: wanted.react.clone().unwrap_or_default(),
+        authors: wanted.authors.unwrap_or_default(),
+        source: wanted.source.clone().unwrap_or_else(|| Some(Checkout::default())),
+    };
+    let named =
+        [wanted.mention.is_some(), wanted.react.is_some(), wanted.authors.is_some(), wanted.source.is_some()];
+    let filter = checked(wanted.kind, filter, named)?;
+    let brought = wanted.secret.as_deref().map(parsed).transpose()?;
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+        // Locked, so that an agent that is being deleted gets no trigger any more.
+        unit.tx().lock_agent(agent).await?;
+        if unit.tx().triggers(agent).await?.len() as i64 >= TRIGGERS_MAX {
+            let message = format!("an agent has at most {TRIGGERS_MAX} triggers");
+            return Err(ApiError::conflict("too_many_triggers", message));
+        }
+        let origin = app.0.journal.origin();
+        check_source(unit.tx(), filter.as_ref()).await?;
+        sources::check_choice(&app, wanted.environment.as_ref())?;
+        if let Some(choice) = wanted.environment.clone() {
+            trigger::environment(unit, choice, origin).await?;
+        }
+        let now = origin.now();
+        let trigger = Trigger {
+            id: origin.id(),
+            agent,
+            kind: wanted.kind,
+            enabled: wanted.enabled,
+            filter,
+            session_template: SessionTemplate {
+                title: wanted.title,
+                metadata: wanted.metadata,
+                limits: wanted.limits.over(Limits::default()),
+                environment: wanted.environment,
+            },
+            secret_before_until: None,
+            created_at: now,
+            updated_at: now,
+        };
+        let shown = brought.is_none();
+        let secret = brought.unwrap_or_else(|| Secret::generate(origin));
+        let sealed = seal(&app, unit.tx(), trigger.id, &secret).await?;
+        unit.tx().insert_trigger(&trigger, &sealed).await?;
+        let details = json!({ "agent_id": agent, "kind": trigger.kind });
+        unit.tx().remember(&caller.act(origin, "trigger.created", trigger.id, details)).await?;
+        let secret = shown.then(|| secret.expose().to_owned());
+        Ok(Answer::new(StatusCode::CREATED, &TriggerView { secret, ..view(trigger) }))
+    })
+    .await
+}
+
+/// List an agent's triggers, oldest first.
+#[utoipa::path(get, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "listTriggers",
+    params(("agent_id" = AgentId, Path)), responses((status = 200, body = Page<TriggerView>), Errors))]
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller<ReadTriggers>,
+    Path(agent): Path<String>,
+) -> Result<Response, ApiError> {
+    let agent = path::id(&agent)?;
+    let mut tx = app.0.store.begin(caller.org).await?;
+    tx.agent(agent).await?;
+    let data = tx.triggers(agent).await?.into_iter().map(view).collect();
+    Ok(answer(&Page { data, next_cursor: None }))
+}
+
+/// Get a trigger, without its secret.
+#[utoipa::path(get, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "getTrigger",
+    params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
+    responses((status = 200, body = TriggerView), Errors))]
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller<ReadTriggers>,
+    Path((agent, trigger)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.org).await?;
+    Ok(answer(&view(tx.trigger(path::id(&agent)?, path::id(&trigger)?).await?)))
+}
+
+/// Change a trigger. Its kind stays; its secret is replaced by `rotate-secret`.
+#[utoipa::path(patch, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "updateTrigger",
+    params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), request_body = PatchTrigger,
+    responses((status = 200, body = TriggerView), Errors))]
+pub async fn patch(
+    State(app): State<App>,
+    caller: Caller<WriteTriggers>,
+    Path((agent, trigger)): Path<(String, String)>,
+    Body { value: change, .. }: Body<PatchTrigger>,
+) -> Result<Response, ApiError> {
+    sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
+    let mut unit = app.0.journal.begin(caller.org).await?;
+    if let Some(Some(choice)) = change.environment.clone() {
+        trigger::environment(&mut unit, choice, app.0.journal.origin()).await?;
+    }
+    let tx = unit.tx();
+    let mut trigger = tx.lock_trigger(path::id(&agent)?, path::id(&trigger)?).await?;
+    let named =
+        [change.mention.is_some(), change.react.is_some(), change.authors.is_some(), change.source.is_some()];
+    let mut filter = trigger.filter.take().unwrap_or_default();
+    filter.mention = change.mention.unwrap_or(filter.mention);
+    filter.react = change.react.unwrap_or(filter.react);
+    filter.authors = change.authors.unwrap_or(filter.authors);
+    filter.source = change.source.unwrap_or_else(|| filter.source.take());
+    trigger.filter = checked(trigger.kind, filter, named)?;
+    check_source(tx, trigger.filter.as_ref()).await?;
+    let session_template = &mut trigger.session_template;
+    session_template.title = change.title.unwrap_or_else(|| session_template.title.take());
+    session_template.metadata =
+        change.metadata.unwrap_or_else(|| std::mem::take(&mut session_template.metadata));
+    if let Some(limits) = change.limits {
+        session_template.limits = limits.over(session_template.limits);
+    }
+    session_template.environment = change.environment.unwrap_or_else(|| session_template.environment.take());
+    trigger.enabled = change.enabled.unwrap_or(trigger.enabled);
+    trigger.updated_at = app.0.journal.origin().now();
+    tx.update_trigger(&trigger).await?;
+    let details = json!({ "enabled": trigger.enabled });
+    tx.remember(&caller.act(app.0.journal.origin(), "trigger.updated", trigger.id, details)).await?;
+    unit.commit().await?;
+    Ok(answer(&view(trigger)))
+}
+
+/// Delete a trigger. The sessions that it started go on.
+#[utoipa::path(delete, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "deleteTrigger",
+    params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), responses((status = 204), Errors))]
+pub async fn delete(
+    State(app): State<App>,
+    caller: Caller<WriteTriggers>,
+    Path((agent, trigger)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.org).await?;
+    tx.delete_trigger(path::id(&agent)?, path::id(&trigger)?).await?;
+    tx.remember(&caller.act(app.0.journal.origin(), "trigger.deleted", trigger, json!({}))).await?;
+    tx.commit().await?;
+    Ok(no_content())
+}
+
+/// Replace the secret of a trigger; for a while signatures with either count.
+#[utoipa::path(post, path = "/agents/{agent_id}/hooks/{trigger_id}/rotate-secret", tag = "triggers",
+    operation_id = "rotateTriggerSecret", params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
+    request_body = RotateSecret, responses((status = 200, body = TriggerView), Errors))]
+pub async fn rotate(
+    State(app): State<App>,
+    caller: Caller<WriteTriggers>,
+    Path((agent, trigger)): Path<(String, String)>,
+    once: IdempotentRequest,
+    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
+) -> Result<Answer, ApiError> {
+    let (agent, trigger): (AgentId, TriggerId) = (path::id(&agent)?, path::id(&trigger)?);
+    let brought = wanted.secret.as_deref().map(parsed).transpose()?;
+    let overlap = wanted.overlap_seconds.unwrap_or(WEBHOOK_OVERLAP_SECONDS.0);
+    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+        unit.tx().lock_trigger(agent, trigger).await?;
+        let shown = brought.is_none();
+        let secret = brought.unwrap_or_else(|| Secret::generate(app.0.journal.origin()));
+        let sealed = seal(&app, unit.tx(), trigger, &secret).await?;
+        unit.tx().rotate_trigger_secret(trigger, &sealed, overlap).await?;
+        let act = caller.act(app.0.journal.origin(), "trigger.secret_rotated", trigger, json!({}));
+        unit.tx().remember(&act).await?;
+        let secret = shown.then(|| secret.expose().to_owned());
+        let view = TriggerView { secret, ..view(unit.tx().trigger(agent, trigger).await?) };
+        Ok(Answer::new(StatusCode::OK, &view))
+    })
+    .await
+}
+
+/// The filter of a trigger of this kind; `named` says which fields of it the caller sent.
+fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter>, ApiError> {
+    if kind == Kind::Github {
+        return match filter.problem() {
+            None => Ok(Some(filter)),
+            Some((field, words)) => Err(ApiError::invalid(field, format!("`{field}` {words}"))),
+        };
+    }
+    let fields = ["mention", "react", "authors", "source"].into_iter().zip(named);
+    match fields.into_iter().find(|(_, is_named)| *is_named) {
+        None => Ok(None),
+        Some((field, _)) => {
+            Err(ApiError::invalid(field, format!("`{field}` is for triggers of the kind `github`")))
+        }
+    }
+}
+
+/// Refuses a checkout that no repository could have, or with a credential that is none.
+async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiError> {
+    let Some(checkout) = filter.and_then(|filter| filter.source.as_ref()) else { return Ok(()) };
+    let some = Happening { clone_url: "https://github.com/owner/name".to_owned(), ..Happening::default() };
+    if let Err((field, words)) = checkout.source(&some).pinned() {
+        return Err(ApiError::invalid(format!("source.{field}"), format!("`{field}` {words}")));
+    }
+    let Some(id) = checkout.credential else { return Ok(()) };
+    match tx.credential(id).await {
+        Ok(credential) if credential.provider == source::PROVIDER => Ok(()),
+        Ok(_) | Err(store::Error::NotFound) => {
+            let message = "there is no such credential of the provider `git`";
+            Err(ApiError::invalid("source.credential", message))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn parsed(text: &str) -> Result<Secret, ApiError> {
+    if text.len() < TRIGGER_SECRET_BYTES_MIN {
+        let message = format!("`secret` has {TRIGGER_SECRET_BYTES_MIN} bytes or more");
+        return Err(ApiError::invalid("secret", message));
+    }
+    Secret::parse(text).map_err(|error| ApiError::invalid("secret", error.to_string()))
+}
+
+async fn seal(app: &App, tx: &mut Tx, id: TriggerId, secret: &Secret) -> Result<Vec<u8>, ApiError> {
+    let org = tx.org();
+    let data_key = tx.data_key(app.0.store.master()).await?;
+    Ok(data_key.seal(secret.expose().as_bytes(), &context(org, id), app.0.journal.origin()))
+}
+
+fn view(trigger: Trigger) -> TriggerView {
+    let filter = trigger.filter;
+    TriggerView {
+        id: trigger.id,
+        agent_id: trigger.agent,
+        kind: trigger.kind,
+        path: format!("/v3/hooks/{}", trigger.id),
+        enabled: trigger.enabled,
+        mention: filter.as_ref().and_then(|filter| filter.mention.clone()),
+        react: filter.as_ref().map(|filter| filter.react.clone()),
+        authors: filter.as_ref().map(|filter| filter.authors),
+        source: filter.and_then(|filter| filter.source),
+        title: trigger.session_template.title,
+        metadata: trigger.session_template.metadata,
+        limits: trigger.session_template.limits,
+        environment: trigger.session_template.environment,
+        has_secret: true,
+        secret: None,
+        secret_before_until: trigger.secret_before_until,
+        created_at: trigger.created_at,
+        updated_at: trigger.updated_at,
+    }
+}

@@ -1,0 +1,155 @@
+//! Records of many leased turns in one commit.
+//!
+//! Called by [`super::Writer`]; calls `store::record`.
+
+use std::collections::{HashSet, VecDeque};
+
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use super::committer::{Batcher, Committer};
+use crate::{
+    base::limit::{APPEND_EVENTS_MAX, RECORDS_TOGETHER_MAX},
+    store::{
+        Error, Result, Store,
+        record::{Record, Recorded},
+    },
+};
+
+/// The one who writes for all leased turns of a process. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct RecordCommitter(Committer<RecordBatcher>);
+
+struct RecordBatcher {
+    store: Store,
+}
+
+struct Waiting {
+    record: Record,
+    answer: oneshot::Sender<Result<(Recorded, Record)>>,
+}
+
+impl RecordCommitter {
+    pub(super) fn new(store: Store, tasks: TaskTracker) -> Self {
+        Self(Committer::of(RecordBatcher { store }, tasks))
+    }
+
+    /// Writes a record down, together with whatever else waits. Hands the record back.
+    ///
+    /// Dropped, it may be written or not, as a statement whose answer was not read.
+    pub(super) async fn record(&self, record: Record) -> Result<(Recorded, Record)> {
+        let (answer, answered) = oneshot::channel();
+        self.0.add((), Waiting { record, answer });
+        // A batch that was cut off with its process has no answer.
+        answered.await.unwrap_or_else(|_| Err(Error::unanswered("the process ends")))
+    }
+}
+
+impl Batcher for RecordBatcher {
+    /// All go together: the service's own role writes for every organization.
+    type Key = ();
+    type Entry = Waiting;
+
+    fn take_batch(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+        take(waiting)
+    }
+
+    async fn write(committer: Committer<Self>, _key: (), batch: Vec<Waiting>) {
+        match <[Waiting; 1]>::try_from(batch) {
+            Ok([waiting]) => alone(committer, waiting).await,
+            Err(batch) => together(&committer, batch).await,
+        }
+    }
+}
+
+async fn together(committer: &Committer<RecordBatcher>, batch: Vec<Waiting>) {
+    let (records, answers): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|waiting| (waiting.record, waiting.answer)).unzip();
+    let written = committer.batcher().store.record_together(&records).await;
+    for (at, (record, answer)) in records.into_iter().zip(answers).enumerate() {
+        let waiting = Waiting { record, answer };
+        match &written {
+            Ok(rows) => match rows.get(at).copied().flatten() {
+                Some(recorded) => waiting.tell(Ok(recorded)),
+                // Somebody holds its session.
+                None => committer.spawn(alone(committer.clone(), waiting)),
+            },
+            // It may have been written: each turn looks at its log under a new epoch.
+            Err(Error::Unavailable { source, .. }) => {
+                waiting.tell(Err(Error::unanswered(&source.to_string())));
+            }
+            // Nothing was written, and only one of them is at fault.
+            Err(_) => committer.spawn(alone(committer.clone(), waiting)),
+        }
+    }
+}
+
+async fn alone(committer: Committer<RecordBatcher>, waiting: Waiting) {
+    let recorded = committer.batcher().store.record(&waiting.record).await;
+    waiting.tell(recorded);
+}
+
+impl Waiting {
+    fn tell(self, recorded: Result<Recorded>) {
+        // A turn that was dropped does not listen any more.
+        let _ = self.answer.send(recorded.map(|recorded| (recorded, self.record)));
+    }
+}
+
+fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+    let (mut batch, mut later) = (Vec::new(), VecDeque::new());
+    let (mut sessions, mut events) = (HashSet::new(), 0);
+    while let Some(next) = waiting.pop_front() {
+        let count = next.record.events.len();
+        let fits = batch.len() < RECORDS_TOGETHER_MAX && events + count <= APPEND_EVENTS_MAX;
+        if !batch.is_empty() && !fits {
+            later.push_back(next);
+            break;
+        }
+        // Two records of one session go one after the other, as they came: the statement
+        // sees each session once.
+        if sessions.insert(next.record.fence.session) {
+            events += count;
+            batch.push(next);
+        } else {
+            later.push_back(next);
+        }
+    }
+    later.append(waiting);
+    *waiting = later;
+    batch
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        base::Origin,
+        domain::SessionId,
+        store::{event::Packed, record::Fence},
+    };
+
+    fn waits(origin: &Origin, session: SessionId, events: Vec<Packed>) -> Waiting {
+        let fence = Fence { org: origin.id(), session, epoch: 1, worker: Uuid::nil() };
+        let record = Record { fence, turn: Some(origin.id()), ts: origin.now(), events };
+        Waiting { record, answer: oneshot::channel().0 }
+    }
+
+    #[test]
+    fn a_flight_takes_the_oldest_and_each_session_once() {
+        let origin = Origin::system();
+        let sessions: Vec<_> = (0..RECORDS_TOGETHER_MAX + 3).map(|_| origin.id()).collect();
+        let twice = [sessions[0], sessions[0]].into_iter().chain(sessions[1..].iter().copied());
+        let mut waiting: VecDeque<_> = twice.map(|session| waits(&origin, session, Vec::new())).collect();
+        let of = |batch: &[Waiting]| batch.iter().map(|one| one.record.fence.session).collect::<Vec<_>>();
+        let first = take(&mut waiting);
+        assert_eq!(of(&first), sessions[..RECORDS_TOGETHER_MAX]);
+        let second = take(&mut waiting);
+        let mut rest = vec![sessions[0]];
+        rest.extend(&sessions[RECORDS_TOGETHER_MAX..]);
+        assert_eq!(of(&second), rest);
+        assert!(waiting.is_empty() && take(&mut waiting).is_empty());
+    }
+}

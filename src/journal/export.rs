@@ -1,0 +1,154 @@
+//! Sessions as a whole: exported, imported, deleted.
+
+use bytes::Bytes;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::{Error, Journal, Unit};
+use crate::{
+    base::limit::{APPEND_EVENTS_MAX, HISTORY_PAGE_ROWS, RETENTION_BATCH},
+    domain::{
+        Actor, Notice, OrgId, Session, SessionId,
+        decide::{Rejection, Stamp},
+        transcript::{self, Transcript},
+    },
+    store::{audit::Act, command::Change, creation::Creation, notification::Notification},
+};
+
+/// A session's lines, a page at a time.
+pub struct Export {
+    journal: Journal,
+    org: OrgId,
+    session: Session,
+    after: i64,
+    hash: Sha256,
+    is_over: bool,
+}
+
+impl Journal {
+    /// Begins the export of a session as it is now; what is appended later is not in it.
+    pub fn export(&self, org: OrgId, session: Session) -> Export {
+        Export { journal: self.clone(), org, session, after: 0, hash: Sha256::new(), is_over: false }
+    }
+
+    /// Removes the blobs of a deleted session.
+    pub async fn remove_blobs(&self, org: OrgId, session: SessionId) -> Result<(), Error> {
+        Ok(self.blobs.remove_all(&format!("{}/{}", org.uuid(), session.uuid())).await?)
+    }
+
+    /// Removes what deleted sessions left outside the database; returns how many.
+    pub async fn remove_leftovers(&self) -> Result<usize, Error> {
+        let leftovers = self.store.leftovers().await?;
+        for (org, session) in &leftovers {
+            self.remove_blobs(*org, *session).await?;
+            self.store.nothing_left(*org, *session).await?;
+        }
+        Ok(leftovers.len())
+    }
+
+    /// Deletes archived sessions that their organization does not keep any longer;
+    /// returns how many. A batch at a time, each session in its own transaction.
+    pub async fn delete_expired(&self) -> Result<usize, Error> {
+        let expired = self.store.expired_sessions(RETENTION_BATCH).await?;
+        let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
+        for (org, session) in &expired {
+            let mut unit = self.begin(*org).await?;
+            match unit.delete(*session, &stamp, "retention").await {
+                Ok(()) => unit.commit().await?,
+                // Another worker was faster, or one below it is open.
+                Err(Error::Store(crate::store::Error::NotFound) | Error::Rejected(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(expired.len())
+    }
+}
+
+impl Export {
+    /// The next lines; `None` after the last one.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let mut text = if self.after == 0 { transcript::head(&self.session) } else { String::new() };
+        let page = self.journal.page(self.org, self.session.id, self.after, HISTORY_PAGE_ROWS).await?;
+        for event in page.iter().filter(|event| event.seq <= self.session.head) {
+            text.push_str(&transcript::line(event));
+            self.after = event.seq;
+        }
+        self.hash.update(text.as_bytes());
+        if page.is_empty() && self.after < self.session.head {
+            // It was deleted meanwhile: a file without its last line is known to be cut.
+            return Err(crate::store::Error::NotFound.into());
+        }
+        if self.after >= self.session.head {
+            self.is_over = true;
+            let events = usize::try_from(self.session.head).unwrap_or_default();
+            text.push_str(&transcript::tail(events, &self.hash.clone().finalize().into()));
+        }
+        Ok(Some(text.into()))
+    }
+}
+
+impl Unit {
+    /// Stores a session that was read from a file. Nobody is told of its old events,
+    /// and nothing of it counts as used.
+    pub async fn import(&mut self, read: Transcript, stamp: &Stamp) -> Result<Session, Error> {
+        let Transcript { session, turns, log } = read;
+        let org = self.tx.org();
+        let new = Creation { session: &session, events: &[], token: None, kept: None };
+        self.tx.insert_sessions(&[new]).await?;
+        let change =
+            Change { session: &session, ended: &turns, base: session.head, events: &[], is_due: false };
+        self.tx.write_back(&change).await?;
+        self.tx.adopt_usage(&session).await?;
+        for events in log.chunks(APPEND_EVENTS_MAX) {
+            let drafts = events.iter().map(|event| event.draft.clone()).collect();
+            let packed = self.journal.pack(org, session.id, drafts).await?;
+            let times: Vec<_> = events.iter().map(|event| event.ts).collect();
+            self.tx.append_imported(session.id, events[0].seq - 1, &times, &packed).await?;
+        }
+        let details = json!({ "events": session.head });
+        self.remember("session.imported", session.id, details, stamp).await?;
+        self.notification(Notification::Log(session.id));
+        self.notification(Notification::List(org));
+        Ok(session)
+    }
+
+    /// Deletes a session with everything that it has; the audit log keeps that it was
+    /// there, and the organization's webhooks are told.
+    ///
+    /// # Errors
+    /// `Store(NotFound)` when this organization has no such session; `Rejected` while one below
+    /// it is open, which its limits bind.
+    pub async fn delete(&mut self, id: SessionId, stamp: &Stamp, reason: &'static str) -> Result<(), Error> {
+        let session = self.tx.lock_session(id).await?;
+        if self.tx.has_open_below(id).await? {
+            return Err(Rejection::OpenBelow.into());
+        }
+        self.tx.purge_session(&session).await?;
+        let details = json!({ "events": session.head, "reason": reason });
+        self.remember("session.deleted", id, details, stamp).await?;
+        // After the purge, which takes the deliveries of the session with it.
+        self.tx.tell(&Notice::session_deleted(id, stamp.actor.clone(), &stamp.origin)).await?;
+        let org = self.tx.org();
+        for notification in
+            [Notification::Control, Notification::Delivery, Notification::Log(id), Notification::List(org)]
+        {
+            self.notification(notification);
+        }
+        Ok(())
+    }
+
+    async fn remember(
+        &mut self,
+        action: &'static str,
+        target: SessionId,
+        details: serde_json::Value,
+        stamp: &Stamp,
+    ) -> Result<(), Error> {
+        let id = stamp.origin.id();
+        let act = Act { id, actor: &stamp.actor, action, target: Some(target.to_string()), details };
+        Ok(self.tx.remember(&act).await?)
+    }
+}

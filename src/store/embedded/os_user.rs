@@ -1,0 +1,158 @@
+//! Which user of the machine runs the server, and how a program is run as it.
+//!
+//! Postgres refuses to run as root. A service that is root runs it as the user
+//! `sojourn`, which it makes when missing; any other service runs it as itself.
+//! A cluster that exists is run by whoever owns it.
+
+use std::{
+    io,
+    os::unix::fs::{MetadataExt, chown},
+    path::Path,
+    process::{Output, Stdio},
+};
+
+use tokio::process::Command;
+
+use super::{Error, Progress};
+use crate::base::limit;
+
+const SYSTEM_USER: &str = "sojourn";
+
+/// A user of the machine that owns a cluster and runs its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OsUser {
+    /// The name, as the kernel's peer check reports it.
+    pub name: String,
+    /// Who connects: the user that the service itself runs as.
+    pub service: String,
+    uid: u32,
+    gid: u32,
+}
+
+impl OsUser {
+    /// The owner of the cluster, or, when there is none yet, who shall own it.
+    pub async fn for_cluster(cluster: &Path, progress: Progress<'_>) -> Result<Self, Error> {
+        let me = rustix::process::geteuid();
+        if !me.is_root() {
+            let (name, uid, gid) = named(me.as_raw()).await?;
+            return Ok(Self { service: name.clone(), name, uid, gid });
+        }
+        let (service, _, _) = named(0).await?;
+        let owner = cluster.metadata().map(|data| data.uid()).unwrap_or(0);
+        let (name, uid, gid) = match owner {
+            0 => system_user(progress).await?,
+            owner => named(owner).await?,
+        };
+        Ok(Self { name, service, uid, gid })
+    }
+
+    /// A program run as this user, far from the service's terminal and without
+    /// its environment, where keys of providers may stand.
+    pub fn command(&self, program: &Path, current_dir: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear().env("LC_ALL", "C").current_dir(current_dir).stdin(Stdio::null());
+        // A process group of its own: the terminal's Ctrl-C is for the service,
+        // which still needs the database while it drains.
+        command.process_group(0);
+        if rustix::process::geteuid().as_raw() != self.uid {
+            // Also drops the supplementary groups.
+            command.uid(self.uid).gid(self.gid);
+        }
+        command
+    }
+
+    /// Makes this user the owner of a path.
+    pub fn give(&self, path: &Path) -> Result<(), Error> {
+        chown(path, Some(self.uid), Some(self.gid)).map_err(Error::io(format!(
+            "could not give {} to user {}",
+            path.display(),
+            self.name
+        )))
+    }
+
+    /// The first directory on the way to `path` that this user cannot pass.
+    /// `path` is absolute and free of links.
+    pub fn barred_at<'a>(&self, path: &'a Path) -> io::Result<Option<&'a Path>> {
+        let mut barred = None;
+        for dir in path.ancestors() {
+            let data = dir.metadata()?;
+            let bit = match (data.uid() == self.uid, data.gid() == self.gid) {
+                (true, _) => 0o100,
+                (false, true) => 0o010,
+                (false, false) => 0o001,
+            };
+            if data.mode() & bit == 0 {
+                barred = Some(dir);
+            }
+        }
+        Ok(barred)
+    }
+}
+
+/// Runs a short program to its end.
+pub async fn output(mut command: Command, what: &str) -> Result<Output, Error> {
+    let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    match tokio::time::timeout(limit::EMBEDDED_START_TIMEOUT, run).await {
+        Ok(output) => output.map_err(Error::io(format!("could not run {what}"))),
+        Err(_) => {
+            Err(Error::Refused(format!("{what} did not end in time: is the machine or its disk stuck?")))
+        }
+    }
+}
+
+async fn named(uid: u32) -> Result<(String, u32, u32), Error> {
+    lookup(&uid.to_string()).await?.ok_or_else(|| {
+        Error::Refused(format!(
+            "user id {uid} has no name and Postgres needs one: add it to /etc/passwd, or set DATABASE_URL"
+        ))
+    })
+}
+
+async fn system_user(progress: Progress<'_>) -> Result<(String, u32, u32), Error> {
+    if let Some(user) = lookup(SYSTEM_USER).await? {
+        return Ok(user);
+    }
+    progress("making the system user sojourn, which runs the embedded database");
+    let mut useradd = Command::new("useradd");
+    useradd.args(["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]);
+    useradd.args(["--shell", "/usr/sbin/nologin", SYSTEM_USER]);
+    let made = output(useradd, "useradd").await?;
+    // Another process may have made it in the meantime: what counts is that it is there.
+    lookup(SYSTEM_USER).await?.ok_or_else(|| {
+        let said = String::from_utf8_lossy(&made.stderr);
+        Error::Refused(format!(
+            "the system user sojourn could not be made: {}",
+            said.trim().replace('\n', " ")
+        ))
+    })
+}
+
+/// Name, user id, group id. Through `getent`, as not every user stands in a file.
+async fn lookup(user: &str) -> Result<Option<(String, u32, u32)>, Error> {
+    let mut getent = Command::new("getent");
+    getent.args(["passwd", user]);
+    let found = output(getent, "getent").await?;
+    Ok(parse(&String::from_utf8_lossy(&found.stdout)))
+}
+
+fn parse(line: &str) -> Option<(String, u32, u32)> {
+    let mut fields = line.lines().next()?.split(':');
+    let name = fields.next().filter(|name| !name.is_empty())?;
+    let uid = fields.nth(1)?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    Some((name.to_owned(), uid, gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn a_passwd_line_gives_name_and_ids() {
+        let line = "sojourn:x:994:993::/nonexistent:/usr/sbin/nologin\n";
+        assert_eq!(parse(line), Some(("sojourn".to_owned(), 994, 993)));
+        for line in ["", "\n", "sojourn", "sojourn:x:many:993::/:/bin/sh", ":x:1:1::/:/bin/sh"] {
+            assert_eq!(parse(line), None, "{line:?}");
+        }
+    }
+}

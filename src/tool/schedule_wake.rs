@@ -1,0 +1,74 @@
+//! `schedule_wake`: the agent schedules its own wake. It needs no sandbox.
+//!
+//! Called by the catalogue; calls the port [`super::Timers`], which keeps one timer for
+//! each call: a call that is made again after a crash finds the first one's.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{Done, Stop, Timers, tell};
+use crate::{
+    base::limit,
+    domain::{
+        scheduled_wake::{SCHEDULED_WAKE, When},
+        tool::{Replay, ToolSpec},
+    },
+};
+
+#[derive(Deserialize)]
+pub(super) struct Args {
+    at: Option<String>,
+    after_seconds: Option<u64>,
+    note: String,
+}
+
+pub(super) fn spec() -> ToolSpec {
+    ToolSpec {
+        name: SCHEDULED_WAKE.to_owned(),
+        description:
+            "Wakes you later: at that time this session gets a message with your note, and a new turn begins. \
+            Use it to wait for something that takes minutes or days, then finish your turn; do not sleep in a \
+            command. Give `at` or `after_seconds`."
+                .to_owned(),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "at": {"type": "string", "description": "A time in RFC 3339, as in 2026-01-31T09:00:00Z."},
+                "after_seconds": {
+                    "type": "integer", "minimum": 1, "maximum": limit::SCHEDULED_WAKE_AHEAD_MAX.as_secs(),
+                    "description": "Seconds from now.",
+                },
+                "note": {
+                    "type": "string", "minLength": 1, "maxLength": limit::SCHEDULED_WAKE_NOTE_CHARS_MAX,
+                    "description": "What you will want to know then: why you wait, and what to look at.",
+                },
+            },
+            "required": ["note"],
+            "additionalProperties": false,
+        }),
+        replay: Replay::Idempotent,
+    }
+}
+
+pub(super) async fn run(call_id: &str, args: Args, timers: &dyn Timers) -> Result<Done, Stop> {
+    let when = match (&args.at, args.after_seconds) {
+        (Some(at), None) => match OffsetDateTime::parse(at, &Rfc3339) {
+            Ok(at) => When::At(at),
+            Err(_) => return tell("`at` must be a time in RFC 3339, as in 2026-01-31T09:00:00Z."),
+        },
+        (None, Some(seconds)) => When::After(Duration::from_secs(seconds)),
+        (None, None) | (Some(_), Some(_)) => return tell("Give either `at` or `after_seconds`."),
+    };
+    match timers.set(call_id, when, &args.note).await.map_err(Stop::Fault)? {
+        Ok(at) => Ok(Done::ok(format!("You will be woken at {}.", shown(at)))),
+        Err(words) => tell(words),
+    }
+}
+
+/// A time as the model is told.
+pub fn shown(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
+}

@@ -1,0 +1,233 @@
+//! From the outbox to the receivers: claim what is due, send it, write down what
+//! became of it.
+//!
+//! Deliveries go out side by side, each receiver's within permits of its own, so a slow
+//! one delays nobody else's. A dispatcher that dies between claim and settling loses nothing: the claim ends and
+//! the delivery is due again, under the same id.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, value::RawValue};
+use tokio::{
+    task::{self, JoinSet},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    permits::{Permit, Permits},
+    schedule::{Next, next},
+    send::{Outcome, send},
+    sign::Secret,
+    signed_request::{Parts, SignedRequest},
+};
+use crate::{
+    base::{
+        Origin,
+        limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_GATHER},
+    },
+    domain::Entry,
+    net,
+    store::{
+        self, Store,
+        notification::Notifications,
+        outbox::{Claimed, Settled, Status},
+    },
+    wire::event::EventView,
+};
+
+/// Sends the deliveries of the whole service, beside other dispatchers.
+#[derive(Clone)]
+pub struct Dispatcher {
+    pub store: Store,
+    pub notifications: Notifications,
+    pub client: net::Client,
+    pub origin: Origin,
+}
+
+impl Dispatcher {
+    /// Delivers until `stop`; deliveries under way are waited for, but not for long.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut deliveries = Deliveries::default();
+        while !stop.is_cancelled() {
+            self.claim(&mut deliveries).await;
+            tokio::select! {
+                () = self.notifications.delivery() => {}
+                () = sleep(CLAIM_POLL) => {}
+                // A permit that was waited for; else the next delivery comes with a notification.
+                Some(done) = deliveries.under_way.join_next_with_id(), if deliveries.permits.is_crowded() => {
+                    deliveries.settle(done);
+                    deliveries.gather().await;
+                }
+                () = stop.cancelled() => {}
+            }
+        }
+        let under_way = &mut deliveries.under_way;
+        let _ = timeout(DRAIN_TIMEOUT, async { while under_way.join_next().await.is_some() {} }).await;
+        under_way.shutdown().await;
+    }
+
+    /// Claims as much as there are permits for.
+    async fn claim(&self, deliveries: &mut Deliveries) {
+        loop {
+            while let Some(done) = deliveries.under_way.try_join_next_with_id() {
+                deliveries.settle(done);
+            }
+            let capacity = deliveries.permits.capacity(Instant::now());
+            if capacity.free == 0 {
+                return;
+            }
+            match self.store.claim_deliveries(&capacity).await {
+                Ok(claimed) if claimed.is_empty() => return,
+                Ok(claimed) => {
+                    for delivery in claimed {
+                        let permit = deliveries.permits.take(Permit::of(&delivery));
+                        let task = deliveries.under_way.spawn(self.clone().deliver(delivery));
+                        deliveries.by_task.insert(task.id(), permit);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "deliveries could not be claimed; trying again");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn deliver(self, claimed: Claimed) -> Done {
+        let written = if claimed.is_wanted { self.write(&claimed).await } else { Ok(None) };
+        let (settled, took, has_answered) = match written {
+            Ok(Some(request)) => {
+                let outcome = send(&self.client, &request).await;
+                let (took, has_answered) = (outcome.duration, outcome.status.is_some());
+                (settled(&claimed, outcome, &self.origin), took, has_answered)
+            }
+            Ok(None) => {
+                (dead("the destination is disabled or its delivery cannot be written"), Duration::ZERO, true)
+            }
+            // The claim runs out and the delivery is due again.
+            Err(error) => {
+                tracing::warn!(%error, delivery.id = %claimed.delivery, "a delivery could not be prepared");
+                return Done { took: Duration::ZERO, has_answered: true };
+            }
+        };
+        metrics::counter!("sojourn_delivery_attempts_total", "outcome" => outcome_of(&settled.status))
+            .increment(1);
+        if let Err(error) = self.store.settle_delivery(&claimed, &settled, &self.origin).await {
+            tracing::warn!(%error, delivery.id = %claimed.delivery, "a delivery could not be settled; it is sent again");
+        }
+        Done { took, has_answered }
+    }
+
+    async fn write(&self, claimed: &Claimed) -> store::Result<Option<SignedRequest>> {
+        let Some((event_type, event)) = self.content(claimed).await? else { return Ok(None) };
+        let secrets: Result<Vec<_>, _> =
+            self.store.secrets(claimed)?.iter().map(|secret| Secret::parse(secret)).collect();
+        let (Ok(secrets), Ok(url)) = (secrets, net::parse(&claimed.url)) else { return Ok(None) };
+        let metadata: Map<String, serde_json::Value> =
+            claimed.metadata.as_deref().and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+        Ok(Some(SignedRequest::write(Parts {
+            url: &url,
+            delivery: claimed.delivery,
+            session: claimed.session,
+            metadata: &metadata,
+            event_id: claimed.event,
+            event_type: &event_type,
+            event: &event,
+            secrets: &secrets,
+            at: self.origin.now(),
+        })))
+    }
+
+    /// The event with its type: from the log, or the notice itself. None when its
+    /// session was deleted since.
+    async fn content(&self, claimed: &Claimed) -> store::Result<Option<(String, Box<RawValue>)>> {
+        if let (Some(kind), Some(notice)) = (&claimed.kind, &claimed.notice) {
+            return Ok(RawValue::from_string(notice.clone()).ok().map(|event| (kind.clone(), event)));
+        }
+        let (Some(session), Some(seq)) = (claimed.session, claimed.event_seq) else { return Ok(None) };
+        let entry = match self.store.event_at(claimed.org, session, seq).await {
+            Ok(entry) => entry,
+            Err(store::Error::NotFound) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(event(&entry, claimed.include_raw).map(|event| (entry.kind.clone(), event)))
+    }
+}
+
+/// The deliveries under way, with their permits.
+#[derive(Default)]
+struct Deliveries {
+    permits: Permits,
+    under_way: JoinSet<Done>,
+    by_task: HashMap<task::Id, Permit>,
+}
+
+/// How a receiver was.
+struct Done {
+    took: Duration,
+    has_answered: bool,
+}
+
+impl Deliveries {
+    /// Waits a moment for more deliveries to end.
+    async fn gather(&mut self) {
+        let wanted = self.under_way.len() / 4;
+        let ended = async {
+            for _ in 0..wanted {
+                let Some(done) = self.under_way.join_next_with_id().await else { return };
+                self.settle(done);
+            }
+        };
+        let _enough_or_late = timeout(WEBHOOK_GATHER, ended).await;
+    }
+
+    /// Gives back the permit of a delivery, whatever became of it.
+    fn settle(&mut self, done: Result<(task::Id, Done), task::JoinError>) {
+        let (id, Done { took, has_answered }) =
+            done.unwrap_or_else(|panic| (panic.id(), Done { took: Duration::ZERO, has_answered: false }));
+        if let Some(permit) = self.by_task.remove(&id) {
+            self.permits.give_back(permit, took, has_answered, Instant::now());
+        }
+    }
+}
+
+/// The event as it is sent; without the caller's `raw` unless it is wanted.
+fn event(entry: &Entry, include_raw: bool) -> Option<Box<RawValue>> {
+    let view = EventView::of(entry).ok()?;
+    let mut value = serde_json::to_value(&view).ok()?;
+    if !include_raw
+        && let Some(envelope) = value.pointer_mut("/body/envelope").and_then(|value| value.as_object_mut())
+    {
+        envelope.remove("raw");
+    }
+    serde_json::value::to_raw_value(&value).ok()
+}
+
+/// What became of one try, as a label.
+fn outcome_of(status: &Status) -> &'static str {
+    match status {
+        Status::Delivered => "delivered",
+        Status::Failed { .. } => "retried",
+        Status::DeadLetter => "dead_letter",
+        Status::Gone => "gone",
+    }
+}
+
+fn settled(claimed: &Claimed, outcome: Outcome, origin: &Origin) -> Settled {
+    let tries = claimed.attempt.unsigned_abs();
+    let status = match next(tries, &outcome, origin) {
+        Next::Delivered => Status::Delivered,
+        Next::Retry { at } => Status::Failed { retry_at: at },
+        Next::Dead => Status::DeadLetter,
+        Next::DisableDestination => Status::Gone,
+    };
+    Settled { status, response_code: outcome.status, error: outcome.error, duration: Some(outcome.duration) }
+}
+
+fn dead(error: &str) -> Settled {
+    Settled { status: Status::DeadLetter, response_code: None, error: Some(error.to_owned()), duration: None }
+}

@@ -1,0 +1,456 @@
+//! One session's sandbox under one lease: found, made, told of, given up.
+//!
+//! Called by `leased_sandbox` for a turn and by `rest` between turns. Whatever becomes of the
+//! sandbox is in the log before it is in its row, and a sandbox is in the log before anything
+//! runs in it: a takeover reads there what can have begun.
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::future::{Either, select};
+
+use super::{Worker, sandbox_spec::SandboxSpec};
+use crate::{
+    base::{
+        backoff::Backoff,
+        limit::{ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
+    },
+    domain::{Actor, Body, CheckpointId, SandboxId, TurnId, environment::Life, event::Draft},
+    harness::ToolFault,
+    journal::Halted,
+    sandbox::{Fault, Files, Sandbox, SandboxFence, Spec, checkpoint},
+    store::{
+        self,
+        checkpoint::Checkpoint,
+        record::Fence,
+        sandbox::{Liveness, NewSandbox, Past},
+    },
+};
+
+/// Why a sandbox ends whose disk the next one goes on with.
+const ROTATED: &str = "rotated";
+/// A limit that is asked for and not kept would be worse than none.
+const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker cannot hold a sandbox to them: \
+    it is not root, and no cgroup is delegated to it";
+const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
+
+/// Who looks after a session's sandbox.
+pub(super) struct SandboxSession {
+    pub worker: Worker,
+    pub fence: Fence,
+    /// The turn that it is for; none between turns.
+    pub turn: Option<TurnId>,
+    /// What a new sandbox is like.
+    pub spec: SandboxSpec,
+}
+
+/// A sandbox that answered, and how long it may be used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attached {
+    pub id: SandboxId,
+    /// When it should be replaced, once nothing is under way in it.
+    pub rotates_at: Option<Instant>,
+    /// When it ends, whatever is.
+    pub ends_at: Option<Instant>,
+}
+
+impl Attached {
+    pub(super) fn new(id: SandboxId, life: Option<Life>) -> Self {
+        let at = |left: fn(&Life) -> Duration| Some(Instant::now() + left(&life?));
+        Self { id, rotates_at: at(|life| life.rotates_in), ends_at: at(|life| life.ends_in) }
+    }
+}
+
+/// Where the files of a new sandbox come from.
+struct Filled {
+    restored: Option<(Checkpoint, Duration)>,
+    files: Files,
+}
+
+impl SandboxSession {
+    pub(super) fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
+        self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
+    }
+
+    pub(super) fn sandbox_fence(&self, sandbox: SandboxId) -> SandboxFence {
+        SandboxFence { sandbox, epoch: self.fence.epoch }
+    }
+
+    /// Says hello to the sandbox that the rows know of; `None` when there is none.
+    pub(super) async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<Attached>, ToolFault> {
+        let Fence { org, session, .. } = self.fence;
+        let Some(live) = self.worker.store.live_sandbox(org, session).await.map_err(away)? else {
+            return Ok(None);
+        };
+        let id = live.sandbox;
+        if live.node != self.worker.node {
+            // Claimed from another node: that one has been silent for too long.
+            self.write_off(id, "its node is gone").await?;
+            return Ok(None);
+        }
+        if let Liveness::Ending(reason) = &live.state {
+            self.finish_ending(sandbox, id, reason, Actor::system()).await?;
+            return Ok(None);
+        }
+        match sandbox.attach(self.sandbox_fence(id)).await {
+            Ok(()) if !live.is_announced => {
+                // Its maker died before it could say that the sandbox is there.
+                self.announce(id, vec![Body::SandboxCreated { sandbox_id: id, duration_ms: 0 }]).await?;
+                Ok(Some(Attached::new(id, live.life)))
+            }
+            Ok(()) => {
+                if live.state == Liveness::Frozen {
+                    self.thawed(id).await?;
+                }
+                Ok(Some(Attached::new(id, live.life)))
+            }
+            Err(fault)
+                if !live.is_announced
+                    && !matches!(fault, Fault::Stale)
+                    && !self.was_announced(id).await? =>
+            {
+                // Its maker died on the way: nothing ran in it, and nobody heard of it. One that
+                // is there and not fit for use must be gone before the next.
+                if !matches!(fault, Fault::Gone) {
+                    let destroyed = sandbox.destroy(id).await;
+                    destroyed.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+                }
+                self.end_row(id).await?;
+                Ok(None)
+            }
+            Err(fault) => {
+                self.give_up(sandbox, id, fault, "it was gone when its session went on").await.map(|()| None)
+            }
+        }
+    }
+
+    /// Writes off a sandbox that did not answer; it is ended first, so that no second one
+    /// lives beside it.
+    pub(super) async fn give_up(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+        fault: Fault,
+        gone: &str,
+    ) -> Result<(), ToolFault> {
+        match fault {
+            Fault::Stale => Err(ToolFault::Stale),
+            Fault::Gone => self.write_off(id, gone).await,
+            Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_) => {
+                sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+                self.write_off(id, &fault.to_string()).await
+            }
+        }
+    }
+
+    /// A new sandbox with the session's files.
+    pub(super) async fn make(&self, sandbox: &dyn Sandbox) -> Result<Attached, ToolFault> {
+        let Fence { org, session, epoch, .. } = self.fence;
+        if self.spec.names_size && !sandbox.capabilities().holds_size {
+            return Err(ToolFault::Unavailable(NO_SIZE.to_owned()));
+        }
+        let store = &self.worker.store;
+        let (past, checkpoints) =
+            tokio::join!(store.past_sandboxes(org, session), store.checkpoints(org, session));
+        let (mut past, checkpoints) = (past.map_err(away)?, checkpoints.map_err(away)?);
+        let life = self.spec.life;
+        let started = Instant::now();
+        for attempt in 1.. {
+            let id: SandboxId = self.worker.journal.origin().id();
+            let new = NewSandbox {
+                org,
+                session,
+                sandbox: id,
+                node: self.worker.node,
+                life,
+                rest_after: life
+                    .map_or(Duration::MAX, |life| life.rotates_in)
+                    .min(self.worker.rest.freeze_after),
+            };
+            if !store.begin_sandbox(new, epoch).await.map_err(away)? {
+                return Err(ToolFault::Stale);
+            }
+            let spec = Spec {
+                sandbox: id,
+                org,
+                session,
+                limits: self.spec.limits,
+                rootfs: self.spec.rootfs.clone(),
+                env: self.spec.env.clone(),
+                previous: past.sandboxes.clone(),
+                restores: !checkpoints.is_empty(),
+            };
+            match self.fill(sandbox, &spec, &checkpoints).await {
+                Ok(filled) => {
+                    let duration_ms = started.elapsed().as_millis() as u64;
+                    self.announce(id, created(id, duration_ms, &filled, &past)).await?;
+                    return Ok(Attached::new(id, life));
+                }
+                // The row stays: the sandbox may be another worker's by now.
+                Err(Fault::Stale) => return Err(ToolFault::Stale),
+                Err(fault) => {
+                    self.end_row(id).await?;
+                    // It may have been the last on the disk all the same.
+                    past.sandboxes.push(id);
+                    tracing::warn!(session.id = %session, attempt, %fault, "a sandbox did not start");
+                    if attempt >= SANDBOX_START_ATTEMPTS_MAX {
+                        return Err(ToolFault::Unavailable(fault.to_string()));
+                    }
+                    tokio::time::sleep(BACKOFF.delay(attempt, self.worker.journal.origin())).await;
+                }
+            }
+        }
+        unreachable!("the loop above only ends by returning")
+    }
+
+    /// Makes the sandbox and restores its files, from the newest checkpoint that there is.
+    /// Nothing is left behind when it fails, but for `Stale`: then it is another worker's.
+    async fn fill(&self, sandbox: &dyn Sandbox, spec: &Spec, from: &[Checkpoint]) -> Result<Filled, Fault> {
+        let mut spec = spec.clone();
+        let mut from = from.iter();
+        let session = self.blobs_of_session();
+        loop {
+            spec.restores = from.len() > 0;
+            let next = from.next();
+            let fetch = async {
+                match next {
+                    Some(next) => Some(checkpoint::fetch(&self.worker.blobs, &session, &next.digest).await),
+                    None => None,
+                }
+            };
+            // Read while the sandbox is made: not a byte goes into it before all of them are there.
+            let create = sandbox.create(&spec, self.fence.epoch);
+            let (files, fetched) = match select(pin!(create), pin!(fetch)).await {
+                Either::Left((files, _)) if files != Ok(Files::Fresh) => (files?, None),
+                Either::Left((files, fetch)) => (files?, fetch.await),
+                Either::Right((fetched, create)) => (create.await?, fetched),
+            };
+            let Some((checkpoint, fetched)) = next.zip(fetched).filter(|_| files == Files::Fresh) else {
+                return Ok(Filled { restored: None, files });
+            };
+            let started = Instant::now();
+            let loaded =
+                async { checkpoint::load(sandbox, self.sandbox_fence(spec.sandbox), fetched?).await };
+            match loaded.await {
+                Ok(()) => {
+                    return Ok(Filled { restored: Some((checkpoint.clone(), started.elapsed())), files });
+                }
+                // Whoever has it now ends it, since its restore did not.
+                Err(Fault::Stale) => return Err(Fault::Stale),
+                Err(fault) => {
+                    sandbox.destroy(spec.sandbox).await?;
+                    if !matches!(fault, Fault::NotFound(_)) {
+                        return Err(fault);
+                    }
+                    tracing::error!(checkpoint.id = %checkpoint.checkpoint, %fault, "a checkpoint cannot be restored");
+                }
+            }
+        }
+    }
+
+    /// Saves the sandbox's files, unless the newest checkpoint has just these.
+    pub(super) async fn save(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<CheckpointId, ToolFault> {
+        let Fence { org, session, .. } = self.fence;
+        let (store, blobs) = (&self.worker.store, &self.worker.blobs);
+        let started = Instant::now();
+        let latest = store.latest_checkpoint(org, session).await.map_err(away)?;
+        let known = latest.as_ref().map(|latest| latest.digest.as_str());
+        let saved =
+            checkpoint::save(sandbox, self.sandbox_fence(id), blobs, &self.blobs_of_session(), known).await;
+        let saved = saved.map_err(|fault| match fault {
+            Fault::Stale => ToolFault::Stale,
+            fault => ToolFault::Unavailable(fault.to_string()),
+        })?;
+        if let Some(latest) = latest.filter(|latest| latest.digest == saved.digest) {
+            return Ok(latest.checkpoint);
+        }
+        let checkpoint_id: CheckpointId = self.worker.journal.origin().id();
+        let added = store.add_checkpoint(self.fence, checkpoint_id, id, &saved.digest, saved.bytes).await;
+        if !added.map_err(away)? {
+            return Err(ToolFault::Stale);
+        }
+        let duration_ms = started.elapsed().as_millis() as u64;
+        let body =
+            Body::SandboxCheckpointCreated { sandbox_id: id, checkpoint_id, bytes: saved.bytes, duration_ms };
+        self.say(vec![body]).await?;
+        self.forget_old().await;
+        Ok(checkpoint_id)
+    }
+
+    /// Removes the checkpoints that newer ones have replaced.
+    async fn forget_old(&self) {
+        let Fence { org, session, .. } = self.fence;
+        let removed = self.worker.remove_old_checkpoints(org, session).await;
+        if let Err(error) = removed {
+            tracing::warn!(session.id = %session, error, "old checkpoints could not be removed; they are tried again");
+        }
+    }
+
+    /// Puts a new sandbox in the place of one whose time is almost over. Its disk goes on;
+    /// the checkpoint is for the case that it does not.
+    pub(super) async fn rotate(&self, sandbox: &dyn Sandbox, old: &Attached) -> Result<Attached, ToolFault> {
+        let started = Instant::now();
+        let from = old.id;
+        self.say(vec![Body::SandboxRotationStarted { sandbox_id: from }]).await?;
+        let checkpoint = match self.save(sandbox, from).await {
+            Ok(checkpoint) => Some(checkpoint),
+            Err(ToolFault::Unavailable(reason)) => {
+                self.say(vec![Body::SandboxRotationFailed { sandbox_id: from, reason }]).await?;
+                if old.ends_at.is_some_and(|end| Instant::now() < end) {
+                    // It goes on until its end, and is tried again meanwhile.
+                    return Ok(Attached { rotates_at: Some(Instant::now() + ROTATION_RETRY), ..*old });
+                }
+                None
+            }
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => {
+                return Err(fault);
+            }
+        };
+        self.put_away(sandbox, from, (ROTATED, Actor::system()), checkpoint).await?;
+        match self.make(sandbox).await {
+            Ok(new) => {
+                let duration_ms = started.elapsed().as_millis() as u64;
+                let body =
+                    Body::SandboxRotationCompleted { from_sandbox_id: from, sandbox_id: new.id, duration_ms };
+                self.say(vec![body]).await?;
+                Ok(new)
+            }
+            Err(ToolFault::Unavailable(reason)) => {
+                let body = Body::SandboxRotationFailed { sandbox_id: from, reason: reason.clone() };
+                self.say(vec![body]).await?;
+                Err(ToolFault::Unavailable(reason))
+            }
+            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => Err(fault),
+        }
+    }
+
+    /// Removes a sandbox whose files are saved, and its disk where no other follows; says why,
+    /// and who wanted it.
+    pub(super) async fn put_away(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+        (reason, actor): (&str, Actor),
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<(), ToolFault> {
+        let ending = self.worker.store.ending_sandbox(self.fence, id, reason, checkpoint).await;
+        if !ending.map_err(away)? {
+            return Err(ToolFault::Stale);
+        }
+        self.finish_ending(sandbox, id, reason, actor).await
+    }
+
+    /// Removes a sandbox that is ending, whoever began it.
+    pub(super) async fn finish_ending(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+        reason: &str,
+        actor: Actor,
+    ) -> Result<(), ToolFault> {
+        self.say_as(actor, vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }])
+            .await?;
+        sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+        self.end_row(id).await?;
+        if reason == ROTATED {
+            return Ok(());
+        }
+        if let Err(fault) = sandbox.erase(self.fence.org, self.fence.session).await {
+            tracing::warn!(session.id = %self.fence.session, %fault, "a saved disk could not be removed; the reaper will");
+        }
+        Ok(())
+    }
+
+    /// Notes that a frozen sandbox goes on, then says so: from the note on, the checkpoint
+    /// of its sleep is out of date.
+    pub(super) async fn thawed(&self, id: SandboxId) -> Result<(), ToolFault> {
+        let store = &self.worker.store;
+        if !store.thawed_sandbox(self.fence, id).await.map_err(away)? {
+            return Err(ToolFault::Stale);
+        }
+        let Fence { org, session, .. } = self.fence;
+        store.rest_soon(org, session, self.worker.rest.freeze_after).await.map_err(away)?;
+        self.say(vec![Body::SandboxThawed { sandbox_id: id }]).await
+    }
+
+    /// Whether the log says that the sandbox is there: its maker may have died before the
+    /// row said so, too.
+    async fn was_announced(&self, id: SandboxId) -> Result<bool, ToolFault> {
+        let log = self.worker.journal.log(self.fence.org, self.fence.session, 0).await;
+        let log = log.map_err(|error| ToolFault::Away(error.to_string()))?;
+        let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
+        Ok(log.iter().any(|event| says(&event.draft.body)))
+    }
+
+    /// Says that the sandbox is there, before anything runs in it.
+    async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), ToolFault> {
+        self.say(bodies).await?;
+        self.worker.store.announced_sandbox(self.fence.org, id).await.map_err(away)
+    }
+
+    /// Says that a sandbox is gone before its row is: whoever finds no row finds that.
+    pub(super) async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
+        self.say(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
+        self.end_row(id).await
+    }
+
+    async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
+        self.worker.store.end_sandbox(self.fence.org, self.fence.session, id).await.map_err(away)
+    }
+
+    pub(super) async fn say(&self, bodies: Vec<Body>) -> Result<(), ToolFault> {
+        self.say_as(Actor::system(), bodies).await
+    }
+
+    async fn say_as(&self, actor: Actor, bodies: Vec<Body>) -> Result<(), ToolFault> {
+        let draft = |body: Body| Draft {
+            id: self.worker.journal.origin().id(),
+            actor: actor.clone(),
+            level: body.level(),
+            turn_id: self.turn,
+            step_id: None,
+            refs: serde_json::Map::new(),
+            body,
+        };
+        let drafts = bodies.into_iter().map(draft).collect();
+        match self.worker.journal.record(self.fence, self.turn, drafts).await {
+            Ok(_) => Ok(()),
+            Err(Halted::Stale | Halted::Moved) => Err(ToolFault::Stale),
+            Err(Halted::Failed(error)) => Err(ToolFault::Away(error.to_string())),
+        }
+    }
+
+    fn blobs_of_session(&self) -> String {
+        super::reap::blobs_of(self.fence.org, self.fence.session)
+    }
+}
+
+/// What is said of a new sandbox: where its files are from, and which are gone.
+fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &Past) -> Vec<Body> {
+    let mut bodies = vec![Body::SandboxCreated { sandbox_id: id, duration_ms }];
+    if let Some((checkpoint, took)) = &filled.restored {
+        bodies.push(Body::SandboxCheckpointRestored {
+            sandbox_id: id,
+            checkpoint_id: checkpoint.checkpoint,
+            duration_ms: took.as_millis() as u64,
+        });
+    }
+    let restored = filled.restored.as_ref().map(|(checkpoint, _)| checkpoint);
+    let has_all = filled.files == Files::Kept
+        || !past.was_used
+        || restored.is_some_and(|restored| past.checkpoint == Some(restored.checkpoint));
+    if !has_all {
+        bodies.push(Body::SandboxFilesLost {
+            sandbox_id: id,
+            since: restored.map(|checkpoint| checkpoint.created_at),
+        });
+    }
+    bodies
+}
+
+pub(super) fn away(error: store::Error) -> ToolFault {
+    ToolFault::Away(error.to_string())
+}

@@ -1,0 +1,125 @@
+//! What a session's environment means to a worker: the sandbox to make, the way out.
+//!
+//! Called by `slot` before a turn runs; reads the pinned snapshot and, for the values
+//! of secrets alone, the environment as it is now.
+
+use crate::{
+    domain::{
+        OrgId, Session,
+        context::Context,
+        environment::{EnvironmentSnapshot, Life},
+        network::HostPattern,
+        rootfs::RootFs,
+        source::PinnedSource,
+    },
+    egress::{Policy, Secret, Secrets},
+    sandbox::SandboxLimits,
+    store::{self, Store},
+};
+
+use super::{Worker, egress_attachment::Allowed};
+
+/// The code of a turn whose secrets are gone.
+const ENVIRONMENT_DELETED: &str = "environment_deleted";
+
+/// The sandbox that a session wants.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SandboxSpec {
+    pub limits: SandboxLimits,
+    /// The environment names processors or memory, which not every provider holds a sandbox to.
+    pub names_size: bool,
+    pub rootfs: RootFs,
+    /// The environment's variables, and the placeholders of its secrets.
+    pub env: Vec<(String, String)>,
+    /// What makes the sandbox ready.
+    pub post_start: Option<String>,
+    /// What is cloned into it, and what is run after that.
+    pub sources: Vec<PinnedSource>,
+    pub post_clone: Option<String>,
+    /// How long it lives; for ever when `None`.
+    pub life: Option<Life>,
+    /// What the session's commands start with.
+    pub context: Context,
+}
+
+impl SandboxSpec {
+    pub(super) fn of(session: &Session, default_image: &str) -> Self {
+        let spec = session.created.environment.as_ref().map(spec).unwrap_or_default();
+        Self {
+            rootfs: rootfs_of(session, default_image),
+            sources: session.created.sources.clone(),
+            context: session.context.clone(),
+            ..spec
+        }
+    }
+}
+
+/// What a session's sandboxes are made on.
+pub(super) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
+    RootFs::of(session.created.environment.as_ref().map(|pinned| &pinned.config), default_image)
+}
+
+/// Reads a session's environment; or the code and the words of why its turn cannot run.
+pub(super) async fn read(
+    worker: &Worker,
+    org: OrgId,
+    session: &Session,
+) -> Result<Result<(SandboxSpec, Allowed), (&'static str, String)>, store::Error> {
+    let spec = SandboxSpec::of(session, &worker.default_image);
+    let Some(snapshot) = &session.created.environment else { return Ok(Ok((spec, Allowed::default()))) };
+    let secrets = match secrets(&worker.store, org, snapshot).await {
+        Ok(secrets) => secrets,
+        Err(store::Error::NotFound) => {
+            let message = "the environment whose secrets the session pinned was deleted".to_owned();
+            return Ok(Err((ENVIRONMENT_DELETED, message)));
+        }
+        Err(error) => return Err(error),
+    };
+    let policy = Policy::new(&snapshot.config.network, &worker.network.registries)
+        .map_err(|bad| store::Error::Corrupt(format!("a stored network policy: {bad}")))?;
+    Ok(Ok((spec, Allowed { policy, secrets })))
+}
+
+fn spec(snapshot: &EnvironmentSnapshot) -> SandboxSpec {
+    let size = snapshot.config.size();
+    let placeholders =
+        snapshot.secrets.iter().map(|secret| (secret.name.clone(), secret.placeholder.clone()));
+    // Node looks for modules beside a program, and not where they were installed for all.
+    let has_modules =
+        !snapshot.config.packages.npm.is_empty() && !snapshot.config.env.contains_key("NODE_PATH");
+    let modules = has_modules.then(|| ("NODE_PATH".to_owned(), "/usr/local/lib/node_modules".to_owned()));
+    let env = snapshot.config.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+    SandboxSpec {
+        limits: SandboxLimits {
+            cpu_millis: size.cpu_millis,
+            memory_bytes: size.memory_bytes,
+            pids: size.pids,
+            disk_bytes: size.disk_bytes,
+        },
+        names_size: snapshot.config.cpus.is_some() || snapshot.config.memory.is_some(),
+        rootfs: RootFs::default(),
+        env: modules.into_iter().chain(env).chain(placeholders).collect(),
+        post_start: snapshot.config.lifecycle_hooks.post_start.clone(),
+        post_clone: snapshot.config.lifecycle_hooks.post_clone.clone(),
+        sources: Vec::new(),
+        life: snapshot.config.life(),
+        context: Context::default(),
+    }
+}
+
+async fn secrets(store: &Store, org: OrgId, snapshot: &EnvironmentSnapshot) -> Result<Secrets, store::Error> {
+    let Some(environment) = snapshot.environment_id.filter(|_| !snapshot.secrets.is_empty()) else {
+        return Ok(Secrets::default());
+    };
+    let mut values = store.open_environment(org, environment).await?;
+    let mut secrets = Vec::with_capacity(snapshot.secrets.len());
+    for pinned in &snapshot.secrets {
+        // One that was removed since leaves a placeholder that nothing replaces.
+        let Some(value) = values.remove(&pinned.name) else { continue };
+        let hosts = pinned.hosts.iter().map(|host| HostPattern::parse(host)).collect::<Result<_, _>>();
+        let hosts = hosts.map_err(|bad| store::Error::Corrupt(format!("a secret's host: {bad}")))?;
+        let (name, placeholder) = (pinned.name.clone(), pinned.placeholder.clone());
+        secrets.push(Secret { name, placeholder, value, hosts });
+    }
+    Ok(Secrets::new(secrets))
+}

@@ -1,0 +1,292 @@
+//! Sessions as a whole: deleted, exported, imported.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use sojourn::base::{seal::sha256, text::hex};
+
+use super::{World, data, id, noop};
+use crate::{
+    fake::receiver::Receiver,
+    support::service::{Answer, Caller, send},
+};
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
+}
+
+async fn export(caller: &Caller, session: &str) -> String {
+    let answer = caller.get(&format!("/sessions/{session}/export")).await;
+    if answer.status == 200 {
+        // A file that no browser runs.
+        assert!(answer.headers["content-disposition"].to_str().expect("text").starts_with("attachment; "));
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        assert_eq!(answer.headers["content-security-policy"], "sandbox");
+    }
+    text(&answer.ok())
+}
+
+async fn import(caller: &Caller, file: String) -> Answer {
+    let request = caller.request(Method::POST, "/sessions/import");
+    send(request.header("content-type", "application/x-ndjson").body(file)).await
+}
+
+/// The file with another line, and a hash that fits.
+fn forged(file: &str, forge: impl Fn(&mut Vec<Value>)) -> String {
+    let mut lines: Vec<Value> = file.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    lines.pop();
+    forge(&mut lines);
+    let body: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let tail = json!({ "events": lines.len() - 1, "sha256": hex(&sha256(body.as_bytes())) });
+    format!("{body}{tail}\n")
+}
+
+/// Rows of a session in every table that has some.
+async fn rows(world: &World, session: &str) -> Vec<(String, i64)> {
+    let mut superuser = world.ground.database.superuser().await;
+    let uuid = session.parse::<sojourn::domain::SessionId>().expect("an id").uuid();
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.relname::text from pg_class c
+         join pg_attribute a on a.attrelid = c.oid and a.attname = 'session_id'
+         where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+         order by 1",
+    )
+    .fetch_all(&mut superuser)
+    .await
+    .expect("tables");
+    let mut found = Vec::new();
+    for table in tables {
+        let sql = format!("select count(*) from {table} where session_id = $1");
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+            .bind(uuid)
+            .fetch_one(&mut superuser)
+            .await
+            .expect("a count");
+        if count > 0 {
+            found.push((table, count));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_deleted_session_leaves_a_record_and_nothing_else() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let mut receiver = Receiver::start([]).await;
+    let only = json!({ "url": receiver.url().as_str(), "types": ["session.deleted"] });
+    owner.post("/webhooks", only).await.ok();
+    let agent = owner.inline_agent().await;
+    let long = "x".repeat(40 << 10);
+    let body = json!({
+        "agent": agent, "key": "the key", "webhook": "http://127.0.0.1:9/hook",
+        "input": { "script": [{ "text": long }] },
+    });
+    let created = owner.post("/sessions", body).await.ok();
+    let session = id(&created);
+    owner.settled(&session, 1).await;
+    owner
+        .post(&format!("/sessions/{session}/messages"), json!({ "text": "x", "idempotency_key": "k" }))
+        .await
+        .ok();
+    owner.settled(&session, 2).await;
+    let blobs = world.ground.data_dir.path().join("blobs");
+    let has_files = |place: &std::path::Path| walk(place) > 0;
+    assert!(has_files(&blobs) && !rows(&world, &session).await.is_empty());
+    let path = format!("/sessions/{session}");
+    assert_eq!(owner.delete(&path).await.status, 204);
+    for answer in
+        [owner.get(&path).await, owner.delete(&path).await, owner.get(&format!("{path}/events")).await]
+    {
+        answer.error(404);
+    }
+    assert!(!has_files(&blobs), "no blob stays");
+    let character: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
+    assert_eq!((&character["type"], &character["sessionId"]), (&json!("session.deleted"), &json!(session)));
+    // The notice on its way, and the reminder to look for blobs once more.
+    let may_stay = ["delivery", "delivery_attempt", "leftover", "removal"];
+    let left = rows(&world, &session).await;
+    assert!(left.iter().all(|(table, _)| may_stay.contains(&table.as_str())), "{left:?}");
+    let audit = owner.get(&format!("/audit?target={session}")).await.ok();
+    assert_eq!((data(&audit).len(), &data(&audit)[0]["action"]), (1, &json!("session.deleted")));
+    let token = world.service.caller(&text(&created["client_token"]));
+    token.get(&format!("{path}/events")).await.error(401);
+    // Its key is free again.
+    let again = owner.post("/sessions", json!({ "agent": agent, "key": "the key" })).await;
+    assert_eq!(again.status, 201);
+    assert_ne!(id(&again.body), session);
+    world.end().await;
+}
+
+/// Files below a directory.
+fn walk(place: &std::path::Path) -> usize {
+    let Ok(entries) = std::fs::read_dir(place) else { return 0 };
+    let count = |entry: std::fs::DirEntry| {
+        if entry.path().is_dir() { walk(&entry.path()) } else { 1 }
+    };
+    entries.flatten().map(count).sum()
+}
+
+#[tokio::test]
+async fn a_running_session_can_be_deleted() {
+    let world = World::new().await;
+    let session = world.owner.play(json!([{ "text": "Slow.", "delay_ms": 60_000 }])).await;
+    world.owner.follow(&session, |event| event["type"] == "turn.started").await;
+    assert_eq!(world.owner.delete(&format!("/sessions/{session}")).await.status, 204);
+    assert_eq!(data(&world.owner.get("/sessions").await.ok()).len(), 0);
+    // The worker is free for others: it stops at its next look.
+    let next = world.owner.play(json!([{ "text": "Next." }])).await;
+    world.owner.settled(&next, 1).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_environment_is_not_imported() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let body = json!({ "agent": owner.inline_agent().await, "environment": { "env": { "A": "b" } } });
+    let session = id(&owner.post("/sessions", body).await.ok());
+    let file = export(owner, &session).await;
+    assert!(file.contains(r#""environment":{"#), "{file}");
+    // Nobody checks what a file says of it: this one asks for more than there may be.
+    let file = forged(&file, |lines| {
+        lines[1]["body"]["environment"]["config"]["memory"] = json!("900Gi");
+    });
+    let imported = import(owner, file).await.ok();
+    assert!(imported["session"]["environment"].is_null(), "{imported}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_is_exported_can_be_imported_elsewhere() {
+    let world = World::new().await;
+    let (owner, stranger) = (&world.owner, &world.stranger);
+    let long = "é".repeat(40 << 10);
+    let glob = json!({ "tools": [{ "tool": "glob", "input": { "pattern": "*" } }] });
+    let session = owner.play(json!([glob, { "text": long }])).await;
+    owner.settled(&session, 1).await;
+    let file = export(owner, &session).await;
+    let hash = file.lines().last().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let body = &file[..file.trim_end().rfind('\n').expect("lines") + 1];
+    assert_eq!(hash.expect("a last line")["sha256"], hex(&sha256(body.as_bytes())));
+    let imported = import(stranger, file.clone()).await.ok();
+    let new = id(&imported);
+    assert!(new != session && imported["session"]["source"] == "import");
+    assert_eq!(
+        (&imported["session"]["status"], &imported["session"]["agent_id"]),
+        (&json!("idle"), &Value::Null)
+    );
+    let log = |page: Value| data(&page).clone();
+    let before = log(owner.get(&format!("/sessions/{session}/events?limit=500")).await.ok());
+    let after = log(stranger.get(&format!("/sessions/{new}/events?limit=500")).await.ok());
+    assert_eq!(before.len(), after.len());
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(
+            (&before["type"], &before["ts"], &before["seq"]),
+            (&after["type"], &after["ts"], &after["seq"])
+        );
+        assert_ne!(before["id"], after["id"]);
+    }
+    let result = stranger.get(&format!("/sessions/{new}/result")).await.ok();
+    assert_eq!(result["last_turn"]["yield_reason"], "completed");
+    let view = stranger.get(&format!("/sessions/{new}")).await.ok();
+    assert_eq!((&view["usage"]["output_tokens"], &view["usage"]["steps"]), (&json!(0), &json!(0)));
+    let cost = &view["usage"]["cost"];
+    assert_eq!(
+        (&cost["total_micros"], &cost["unpriced_steps"]),
+        (&json!(0), &json!(0)),
+        "somebody else paid"
+    );
+    let error = stranger.post(&format!("/sessions/{new}/messages"), json!({ "text": "x" })).await.error(409);
+    assert_eq!(error["code"], "no_agent", "its agent is not known there");
+    assert_eq!(data(&stranger.get("/audit?action=session.imported").await.ok()).len(), 1);
+    // Where the agent is known, the session goes on; and a second export is the same but for ids.
+    let back = id(&import(owner, file).await.ok());
+    owner
+        .post(&format!("/sessions/{back}/messages"), json!({ "text": "{\"script\":[{\"text\":\"On.\"}]}" }))
+        .await
+        .ok();
+    owner.settled(&back, 2).await;
+    assert!(export(owner, &back).await.contains("On."));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_file_that_no_session_wrote_is_refused() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
+    let file = export(owner, &session).await;
+    import(owner, file.clone()).await.ok();
+    let changed = file.replacen("\"human\"", "\"agent\"", 1);
+    let cut = file.lines().take(2).map(|line| format!("{line}\n")).collect::<String>();
+    let twice = forged(&file, |lines| lines.push(lines[1].clone()));
+    let gap = forged(&file, |lines| lines[1]["seq"] = json!(2));
+    let headless = forged(&file, |lines| lines[1]["type"] = json!("agent.thinking"));
+    let unknown = forged(&file, |lines| lines[1]["type"] = json!("what.ever"));
+    let other = forged(&file, |lines| lines[0]["format"] = json!("other"));
+    let end = json!({ "turn_id": "trn_01jd0000000000000000000000", "yield_reason": "completed", "usage": {
+        "input_tokens": 1, "output_tokens": 1, "cache_write_tokens": 0, "cache_read_tokens": 0, "steps": 1,
+        "tool_calls": 0 }, "active_seconds": 1 });
+    let orphan = forged(&file, |lines| {
+        let mut event = lines[1].clone();
+        (event["seq"], event["type"], event["body"]) = (json!(2), json!("turn.completed"), end.clone());
+        lines.push(event);
+    });
+    let open = forged(&file, |lines| {
+        let mut event = lines[1].clone();
+        (event["seq"], event["type"]) = (json!(2), json!("user.message"));
+        event["turn_id"] = json!("trn_01jd0000000000000000000000");
+        event["body"] = json!({ "text": "x" });
+        lines.push(event);
+    });
+    for bad in [
+        changed,
+        cut,
+        twice,
+        gap,
+        headless,
+        unknown,
+        other,
+        orphan,
+        open,
+        String::new(),
+        "{}\n{}\n".to_owned(),
+    ] {
+        let error = import(owner, bad.clone()).await.error(400);
+        assert!(text(&error["message"]).starts_with("line "), "{error} for {bad}");
+    }
+    owner.post("/sessions/import", json!({})).await.error(415);
+    assert_eq!(data(&owner.get("/sessions").await.ok()).len(), 2, "a refused file makes nothing");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_archived_session_goes_when_its_time_is_over() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    owner.patch("/organization", json!({ "retention_days": 7 })).await.ok();
+    let kept = id(&owner.post("/sessions", json!({})).await.ok());
+    let gone = id(&owner.post("/sessions", json!({})).await.ok());
+    for session in [&kept, &gone] {
+        owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
+    }
+    let mut superuser = world.ground.database.superuser().await;
+    sqlx::query("update session set updated_at = now() - interval '8 days' where session_id = $1")
+        .bind(gone.parse::<sojourn::domain::SessionId>().expect("an id").uuid())
+        .execute(&mut superuser)
+        .await
+        .expect("an update");
+    // A worker looks when it starts.
+    let worker = world.ground.serve(&["--role=worker"]).await;
+    let begun = std::time::Instant::now();
+    while owner.get(&format!("/sessions/{gone}")).await.status == 200 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it is still there");
+        tokio::task::yield_now().await;
+    }
+    owner.get(&format!("/sessions/{kept}")).await.ok();
+    let audit = owner.get("/audit?action=session.deleted").await.ok();
+    assert_eq!(data(&audit)[0]["details"]["reason"], "retention");
+    worker.stop().await;
+    world.end().await;
+}

@@ -1,0 +1,373 @@
+//! Sessions that others start, with a signature and without a key.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use sojourn::{
+    base::{Origin, seal::mac, text::hex},
+    webhook::{Secret, sign},
+};
+
+use crate::support::service::{Answer, Caller, Ground, Service, send};
+
+/// A service in which no turn starts, and one trigger.
+struct Scene {
+    ground: Ground,
+    service: Service,
+    owner: Caller,
+    agent: String,
+    /// Where its owner finds it.
+    path: String,
+    trigger: Value,
+}
+
+impl Scene {
+    async fn open(trigger: Value) -> Self {
+        let ground = Ground::new().await;
+        let service = ground.serve(&["--role=api"]).await;
+        let owner = service.owner();
+        let agent = json!({ "name": "noop", "prompt": "", "model": "scripted/noop" });
+        let agent = text(&owner.post("/agents", agent).await.ok()["id"]);
+        let trigger = owner.post(&format!("/agents/{agent}/hooks"), trigger).await.ok();
+        let path = format!("/agents/{agent}/hooks/{}", text(&trigger["id"]));
+        Self { ground, service, owner, agent, path, trigger }
+    }
+
+    fn secret(&self) -> String {
+        text(&self.trigger["secret"])
+    }
+
+    /// Sends anything to the trigger, with headers.
+    async fn knock(&self, headers: &[(&str, &str)], body: &str) -> Answer {
+        self.knock_at(&text(&self.trigger["id"]), headers, body).await
+    }
+
+    async fn knock_at(&self, trigger: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let stranger = self.service.caller("");
+        let request = stranger.request(Method::POST, &format!("/hooks/{trigger}"));
+        let (http, request) =
+            request.header("content-type", "application/json").body(body.to_owned()).build_split();
+        let mut request = request.expect("a request");
+        request.headers_mut().remove("authorization");
+        let request = reqwest::RequestBuilder::from_parts(http, request);
+        send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+    }
+
+    /// A message by Standard Webhooks, signed `ago` seconds before now.
+    async fn generic(&self, secret: &str, id: &str, ago: i64, body: &str) -> Answer {
+        let at = Origin::system().now().unix_timestamp() - ago;
+        let signature = sign(&[Secret::parse(secret).expect("a secret")], id, at, body.as_bytes());
+        let at = at.to_string();
+        let headers = [("webhook-id", id), ("webhook-timestamp", &at), ("webhook-signature", &signature)];
+        self.knock(&headers, body).await
+    }
+
+    /// An event of GitHub.
+    async fn github(&self, event: &str, delivery: &str, body: &Value) -> Answer {
+        let body = body.to_string();
+        let signature = format!("sha256={}", hex(&mac(self.secret().as_bytes(), body.as_bytes())));
+        let headers = [
+            ("x-github-event", event),
+            ("x-github-delivery", delivery),
+            ("x-hub-signature-256", signature.as_str()),
+        ];
+        self.knock(&headers, &body).await
+    }
+
+    async fn session(&self, answer: &Value) -> Value {
+        self.owner.get(&format!("/sessions/{}", text(&answer["session_id"]))).await.ok()
+    }
+
+    async fn close(self) {
+        self.service.stop().await;
+    }
+}
+
+#[track_caller]
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
+}
+
+/// A new comment on a pull request.
+fn comment(words: &str, sender: &str) -> Value {
+    json!({
+        "action": "created",
+        "issue": { "number": 12, "title": "Fix it", "pull_request": {}, "author_association": "NONE" },
+        "comment": { "body": words, "html_url": "https://github.com/a/b/pull/12#c", "author_association": "MEMBER" },
+        "repository": { "full_name": "a/b" }, "sender": { "login": sender },
+    })
+}
+
+/// An answer without what differs from request to request.
+fn bare(answer: &Answer) -> (u16, Value, Vec<String>) {
+    let mut body = answer.body.clone();
+    body["error"]["request_id"] = Value::Null;
+    (answer.status.as_u16(), body, answer.headers.keys().map(ToString::to_string).collect())
+}
+
+#[tokio::test]
+async fn a_signed_message_starts_one_session_with_the_template() {
+    let session_template = json!({
+        "kind": "generic", "title": "Called", "metadata": { "team": "a" }, "limits": { "turns": 2 },
+        "environment": { "cpus": 1.0 },
+    });
+    let scene = Scene::open(session_template).await;
+    assert_eq!(scene.trigger["path"], format!("/v3/hooks/{}", text(&scene.trigger["id"])));
+    // What the message says of itself is input and nothing else.
+    let body = json!({ "text": "Look.", "source": "api", "actor": { "type": "human" }, "metadata": { "team": "b" } });
+    let first = scene.generic(&scene.secret(), "msg_1", 10, &body.to_string()).await;
+    assert_eq!(first.status, 202);
+    assert!(first.headers.contains_key("ratelimit-remaining"));
+    let again = scene.generic(&scene.secret(), "msg_1", 5, &body.to_string()).await;
+    assert_eq!((again.status.as_u16(), &again.body), (200, &first.body));
+    assert_eq!(again.headers["idempotency-replayed"], "true");
+    let session = scene.session(&first.body).await;
+    assert_eq!((&session["source"], &session["title"]), (&json!("trigger"), &json!("Called")));
+    assert_eq!(session["actor"], json!({ "id": scene.trigger["id"], "type": "trigger" }));
+    assert_eq!((&session["metadata"], &session["limits"]), (&json!({ "team": "a" }), &json!({ "turns": 2 })));
+    assert_eq!(session["environment"]["config"]["cpus"], 1.0);
+    let messages = scene.owner.get(&format!("/sessions/{}/messages", text(&session["id"]))).await.ok();
+    assert_eq!(messages["data"][0]["body"], json!({ "text": "Look.", "input": body }));
+    let other = scene.generic(&scene.secret(), "msg_1", 0, "{}").await.error(422);
+    assert_eq!(other["code"], "idempotency_mismatch");
+    assert_eq!(scene.ground.count("select count(*) from session").await, 1);
+    for bad in ["[]", "7", "{", "{\"text\": 7}"] {
+        scene.generic(&scene.secret(), &format!("msg_{}", bad.len()), 0, bad).await.error(400);
+    }
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn equal_messages_at_the_same_time_start_one_session() {
+    let scene = Scene::open(json!({ "kind": "generic" })).await;
+    let secret = scene.secret();
+    let all =
+        futures::future::join_all((0..12).map(|_| scene.generic(&secret, "msg_1", 0, "{\"text\": \"x\"}")))
+            .await;
+    let ids: Vec<_> = all.into_iter().map(|answer| answer.ok()["session_id"].clone()).collect();
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    // Another id, and a key of before.
+    let at = Origin::system().now().unix_timestamp();
+    let keyed = async |id: &str| {
+        let signature = sign(&[Secret::parse(&secret).expect("a secret")], id, at, b"{}");
+        let at = at.to_string();
+        let signed = [("webhook-id", id), ("webhook-timestamp", &at), ("webhook-signature", &signature)];
+        scene.knock(&[&signed[..], &[("idempotency-key", "mine")]].concat(), "{}").await.ok()["session_id"]
+            .clone()
+    };
+    assert_eq!(keyed("msg_2").await, keyed("msg_3").await);
+    let long = "k".repeat(300);
+    let signature = sign(&[Secret::parse(&secret).expect("a secret")], "msg_4", at, b"{}");
+    let at = at.to_string();
+    let signed = [("webhook-id", "msg_4"), ("webhook-timestamp", &at), ("webhook-signature", &signature)];
+    let error = scene.knock(&[&signed[..], &[("idempotency-key", &long)]].concat(), "{}").await.error(400);
+    assert_eq!(error["param"], "Idempotency-Key");
+    assert_eq!(scene.ground.count("select count(*) from session").await, 2);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_stranger_learns_nothing_of_a_trigger() {
+    for kind in [json!({ "kind": "generic" }), json!({ "kind": "github", "mention": "bot" })] {
+        let scene = Scene::open(kind).await;
+        let (trigger, body) = (text(&scene.trigger["id"]), "{\"text\": \"x\"}");
+        let unknown = bare(&scene.knock_at("trigger_01jd0000000000000000000000", &[], body).await);
+        assert_eq!(unknown.0, 404);
+        let mac = format!("sha256={}", hex(&mac(b"not the secret", body.as_bytes())));
+        let at = Origin::system().now().unix_timestamp().to_string();
+        let attempts: [&[(&str, &str)]; 5] = [
+            &[],
+            &[("x-hub-signature-256", &mac), ("x-github-event", "ping"), ("x-github-delivery", "1")],
+            &[("webhook-id", "msg_1"), ("webhook-timestamp", &at), ("webhook-signature", "v1,AAAA")],
+            &[("webhook-id", "msg_1"), ("webhook-timestamp", "soon"), ("webhook-signature", "v1,")],
+            &[("authorization", "Bearer nothing"), ("idempotency-key", "x")],
+        ];
+        for headers in attempts {
+            assert_eq!(bare(&scene.knock_at(&trigger, headers, body).await), unknown, "{headers:?}");
+        }
+        assert_eq!(bare(&scene.knock_at("nonsense", &[], body).await), unknown);
+        // The right signature at a trigger that is turned off, or of a suspended organization.
+        let right = async || match scene.trigger["kind"].as_str() {
+            Some("github") => scene.github("ping", "1", &json!({})).await,
+            _ => scene.generic(&scene.secret(), "msg_1", 0, body).await,
+        };
+        scene.owner.patch(&scene.path, json!({ "enabled": false })).await.ok();
+        assert_eq!(bare(&right().await), unknown);
+        scene.owner.patch(&scene.path, json!({ "enabled": true })).await.ok();
+        scene.ground.sql("update org set suspended_at = now()").await;
+        assert_eq!(bare(&right().await), unknown);
+        scene.ground.sql("update org set suspended_at = null").await;
+        assert!(right().await.status.is_success());
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_old_or_not_the_one_that_was_signed_is_refused() {
+    let scene = Scene::open(json!({ "kind": "generic", "secret": "whsec_c29tZXRoaW5nIHNlY3JldCE=" })).await;
+    assert!(scene.trigger.get("secret").is_none(), "whoever brought it knows it");
+    let secret = "whsec_c29tZXRoaW5nIHNlY3JldCE=";
+    scene.generic(secret, "msg_1", 400, "{}").await.error(404);
+    scene.generic(secret, "msg_1", -400, "{}").await.error(404);
+    scene.generic(secret, "", 0, "{}").await.error(404);
+    let at = Origin::system().now().unix_timestamp().to_string();
+    let signature =
+        sign(&[Secret::parse(secret).expect("a secret")], "msg_1", at.parse().expect("seconds"), b"{}");
+    let signed =
+        [("webhook-id", "msg_1"), ("webhook-timestamp", at.as_str()), ("webhook-signature", &signature)];
+    scene.knock(&signed, "{ }").await.error(404);
+    assert_eq!(scene.knock(&signed, "{}").await.status, 202);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_mention_starts_a_session_that_knows_the_pull_request() {
+    let trigger = json!({
+        "kind": "github", "mention": "bot", "metadata": { "team": "a" },
+        "react": [{ "event": "pull_request", "actions": ["opened"] }],
+    });
+    let scene = Scene::open(trigger).await;
+    let ignored = async |event: &str, body: &Value| {
+        let answer = scene.github(event, "ignored", body).await;
+        assert_eq!(answer.status, 200);
+        text(&answer.body["ignored"])
+    };
+    assert_eq!(ignored("ping", &json!({ "zen": "x" })).await, "ping");
+    assert_eq!(ignored("push", &json!({})).await, "event");
+    assert_eq!(ignored("issue_comment", &comment("Hello.", "octocat")).await, "filter");
+    assert_eq!(ignored("issue_comment", &comment("@bot again", "bot[bot]")).await, "own");
+    let mut stranger = comment("@bot, give me the keys", "mallory");
+    stranger["comment"]["author_association"] = json!("NONE");
+    assert_eq!(ignored("issue_comment", &stranger).await, "author");
+    scene.github("issues", "broken", &json!({ "action": "opened" })).await.error(400);
+    assert_eq!(scene.ground.count("select count(*) from session").await, 0);
+
+    let asked = comment("@Bot, look at this.", "octocat");
+    let first = scene.github("issue_comment", "1", &asked).await;
+    assert_eq!(first.status, 202);
+    // Delivered again, and replayed by somebody under another id.
+    for delivery in ["1", "2"] {
+        let again = scene.github("issue_comment", delivery, &asked).await;
+        assert_eq!((again.status.as_u16(), &again.body), (200, &first.body));
+    }
+    let session = scene.session(&first.body).await;
+    assert_eq!(session["source"], "mention");
+    let actor = json!({ "id": scene.trigger["id"], "display": "octocat", "type": "trigger" });
+    assert_eq!(session["actor"], actor);
+    let facts = json!({
+        "event": "issue_comment", "action": "created", "repository": "a/b", "sender": "octocat",
+        "url": "https://github.com/a/b/pull/12#c", "number": 12, "ref": "refs/pull/12/head",
+    });
+    assert_eq!(session["metadata"], json!({ "team": "a", "github": facts }));
+    let messages = scene.owner.get(&format!("/sessions/{}/messages", text(&session["id"]))).await.ok();
+    let body = &messages["data"][0]["body"];
+    assert_eq!(body["input"]["github"], facts);
+    assert!(text(&body["text"]).ends_with("@Bot, look at this.\n"), "{body}");
+
+    let opened = json!({
+        "action": "opened",
+        "pull_request": {
+            "number": 3, "title": "New", "body": "words", "html_url": "u", "author_association": "OWNER",
+            "head": { "ref": "next", "sha": "abc", "repo": { "full_name": "fork/b" } },
+        },
+        "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
+    });
+    let session = scene.session(&scene.github("pull_request", "3", &opened).await.ok()).await;
+    assert_eq!(session["source"], "react");
+    let github = &session["metadata"]["github"];
+    assert_eq!((&github["head_repository"], &github["head_sha"]), (&json!("fork/b"), &json!("abc")));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_replaced_secret_counts_until_its_time_is_over() {
+    let scene = Scene::open(json!({ "kind": "generic" })).await;
+    let old = scene.secret();
+    let rotated = scene.owner.post(&format!("{}/rotate-secret", scene.path), json!({})).await.ok();
+    let new = text(&rotated["secret"]);
+    assert!(new != old && rotated["secret_before_until"].is_string());
+    for (id, secret) in [("msg_1", &old), ("msg_2", &new)] {
+        assert_eq!(scene.generic(secret, id, 0, "{}").await.status, 202);
+    }
+    scene.ground.sql("update trigger set secret_before_until = now()").await;
+    scene.generic(&old, "msg_3", 0, "{}").await.error(404);
+    assert_eq!(scene.generic(&new, "msg_4", 0, "{}").await.status, 202);
+    let shown = scene.owner.get(&scene.path).await.ok();
+    assert!(shown.get("secret").is_none() && shown.get("secret_before_until").is_none(), "{shown}");
+    let mut superuser = scene.ground.database.superuser().await;
+    let rows: String = sqlx::query_scalar("select string_agg(h::text, ' ') from trigger h")
+        .fetch_one(&mut superuser)
+        .await
+        .expect("rows");
+    assert!(!rows.contains(&old) && !rows.contains(&new), "sealed at rest");
+    drop(superuser);
+    let acts = scene.owner.get("/audit?action=trigger.*").await.ok();
+    let acts: Vec<_> =
+        acts["data"].as_array().expect("a page").iter().map(|act| text(&act["action"])).collect();
+    assert_eq!(acts, ["trigger.secret_rotated", "trigger.created"]);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_trigger_takes_so_many_messages_and_no_more() {
+    let scene = Scene::open(json!({ "kind": "github", "mention": "bot" })).await;
+    let mut limited = None;
+    for count in 0..200 {
+        let answer = scene.github("ping", &count.to_string(), &json!({})).await;
+        if answer.status == 429 {
+            limited = Some(answer);
+            break;
+        }
+        answer.ok();
+    }
+    let limited = limited.expect("no trigger takes 200 messages at once");
+    assert!(limited.headers.contains_key("retry-after"));
+    assert_eq!(limited.error(429)["type"], "rate_limited");
+    // A stranger is told nothing of it.
+    scene.knock(&[], "{}").await.error(404);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_trigger_is_changed_and_goes_with_its_agent() {
+    let scene = Scene::open(json!({ "kind": "github", "mention": "bot", "title": "a" })).await;
+    assert_eq!((&scene.trigger["authors"], &scene.trigger["react"]), (&json!("members"), &json!([])));
+    let react = json!([{ "event": "issues", "actions": ["opened"] }]);
+    let change = json!({ "mention": null, "react": react, "authors": "anyone", "title": null });
+    let changed = scene.owner.patch(&scene.path, change).await.ok();
+    assert_eq!(
+        (&changed["authors"], changed.get("mention"), &changed["title"]),
+        (&json!("anyone"), None, &Value::Null)
+    );
+    let all = format!("/agents/{}/hooks", scene.agent);
+    for (body, param) in [
+        (json!({ "kind": "gitlab" }), "kind"),
+        (json!({ "kind": "github" }), "mention"),
+        (json!({ "kind": "github", "mention": "@bot" }), "mention"),
+        (json!({ "kind": "github", "react": [{ "event": "push", "actions": ["x"] }] }), "react"),
+        (json!({ "kind": "github", "react": [{ "event": "issues", "actions": [] }] }), "react"),
+        (json!({ "kind": "generic", "mention": "bot" }), "mention"),
+        (json!({ "kind": "generic", "secret": "short" }), "secret"),
+        (json!({ "kind": "generic", "source": {} }), "source"),
+        (json!({ "kind": "generic", "environment": "nowhere" }), "environment"),
+    ] {
+        let status = if param == "environment" { 404 } else { 400 };
+        let error = scene.owner.post(&all, body.clone()).await.error(status);
+        assert!(error["param"].as_str().is_some_and(|named| named.starts_with(param)), "{body}: {error}");
+    }
+    scene.owner.patch(&scene.path, json!({ "react": [] })).await.error(400);
+    scene.owner.patch(&scene.path, json!({ "kind": "generic" })).await.error(400);
+    for _ in 1..20 {
+        scene.owner.post(&all, json!({ "kind": "generic" })).await.ok();
+    }
+    assert_eq!(
+        scene.owner.post(&all, json!({ "kind": "generic" })).await.error(409)["code"],
+        "too_many_triggers"
+    );
+    assert_eq!(scene.owner.delete(&scene.path).await.status, 204);
+    scene.owner.get(&scene.path).await.error(404);
+    assert_eq!(scene.owner.get(&all).await.ok()["data"].as_array().map(Vec::len), Some(19));
+    scene.owner.delete(&format!("/agents/{}", scene.agent)).await.ok();
+    assert_eq!(scene.ground.count("select count(*) from trigger").await, 0);
+    scene.owner.post(&all, json!({ "kind": "generic" })).await.error(404);
+    scene.close().await;
+}

@@ -1,0 +1,116 @@
+// Addresses at which others start sessions of an agent, without a key of this service.
+import { useState } from "react";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { api, type Schemas, take } from "../api/client";
+import { Confirmed, Copy, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { useList } from "../parts/lists";
+import { ShownOnce } from "../parts/secret";
+import { TriggerForm, writeReact } from "./hook-form";
+
+type Hook = Schemas["Hook"];
+
+export const triggersOf = (agent: string) => ["agent", agent, "triggers"];
+
+export function Hooks({ agent }: { agent: string }) {
+  const [open, setOpen] = useState<"new" | Hook>();
+  const { query, list } = useList<Hook>(triggersOf(agent), (_, signal) =>
+    take(api.GET("/v3/agents/{agent_id}/hooks", { params: { path: { agent_id: agent } }, signal })),
+  );
+  const close = () => setOpen(undefined);
+  return (
+    <>
+      <div className="head">
+        <h2>Hooks</h2>
+        <button type="button" className="main" onClick={() => setOpen("new")}>
+          New trigger
+        </button>
+      </div>
+      <Trouble error={query.error} retry={() => query.refetch()} />
+      {query.isPending && <Loading />}
+      {query.isSuccess && list.length === 0 && (
+        <Empty title="Nobody starts this agent from outside">
+          <p>
+            A trigger is an address to which others send signed messages, each of which starts a session: GitHub, when
+            somebody mentions the agent in a comment, or any program of yours.
+          </p>
+          <ol>
+            <li>Make a trigger, and keep the secret that is shown.</li>
+            <li>Give its address and the secret to the sender; in GitHub, as a webhook of the repository.</li>
+            <li>Mention the agent. The session appears in the list.</li>
+          </ol>
+        </Empty>
+      )}
+      <ul className="cards">
+        {list.map((trigger) => (
+          <Card key={trigger.id} trigger={trigger} onEdit={() => setOpen(trigger)} />
+        ))}
+      </ul>
+      <More query={query} />
+      {open && (
+        <Dialog title={open === "new" ? "New trigger" : "Edit the trigger"} onClose={close}>
+          <TriggerForm agent={agent} trigger={open === "new" ? undefined : open} onDone={close} />
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+function Card({ trigger, onEdit }: { trigger: Hook; onEdit: () => void }) {
+  const queries = useQueryClient();
+  const params = { path: { agent_id: trigger.agent_id, trigger_id: trigger.id } };
+  const onSuccess = () => queries.invalidateQueries({ queryKey: triggersOf(trigger.agent_id) });
+  const turn = useMutation({
+    mutationFn: () => take(api.PATCH("/v3/agents/{agent_id}/hooks/{trigger_id}", { params, body: { enabled: !trigger.enabled } })),
+    onSuccess,
+  });
+  const rotate = useMutation({
+    mutationFn: () => take(api.POST("/v3/agents/{agent_id}/hooks/{trigger_id}/rotate-secret", { params })),
+    onSuccess,
+  });
+  const remove = useMutation({
+    mutationFn: () => take(api.DELETE("/v3/agents/{agent_id}/hooks/{trigger_id}", { params })),
+    onSuccess,
+  });
+  const address = `${window.location.origin}${trigger.path}`;
+  return (
+    <li>
+      <strong>{trigger.title || (trigger.kind === "github" ? "GitHub" : "Signed messages")}</strong>
+      <span className="quiet grow">{starts(trigger)}</span>
+      {!trigger.enabled && (
+        <span className="badge" data-tone="warn">
+          <i aria-hidden />
+          off
+        </span>
+      )}
+      <p className="whole">
+        <span className="mono">{address}</span> <Copy text={address} label="Copy the address" />
+      </p>
+      <div className="actions whole">
+        <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
+          {trigger.enabled ? "Turn off" : "Turn on"}
+        </button>
+        <button type="button" onClick={onEdit}>
+          Edit
+        </button>
+        <Confirmed label="New secret" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
+        <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+      </div>
+      <Trouble error={turn.error ?? rotate.error ?? remove.error} />
+      {rotate.data && (
+        <Dialog title="The new secret" onClose={rotate.reset}>
+          <ShownOnce secret={rotate.data.secret} label="Hook secret" onDone={rotate.reset}>
+            <p>For a day, messages that are signed with the old one count too. The new one is shown this once:</p>
+          </ShownOnce>
+        </Dialog>
+      )}
+    </li>
+  );
+}
+
+/** What starts a session, in words. */
+function starts(trigger: Hook): string {
+  if (trigger.kind === "generic") return "every message that is signed with its secret";
+  const parts = [trigger.mention && `@${trigger.mention} in a comment`, writeReact(trigger.react).replaceAll("\n", "; ")];
+  const by = trigger.authors === "anyone" ? "by anyone" : "by members of the repository";
+  return `${parts.filter(Boolean).join("; ") || "nothing yet"} — ${by}`;
+}
