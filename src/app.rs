@@ -36,6 +36,7 @@ use crate::{
     domain::OrgId,
     http,
     journal::Journal,
+    lifecycle::{IdlePolicy, Sandboxes},
     model::{self, Providers},
     net,
     queue::Queue,
@@ -47,9 +48,10 @@ use crate::{
     telemetry,
     tool::Catalogue,
     trigger::Scheduler,
+    turn::Runtime,
     web,
     webhook::Dispatcher,
-    worker::{Rest, Worker},
+    worker::Worker,
 };
 
 /// The record of a process: the database, migrated and checked.
@@ -331,25 +333,26 @@ impl Parts {
         if let Err(reason) = &provider {
             tracing::error!(reason, "no sandboxes here: turns that use tools will fail");
         }
-        Ok(Worker {
+        let sandboxes = Sandboxes {
             store: self.store.clone(),
             journal: self.journal.clone(),
-            queue: Queue::new(self.store.clone(), self.notifications.clone(), claimant),
             notifications: self.notifications.clone(),
-            providers: Arc::new(providers),
+            blobs: self.blobs.clone(),
             images: provider.as_ref().ok().map(|(_, images)| images.clone()),
-            sandbox: provider.map(|(sandbox, _)| sandbox),
+            provider: provider.map(|(sandbox, _)| sandbox),
             default_image: sandboxes::default_image(settings),
             network: network(settings)?,
             local_sources: local_sources(settings)?,
-            catalogue: Catalogue::builtin(),
-            blobs: self.blobs.clone(),
-            rest: Rest {
+            idle: IdlePolicy {
                 freeze_after: settings.sandbox_freeze_after_seconds,
                 hibernate_after: settings.sandbox_hibernate_after_seconds,
             },
             node: self.node,
-            sandboxes_end: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOXES_END_SLACK,
+            orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOXES_END_SLACK,
+        };
+        Ok(Worker {
+            queue: Queue::new(self.store.clone(), self.notifications.clone(), claimant),
+            runtime: Runtime { sandboxes, providers: Arc::new(providers), catalogue: Catalogue::builtin() },
             slots: settings.max_concurrent_turns,
         })
     }

@@ -342,7 +342,10 @@ const RENAMED: [(&str, &str); 4] = [
 /// Settings of the environment that have another name now: ignoring one would change a deployment silently.
 fn renamed_settings() -> impl Iterator<Item = String> {
     let is_set = |(old, _): &&(&str, &str)| std::env::var_os(old).is_some();
-    RENAMED.iter().filter(is_set).map(|(old, new)| format!("{old} is not a setting any more; set {new} instead"))
+    RENAMED
+        .iter()
+        .filter(is_set)
+        .map(|(old, new)| format!("{old} is not a setting any more; set {new} instead"))
 }
 
 /// A duration in seconds, which may have a fraction.

@@ -1,9 +1,9 @@
 //! Sojourn: durable agent sessions as a service.
 //!
-//! A request enters `http`, becomes a command that `journal` decides and appends,
-//! wakes the `queue`, is taken by a `worker`, which runs the `harness` with a
-//! `model` and `tool`s in a `sandbox`; every fact leaves again by `stream` and
-//! `webhook`.
+//! A request enters `http`, becomes a command that `journal` decides and appends, wakes
+//! the `queue`, is claimed by a `worker`, which runs a `turn` (the `harness` with a
+//! `model` and `tool`s, in a sandbox that `lifecycle` provides); every fact leaves
+//! again by `stream` and `webhook`.
 
 pub mod app;
 pub mod base;
@@ -15,8 +15,10 @@ pub mod egress;
 pub mod harness;
 pub mod http;
 pub mod journal;
+mod lifecycle;
 pub mod model;
 pub mod net;
+mod operation;
 pub mod queue;
 pub mod sandbox;
 pub mod shutdown;
@@ -25,7 +27,8 @@ pub mod stream;
 pub mod telemetry;
 pub mod tool;
 pub mod trigger;
+mod turn;
 pub mod web;
 pub mod webhook;
 pub mod wire;
-pub mod worker;
+mod worker;

@@ -8,8 +8,8 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use crate::{
     config::Settings,
     egress::Registries,
+    lifecycle::Network,
     net::{self, LocalDirectories},
-    worker::Network,
 };
 
 pub(super) fn org_client(allow_private: bool) -> net::Client {

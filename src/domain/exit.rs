@@ -53,6 +53,28 @@ pub enum ExitStatus {
     Stopped,
 }
 
+/// Reason why a sandbox cannot be prepared; a retry would not help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unready {
+    /// A lifecycle hook of the environment failed.
+    LifecycleHook,
+    /// A repository may not be read with what there is for it.
+    RepoAccess,
+    /// A repository cannot be cloned as it is named.
+    Source,
+}
+
+impl Unready {
+    /// The error of a turn that ends by it.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::LifecycleHook => "lifecycle_hook_failed",
+            Self::RepoAccess => "missing_repo_access",
+            Self::Source => "source_failed",
+        }
+    }
+}
+
 impl Session {
     /// What became of it; `None` while that is open.
     pub fn exit_status(&self) -> Option<ExitStatus> {

@@ -53,7 +53,7 @@ kinds! {
     /// A run of a schedule.
     RunKind RunId "run"
     /// An address at which others start sessions of an agent.
-    TriggerKind TriggerId "trigger"
+    TriggerKind TriggerId "trg"
     /// A row of the audit log.
     AuditKind AuditId "aud"
     /// One HTTP request.

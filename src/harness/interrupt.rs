@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use super::{
-    Executed, Halt, history,
+    Halt, history,
     limits::{self, Trip},
     turn::Run,
 };
@@ -21,6 +21,7 @@ use crate::{
         tool::ToolCall,
         turn::YieldReason,
     },
+    tool::ExecSummary,
 };
 
 /// Why something under way was given up.
@@ -180,13 +181,8 @@ impl Run<'_> {
 
     /// What is told of a call that was stopped with its turn, and of the command that it
     /// had run until then.
-    pub(super) fn stopped_results(
-        &self,
-        call: ToolCall,
-        ran: Option<(Executed, Duration)>,
-        why: &str,
-    ) -> Vec<Draft> {
-        let exec = ran.map(|(exec, duration)| self.exec_event(&call, exec, duration));
+    pub(super) fn stopped_results(&self, call: ToolCall, ran: Option<ExecSummary>, why: &str) -> Vec<Draft> {
+        let exec = ran.map(|exec| self.exec_event(&call, exec));
         let body = Body::ToolResult {
             call_id: call.call_id,
             tool: call.tool,

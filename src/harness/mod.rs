@@ -28,7 +28,10 @@ use crate::domain::{
     tool::{Replay, ToolCall, ToolSpec},
 };
 
-pub use crate::model::{Delta, Model};
+pub use crate::{
+    model::{Delta, Model},
+    tool::{Call, CallResult, ExecSummary, Fault},
+};
 pub use turn::{Ports, Turn, run};
 
 /// The log, as a leased turn may write it.
@@ -38,8 +41,6 @@ pub trait Journal: Send + Sync {
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt>;
     /// The whole log so far.
     async fn log(&self) -> Result<Vec<Event>, Halt>;
-    /// Takes back the log of a turn that ended.
-    fn keep(&self, _log: Vec<Event>) {}
     /// The session as it is now: its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
     /// Whether anybody listens to answers while they grow.
@@ -54,11 +55,12 @@ pub trait Journal: Send + Sync {
     }
     /// Asks for the next model call, which may use as much as `most` says, and keeps
     /// that for it until the append that tells of its end; of shared limits too where the
-    /// session has any. `most` is asked only where something binds.
+    /// session has any. `most` is called only where something binds; `is_unbound` says that no cap or balance does.
     async fn reserve(
         &self,
         most: &(dyn Fn() -> Most + Send + Sync),
         is_shared: bool,
+        is_unbound: bool,
     ) -> Result<Verdict, Halt>;
     /// The same for a command of the tool call `call_id`, which may cost `most`, until
     /// [`Journal::release_exec`].
@@ -79,24 +81,21 @@ pub trait Journal: Send + Sync {
 /// The tools of the session, with its sandbox behind them.
 #[async_trait]
 pub trait Tools: Send + Sync {
-    /// What the model may call, in catalogue order.
+    /// The tools that the model may call, in catalogue order.
     fn specs(&self) -> &[ToolSpec];
-    /// Words for the model when a call cannot run as it is: an unknown tool,
-    /// arguments that do not fit. Known without a sandbox.
-    fn refused(&self, call: &ToolCall) -> Option<String>;
-    /// The longest that a command may run which the call starts; `None` where it starts
-    /// none that costs anything.
-    fn longest(&self, call: &ToolCall) -> Option<Duration>;
-    /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a
-    /// command running; [`Tools::cancel`] ends it.
-    async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;
+    /// Checks a call; or words for the model: an unknown tool, arguments that are not valid. Needs no
+    /// sandbox.
+    fn check(&self, call: &ToolCall) -> Result<Call, String>;
+    /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a command running;
+    /// [`Tools::cancel`] ends it.
+    async fn run(&self, call: &Call) -> Result<CallResult, Fault>;
     /// Settles a call whose worker died: by its replay class, never twice when unsafe.
-    async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault>;
-    /// Ends whatever the call started. Returns when nothing of it is left, with the command
-    /// that it was, where its sandbox says how that ended.
-    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)>;
-    /// For how long the command of a call has been at work under this lease; none of what
-    /// starts none, or has not begun.
+    async fn recover(&self, call: &Call) -> Result<CallResult, Fault>;
+    /// Ends whatever the call started. Returns when nothing of it is left, with the command that it
+    /// was, where its sandbox reports how that ended.
+    async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary>;
+    /// How long the command of a call has been running under this lease; `None` for a call without a
+    /// command, or one that has not begun.
     fn running(&self, _call: &ToolCall) -> Option<Duration> {
         None
     }
@@ -108,68 +107,6 @@ impl dyn Tools + '_ {
     pub fn replay(&self, tool: &str) -> Replay {
         let spec = self.specs().iter().find(|spec| spec.name == tool);
         spec.map_or(Replay::ReadOnly, |spec| spec.replay)
-    }
-}
-
-/// What a tool has to say.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Done {
-    /// Text for the model, already capped.
-    pub output: String,
-    pub is_error: bool,
-    /// Whether it ran at all, as far as anyone can know.
-    pub outcome: crate::domain::event::Outcome,
-    pub duration: Duration,
-    /// What was run in the sandbox, if anything.
-    pub exec: Option<Executed>,
-}
-
-/// A command that ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Executed {
-    pub command: String,
-    pub exit_code: i32,
-    pub summary: String,
-    pub bytes: u64,
-    pub cause: String,
-}
-
-/// Why a tool could not be run; what the model can be told is [`Done`] instead.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ToolFault {
-    /// The lease is another's: stop.
-    #[error("another worker holds the sandbox")]
-    Stale,
-    /// No sandbox could be had after bounded tries: the turn ends.
-    #[error("no sandbox could be had: {0}")]
-    Unavailable(String),
-    /// The sandbox is not what the session needs: the turn ends, trying again would not help.
-    #[error("the sandbox could not be made ready: {1}")]
-    Unready(Unready, String),
-    /// The record is out of reach: what became of the call is asked later.
-    #[error("the record is out of reach: {0}")]
-    Away(String),
-}
-
-/// What a session's sandbox lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unready {
-    /// A lifecycle hook of the environment failed.
-    LifecycleHook,
-    /// A repository may not be read with what there is for it.
-    RepoAccess,
-    /// A repository cannot be cloned as it is named.
-    Source,
-}
-
-impl Unready {
-    /// The error of a turn that ends by it.
-    pub fn code(self) -> &'static str {
-        match self {
-            Self::LifecycleHook => "lifecycle_hook_failed",
-            Self::RepoAccess => "missing_repo_access",
-            Self::Source => "source_failed",
-        }
     }
 }
 

@@ -3,7 +3,6 @@
 use super::{
     Halt,
     limits::{self, Trip},
-    tools::not_run,
     turn::Run,
 };
 use crate::{
@@ -15,8 +14,8 @@ use crate::{
         event::Draft,
         price,
         spend::{Spend, Verdict},
-        tool::ToolCall,
     },
+    tool::{Call, CallResult},
 };
 
 /// The error of a turn whose cost is limited and whose model has no price.
@@ -43,7 +42,9 @@ impl Run<'_> {
                 cost_micros: tariff.step_micros_max(bytes, request.max_tokens),
             }
         };
-        let verdict = self.ports.journal.reserve(&most, self.is_shared()).await?;
+        // A cap may have been set since: only the first call relies on the check before the turn.
+        let verdict = self.ports.journal.reserve(&most, self.is_shared(), self.turn.is_unbound).await?;
+        self.turn.is_unbound = false;
         self.judged(verdict, Vec::new()).await
     }
 
@@ -51,11 +52,11 @@ impl Run<'_> {
     /// calls may begin: where something is reserved for the first ones and the rest would
     /// have to wait, only those. What was asked for and may not be paid is not run; what an
     /// attempt before this one started is stopped.
-    pub(super) async fn reserve_execs(&mut self, batch: &[ToolCall]) -> Result<Reserved, Halt> {
+    pub(super) async fn reserve_execs(&mut self, batch: &[Call]) -> Result<Reserved, Halt> {
         let is_shared = self.is_shared();
         for (place, call) in batch.iter().enumerate() {
             let Some(most) = self.exec_micros_max(call) else { continue };
-            let verdict = self.ports.journal.reserve_exec(&call.call_id, most, is_shared).await?;
+            let verdict = self.ports.journal.reserve_exec(call.id(), most, is_shared).await?;
             let results = match verdict {
                 // What the first ones leave of their reservation is free after them.
                 Verdict::Wait if place > 0 => return Ok(Reserved::First(place)),
@@ -102,16 +103,16 @@ impl Run<'_> {
     }
 
     /// Frees what was kept for the commands of `batch`, after their cost was recorded.
-    pub(super) async fn release_execs(&self, batch: &[ToolCall]) -> Result<(), Halt> {
+    pub(super) async fn release_execs(&self, batch: &[Call]) -> Result<(), Halt> {
         for call in batch.iter().filter(|call| self.exec_micros_max(call).is_some()) {
-            self.ports.journal.release_exec(&call.call_id).await?;
+            self.ports.journal.release_exec(call.id()).await?;
         }
         Ok(())
     }
 
     /// The most that the command of a call may cost; `None` where that is nothing.
-    fn exec_micros_max(&self, call: &ToolCall) -> Option<u64> {
-        let longest = self.ports.tools.longest(call)?;
+    fn exec_micros_max(&self, call: &Call) -> Option<u64> {
+        let longest = call.timeout?;
         let ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
         let most = self.turn.tariff.exec(self.turn.size, ms).known_micros();
         (most > 0).then_some(most)
@@ -124,7 +125,7 @@ impl Run<'_> {
         for call in open {
             if self.fresh.contains(&call.call_id) {
                 let words = "This tool did not run: what may be spent is used up.".to_owned();
-                results.extend(self.result_events(&call, not_run(words)));
+                results.extend(self.result_events(&call, CallResult::not_run(words)));
             } else {
                 let ran = self.ports.tools.cancel(&call).await;
                 let why = "ended, because what may be spent is used up,";

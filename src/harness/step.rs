@@ -9,7 +9,6 @@ use super::{
     limits,
     next::finish_of,
     spend::PRICE_UNKNOWN,
-    tools::not_run,
     turn::Run,
 };
 use crate::{
@@ -22,6 +21,7 @@ use crate::{
         tool::ToolCall,
     },
     model::{Delta, Fault},
+    tool::CallResult,
 };
 
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
@@ -122,7 +122,8 @@ impl<'a> Run<'a> {
         self.look_at_budgets().await?;
         let Some(trip) = trips(self).or_else(|| self.used_up_together()) else { return Ok(false) };
         let words = format!("This tool did not run: the session's `{}` were used up.", trip.limit);
-        let results = asked_for.iter().flat_map(|call| self.result_events(call, not_run(words.clone())));
+        let results =
+            asked_for.iter().flat_map(|call| self.result_events(call, CallResult::not_run(words.clone())));
         let results = results.collect();
         self.end_by(trip, results).await
     }

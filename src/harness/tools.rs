@@ -1,12 +1,10 @@
 //! Running the calls of an answer: read-only ones together, all others alone.
 
-use std::time::Duration;
-
 use futures::future::join_all;
 use serde_json::Value;
 
 use super::{
-    Done, Executed, Halt, ToolFault, history,
+    Halt, history,
     interrupt::Interrupt,
     spend::Reserved,
     turn::{NO_SANDBOX, Run},
@@ -18,6 +16,7 @@ use crate::{
         event::{Body, Draft, Failure, Outcome},
         tool::{ASK, Replay, ToolCall},
     },
+    tool::{Call, CallResult, ExecSummary, Fault},
 };
 
 const BACKOFF: Backoff =
@@ -34,31 +33,28 @@ impl Run<'_> {
         let asked_for = self.calls_of_step();
         if asked_for > limit::TOOL_CALLS_PER_STEP_MAX {
             let max = limit::TOOL_CALLS_PER_STEP_MAX;
-            let done =
-                not_run(format!("One answer may ask for {max} calls; this one asked for {asked_for}."));
+            let done = CallResult::not_run(format!(
+                "One answer may ask for {max} calls; this one asked for {asked_for}."
+            ));
             let result = self.result_events(first, done);
             self.record(result).await?;
             return Ok(false);
         }
-        if let Some(words) = self.ports.tools.refused(first) {
-            let result = self.result_events(first, not_run(words));
-            self.record(result).await?;
-            return Ok(false);
-        }
+        let checked = match self.ports.tools.check(first) {
+            Ok(checked) => checked,
+            Err(words) => {
+                let result = self.result_events(first, CallResult::not_run(words));
+                self.record(result).await?;
+                return Ok(false);
+            }
+        };
         if first.tool == ASK {
             let drafts = self.ask(first);
             self.record(drafts).await?;
             return Ok(false);
         }
-        let is_parallel = |call: &&ToolCall| {
-            call.tool != ASK
-                && self.ports.tools.replay(&call.tool) == Replay::ReadOnly
-                && self.ports.tools.refused(call).is_none()
-        };
-        // Read-only calls run together; whatever changes something runs alone.
-        let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
-        let batch = &calls[..together];
-        let batch = match self.reserve_execs(batch).await? {
+        let batch = self.batch(checked, &calls[1..]);
+        let batch = match self.reserve_execs(&batch).await? {
             Reserved::Ended(ended) => return Ok(ended),
             Reserved::First(count) => &batch[..count],
         };
@@ -75,24 +71,42 @@ impl Run<'_> {
         self.take_results(batch, settled).await
     }
 
+    /// The calls that run together: read-only ones in parallel; whatever changes something runs alone.
+    fn batch(&self, first: Call, others: &[ToolCall]) -> Vec<Call> {
+        let mut batch = vec![first];
+        if batch[0].replay != Replay::ReadOnly {
+            return batch;
+        }
+        let read_only = |call: &ToolCall| {
+            let checked = (call.tool != ASK).then(|| self.ports.tools.check(call).ok())??;
+            (checked.replay == Replay::ReadOnly).then_some(checked)
+        };
+        batch.extend(others.iter().map_while(read_only).take(limit::PARALLEL_TOOLS_MAX - 1));
+        batch
+    }
+
     async fn take_results(
         &mut self,
-        batch: &[ToolCall],
-        settled: Vec<Result<Done, ToolFault>>,
+        batch: &[Call],
+        settled: Vec<Result<CallResult, Fault>>,
     ) -> Result<bool, Halt> {
         let mut drafts = Vec::new();
         let mut unavailable = None;
         for (call, settled) in batch.iter().zip(settled) {
             match settled {
-                Ok(done) => drafts.extend(self.result_events(call, done)),
-                Err(ToolFault::Stale) => {
-                    // The sandbox of a closed session is removed: that can be felt before it is heard of.
+                Ok(result) => drafts.extend(self.result_events(&call.origin, result)),
+                Err(Fault::Stale) => {
+                    // The sandbox of a closed session is removed: a call can fail before the lease
+                    // watcher reports the loss.
                     self.pay_late_execs(batch).await?;
                     return Err(Halt::Stale);
                 }
-                Err(ToolFault::Away(reason)) => return Err(Halt::Unavailable(reason)),
-                Err(ToolFault::Unavailable(reason)) => unavailable = Some((NO_SANDBOX, reason)),
-                Err(ToolFault::Unready(what, reason)) => unavailable = Some((what.code(), reason)),
+                Err(Fault::LogUnavailable(reason)) => return Err(Halt::Unavailable(reason)),
+                Err(Fault::EndTurn { code, reason }) => unavailable = Some((code, reason)),
+                // The port retries these itself; what is left of them ends the turn too.
+                Err(fault @ (Fault::SandboxGone | Fault::SandboxUnreachable(_) | Fault::TellModel(_))) => {
+                    unavailable = Some((NO_SANDBOX, fault.to_string()));
+                }
             }
         }
         match unavailable {
@@ -109,14 +123,14 @@ impl Run<'_> {
     /// that was tried often enough, ends the turn.
     async fn no_sandbox(
         &mut self,
-        batch: &[ToolCall],
+        batch: &[Call],
         mut drafts: Vec<Draft>,
         (code, reason): (&'static str, String),
     ) -> Result<bool, Halt> {
         let has_acted = drafts.iter().chain(self.own_events().map(|event| &event.draft)).any(
             |draft| matches!(&draft.body, Body::ToolResult { outcome, .. } if *outcome != Outcome::NotRun),
         );
-        let never_began = batch.iter().all(|call| self.never_began(&self.log, call));
+        let never_began = batch.iter().all(|call| self.never_began(&self.log, &call.origin));
         let failures = 1 + self
             .own_events()
             .rev()
@@ -149,17 +163,17 @@ impl Run<'_> {
     }
 
     /// What a call without a sandbox came to.
-    fn without_sandbox(&self, log: &[Event], call: &ToolCall) -> Done {
+    fn without_sandbox(&self, log: &[Event], call: &ToolCall) -> CallResult {
         if self.never_began(log, call) {
-            return not_run("No sandbox could be started, so this tool did not run.".to_owned());
+            return CallResult::not_run("No sandbox could be started, so this tool did not run.");
         }
         let words = "No sandbox could be reached to ask what became of this tool; its outcome is unknown.";
-        Done { outcome: Outcome::Unknown, ..not_run(words.to_owned()) }
+        CallResult::unknown(words)
     }
 
     /// Runs a call, or asks what became of it when another worker announced it.
-    async fn settle(&self, call: &ToolCall) -> Result<Done, ToolFault> {
-        if self.fresh.contains(&call.call_id) {
+    async fn settle(&self, call: &Call) -> Result<CallResult, Fault> {
+        if self.fresh.contains(call.id()) {
             self.ports.tools.run(call).await
         } else {
             self.ports.tools.recover(call).await
@@ -177,19 +191,14 @@ impl Run<'_> {
         };
         let mut message = self.draft(body, Actor::agent());
         message.level = Level::User;
-        let done = Done {
-            output: "The question was put to the caller. The answer comes as the next message.".to_owned(),
-            is_error: false,
-            outcome: Outcome::Ran,
-            duration: Duration::ZERO,
-            exec: None,
-        };
+        let done =
+            CallResult::ok("The question was put to the caller. The answer comes as the next message.");
         [vec![message], self.result_events(call, done)].concat()
     }
 
-    pub(super) fn result_events(&self, call: &ToolCall, done: Done) -> Vec<Draft> {
+    pub(super) fn result_events(&self, call: &ToolCall, done: CallResult) -> Vec<Draft> {
         let duration_ms = u64::try_from(done.duration.as_millis()).unwrap_or(u64::MAX);
-        let exec = done.exec.map(|exec| self.exec_event(call, exec, done.duration));
+        let exec = done.exec.map(|exec| self.exec_event(call, exec));
         let body = Body::ToolResult {
             call_id: call.call_id.clone(),
             tool: call.tool.clone(),
@@ -202,8 +211,8 @@ impl Run<'_> {
     }
 
     /// The end of a command, with what it cost.
-    pub(super) fn exec_event(&self, call: &ToolCall, exec: Executed, duration: Duration) -> Draft {
-        let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    pub(super) fn exec_event(&self, call: &ToolCall, exec: ExecSummary) -> Draft {
+        let duration_ms = u64::try_from(exec.duration.as_millis()).unwrap_or(u64::MAX);
         let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
         let body = Body::ExecCompleted {
             call_id: call.call_id.clone(),
@@ -212,7 +221,7 @@ impl Run<'_> {
             exit_code: exec.exit_code,
             summary: exec.summary,
             bytes: exec.bytes,
-            cause: exec.cause,
+            cause: exec.cause.to_owned(),
             duration_ms,
             cpu_micros: cost.sandbox_cpu_micros,
             memory_micros: cost.sandbox_memory_micros,
@@ -221,12 +230,18 @@ impl Run<'_> {
     }
 
     /// Pays for the commands that run when the session is closed: they end with their sandbox.
-    async fn pay_late_execs(&self, batch: &[ToolCall]) -> Result<(), Halt> {
-        let exec = |call: &ToolCall| {
-            let ran = self.ports.tools.running(call)?;
-            let (cause, exit_code) = ("killed".to_owned(), -1);
-            let (command, summary) = (String::new(), String::new());
-            Some(self.exec_event(call, Executed { command, exit_code, summary, bytes: 0, cause }, ran))
+    async fn pay_late_execs(&self, batch: &[Call]) -> Result<(), Halt> {
+        let exec = |call: &Call| {
+            let duration = self.ports.tools.running(&call.origin)?;
+            let exec = ExecSummary {
+                command: String::new(),
+                exit_code: -1,
+                summary: String::new(),
+                bytes: 0,
+                cause: "killed",
+                duration,
+            };
+            Some(self.exec_event(&call.origin, exec))
         };
         let ran: Vec<_> = batch.iter().filter_map(exec).collect();
         if ran.is_empty() { Ok(()) } else { self.ports.journal.pay_late(ran).await }
@@ -240,10 +255,6 @@ impl Run<'_> {
         let is_call = |block: &&crate::domain::Block| matches!(block, crate::domain::Block::ToolCall(_));
         step.map_or(0, |step| step.blocks.iter().filter(is_call).count())
     }
-}
-
-pub(super) fn not_run(output: String) -> Done {
-    Done { output, is_error: true, outcome: Outcome::NotRun, duration: Duration::ZERO, exec: None }
 }
 
 fn answered(drafts: &[Draft], call: &ToolCall) -> bool {

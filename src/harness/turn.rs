@@ -6,7 +6,7 @@ use serde_json::Map;
 use tokio::sync::watch;
 
 use super::{
-    Halt, Journal, Model, Signals, Tools, Unready,
+    Halt, Journal, Model, Signals, Tools,
     aborted::{Cut, Heard},
     history::Conversation,
     limits::{self, Tally, Trip},
@@ -19,6 +19,7 @@ use crate::{
         budget::Budget,
         conversation::ModelOptions,
         event::{Aborted, Body, Draft, Outcome, TurnCompleted},
+        exit::Unready,
         price::{SandboxSize, Tariff},
         turn::{TurnError, YieldReason},
     },
@@ -40,6 +41,9 @@ pub struct Turn {
     pub tariff: Tariff,
     /// What the sandbox may use, as it is priced.
     pub size: SandboxSize,
+    /// No spend cap and no balance applied when the turn was prepared: the first model call need not
+    /// check again.
+    pub is_unbound: bool,
 }
 
 /// What the turn reaches the world through.
@@ -71,14 +75,17 @@ pub(super) struct Run<'a> {
 
 /// Runs the turn until it yields.
 ///
-/// Returns `Ok` when `turn.completed` is in the log. Dropping the future between
+/// `session` and `log` are as they were read under the lease. Returns the log once `turn.completed` is in it. Dropping the future between
 /// two appends loses nothing: the log says where to go on.
 ///
 /// # Errors
 /// Every [`Halt`] leaves the turn open for whoever holds the session next.
-pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
-    let session = ports.journal.session().await?;
-    let log = ports.journal.log().await?;
+pub async fn run(
+    turn: Turn,
+    ports: Ports<'_>,
+    session: Session,
+    log: Vec<Event>,
+) -> Result<Vec<Event>, Halt> {
     let mut run = Run::new(turn, ports, session, log);
     loop {
         let ended = match run.checkpoint().await? {
@@ -86,8 +93,7 @@ pub async fn run(turn: Turn, ports: Ports<'_>) -> Result<(), Halt> {
             None => run.advance().await?,
         };
         if ended {
-            run.ports.journal.keep(run.log);
-            return Ok(());
+            return Ok(run.log);
         }
     }
 }

@@ -267,7 +267,7 @@ async fn own_key(
 fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), ApiError> {
     app.check_model(model)?;
     let known = tool::names();
-    let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(&name.as_str()));
+    let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(name));
     match unknown {
         None => Ok(()),
         Some(name) => Err(ApiError::invalid(

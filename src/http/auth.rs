@@ -82,9 +82,9 @@ scopes! {
     /// Create and change environments.
     WriteEnvironments "environments:write" None;
     /// Read the organization's webhooks and what they were sent.
-    ReadWebhooks "webtriggers:read" None;
+    ReadWebhooks "webhooks:read" None;
     /// Create and change the organization's webhooks.
-    WriteWebhooks "webtriggers:write" None;
+    WriteWebhooks "webhooks:write" None;
     /// Read API keys, never their secrets.
     ReadKeys "keys:read" None;
     /// Create, rotate and revoke API keys.

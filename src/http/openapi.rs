@@ -174,7 +174,7 @@ fn scope(path: &str, method: Method) -> String {
         // What may be spent and what things cost belong to what was used.
         ("budget" | "prices", _) => "usage",
         // What starts an agent is not the agent.
-        ("agents", Some(group @ ("schedules" | "triggers"))) => group,
+        ("agents", Some(group @ ("schedules" | "hooks"))) => group,
         (group, _) => group,
     };
     let verb = if method == Method::Read { "read" } else { "write" };

@@ -23,10 +23,10 @@ use crate::{
         Id,
         limit::{CONTROL_INTERVAL, STATEMENT_TIMEOUT},
     },
-    domain::{OrgId, SessionId, TurnId},
+    domain::{OrgId, SessionId},
     store::{
         Result, Store,
-        job::{Claimant, Claimed, Held, Kind, Watched},
+        job::{Claimant, Claimed, Held, Kind, LeaseState, Watched},
         notification::{Notification, Notifications},
         record::Fence,
     },
@@ -51,29 +51,14 @@ type Key = (OrgId, SessionId, Kind);
 
 struct Holding {
     epoch: i64,
-    state: watch::Sender<State>,
-}
-
-/// What a holder must know about its lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    /// It is another's now, or may be.
-    pub lost: bool,
-    /// The turn that a caller asked to end.
-    pub cancel_turn: Option<TurnId>,
-    /// How often callers have asked something of the sandbox, when an answer is open.
-    pub operations: Option<i32>,
-    /// A turn wants the session, which another job holds.
-    pub is_wanted: bool,
-    /// A caller paused the session.
-    pub is_paused: bool,
+    state: watch::Sender<LeaseState>,
 }
 
 /// The right to work on one session. Dropped, it is kept no longer.
 pub struct Lease {
     queue: Queue,
     claimed: Claimed,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<LeaseState>,
 }
 
 impl Queue {
@@ -174,7 +159,7 @@ impl Queue {
     }
 
     fn hold(&self, claimed: Claimed) -> Lease {
-        let (sender, state) = watch::channel(State::default());
+        let (sender, state) = watch::channel(LeaseState::default());
         let holding = Holding { epoch: claimed.epoch, state: sender };
         let before = self.lock().insert((claimed.org, claimed.session, claimed.kind), holding);
         // This process let it run out and took it again: its first holder must stop.
@@ -212,7 +197,7 @@ fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watche
             // Ours under an epoch that its holder does not know yet: it is about to.
             Some(row) if row.epoch != holding.epoch => {}
             Some(row) => {
-                let state = State {
+                let state = LeaseState {
                     lost: false,
                     cancel_turn: row.cancel_turn,
                     operations: row.operations,
@@ -237,7 +222,7 @@ impl Lease {
     }
 
     /// What happens to the lease, as it happens.
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> watch::Receiver<LeaseState> {
         self.state.clone()
     }
 
@@ -320,7 +305,7 @@ mod tests {
     fn an_answer_says_nothing_about_what_was_claimed_after_its_question() {
         let origin = Origin::system();
         let key: Key = (origin.id(), origin.id(), Kind::Turn);
-        let (sender, state) = watch::channel(State::default());
+        let (sender, state) = watch::channel(LeaseState::default());
         let held = HashMap::from([(key, Holding { epoch: 2, state: sender })]);
         let row = |epoch| Watched {
             org: key.0,

@@ -47,6 +47,21 @@ pub struct Watched {
     pub is_paused: bool,
 }
 
+/// State of a lease that its holder must react to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseState {
+    /// It is another's now, or may be.
+    pub lost: bool,
+    /// The turn that a caller asked to end.
+    pub cancel_turn: Option<TurnId>,
+    /// How often callers have asked something of the sandbox, when an answer is open.
+    pub operations: Option<i32>,
+    /// A turn wants the session, which another job holds.
+    pub is_wanted: bool,
+    /// A caller paused the session.
+    pub is_paused: bool,
+}
+
 /// Jobs of one holder, as parallel arrays.
 #[derive(Clone, Debug, Default)]
 pub struct Held {

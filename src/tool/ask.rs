@@ -3,15 +3,23 @@
 //! Called by the catalogue for its spec. The harness puts the question itself: it
 //! is an event, and the answer is the caller's next message.
 
+use async_trait::async_trait;
+use serde::Deserialize;
 use serde_json::json;
 
-use super::Done;
+use super::{CallResult, Fault, Invocation, Services, Tool, parse};
 use crate::{
     base::limit,
     domain::tool::{ASK, Replay, ToolSpec},
 };
 
-pub(super) fn spec() -> ToolSpec {
+/// Checked by the schema; the harness reads them from the call.
+#[derive(Debug, Deserialize)]
+struct Args {}
+
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: ASK.to_owned(),
         description:
@@ -35,7 +43,14 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-/// The result of the call: the answer itself is the caller's next message.
-pub(super) fn put() -> Done {
-    Done::ok("The question was put to the caller. The answer comes as the next message.")
+#[async_trait]
+impl Invocation for Args {
+    /// The answer itself is the caller's next message.
+    async fn run_outside(
+        &self,
+        _call_id: &str,
+        _services: &dyn Services,
+    ) -> Option<Result<CallResult, Fault>> {
+        Some(Ok(CallResult::ok("The question was put to the caller. The answer comes as the next message.")))
+    }
 }

@@ -5,23 +5,28 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, ExecSummary, Recovered, SandboxHandle, Stop, exec, output};
+use super::{
+    CallResult, ExecSummary, Fault, Invocation, Recovered, SandboxHandle, Tool, exec, output, parse,
+};
 use crate::{
     base::{limit, text},
-    domain::tool::{Replay, ToolCall, ToolSpec},
+    domain::tool::{Replay, ToolSpec},
     sandbox::{Cause, Exit, JOIN_OUTPUTS, OutputStream},
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     command: String,
     timeout_seconds: Option<u64>,
 }
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     let (default, most) = (limit::TOOL_TIMEOUT_DEFAULT.as_secs(), limit::TOOL_TIMEOUT_MAX.as_secs());
     ToolSpec {
         name: "bash".to_owned(),
@@ -45,67 +50,70 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-/// How long the command may run.
-pub(super) fn longest(args: &Args) -> Duration {
-    let asked = args.timeout_seconds.map_or(limit::TOOL_TIMEOUT_DEFAULT, Duration::from_secs);
-    asked.min(limit::TOOL_TIMEOUT_MAX)
-}
+#[async_trait]
+impl Invocation for Args {
+    fn timeout(&self) -> Option<Duration> {
+        let wanted = self.timeout_seconds.map_or(limit::TOOL_TIMEOUT_DEFAULT, Duration::from_secs);
+        Some(wanted.min(limit::TOOL_TIMEOUT_MAX))
+    }
 
-pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
-    let timeout = longest(&args);
-    let argv = ["bash", "-c", JOIN_OUTPUTS, &args.command].map(str::to_owned).to_vec();
-    let id = exec::id(call);
-    let exit = exec::run(handle, &id, argv, timeout).await?;
-    done(handle, &id, args, exit).await
-}
+    async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        let timeout = self.timeout().unwrap_or(limit::TOOL_TIMEOUT_DEFAULT);
+        let argv = ["bash", "-c", JOIN_OUTPUTS, &self.command].map(str::to_owned).to_vec();
+        let id = exec::id(call_id);
+        let exit = exec::run(handle, &id, argv, timeout).await?;
+        self.result(handle, &id, exit).await
+    }
 
-/// The command goes on without its worker: its end is waited for and read.
-pub(super) async fn recover(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Recovered, Stop> {
-    let id = exec::id(call);
-    match exec::found(handle, &id).await? {
-        Some(exit) => done(handle, &id, args, exit).await.map(Recovered::Done),
-        None => Ok(Recovered::NeverRan),
+    /// The command goes on without its worker: waits for its end and reads the output.
+    async fn recover(&self, call_id: &str, handle: &SandboxHandle) -> Result<Recovered, Fault> {
+        let id = exec::id(call_id);
+        match exec::found(handle, &id).await? {
+            Some(exit) => self.result(handle, &id, exit).await.map(Recovered::Done),
+            None => Ok(Recovered::NeverRan),
+        }
+    }
+
+    /// Returns how the killed command ended; `None` when it never began.
+    async fn cancel(&self, call_id: &str, handle: &SandboxHandle) -> Option<ExecSummary> {
+        if !exec::kill(call_id, handle).await {
+            return None;
+        }
+        let exit = exec::found(handle, &exec::id(call_id)).await.ok().flatten()?;
+        Some(self.summary(&exit, String::new()))
     }
 }
 
-/// How the command ended that has just been killed; `None` when it never began.
-pub(super) async fn stopped(call: &ToolCall, handle: &SandboxHandle) -> Option<ExecSummary> {
-    let exit = exec::found(handle, &exec::id(call)).await.ok().flatten()?;
-    let command = call.input.get("command").and_then(serde_json::Value::as_str).unwrap_or_default();
-    Some(ExecSummary {
-        command: command.to_owned(),
-        exit_code: exit.code,
-        summary: String::new(),
-        bytes: exit.stdout_bytes + exit.stderr_bytes,
-        cause: exit.cause.word(),
-        duration: exit.duration,
-    })
-}
+impl Args {
+    async fn result(&self, handle: &SandboxHandle, id: &str, exit: Exit) -> Result<CallResult, Fault> {
+        let mut words = exec::written(handle, id, &exit).await?;
+        if exit.stderr_bytes > 0 {
+            // Nothing of the command is here: bash itself could not be started.
+            let most = limit::EXEC_SUMMARY_BYTES_MAX;
+            words += &text::printable(&exec::bytes(handle, id, OutputStream::Stderr, 0, most).await?);
+        }
+        let summary = output::ending(&words, limit::EXEC_SUMMARY_BYTES_MAX).to_owned();
+        if words.trim().is_empty() {
+            words = "(no output)".to_owned();
+        }
+        if let Some(note) = note(&exit) {
+            words = format!("{}\n[{note}]", words.trim_end_matches('\n'));
+        }
+        let exec = self.summary(&exit, summary);
+        let is_error = exit.code != 0 || exit.cause != Cause::Exited;
+        Ok(CallResult { is_error, exec: Some(exec), ..CallResult::ok(words) })
+    }
 
-async fn done(handle: &SandboxHandle, id: &str, args: Args, exit: Exit) -> Result<Done, Stop> {
-    let mut words = exec::written(handle, id, &exit).await?;
-    if exit.stderr_bytes > 0 {
-        // Nothing of the command is here: bash itself could not be started.
-        let most = limit::EXEC_SUMMARY_BYTES_MAX;
-        words += &text::printable(&exec::bytes(handle, id, OutputStream::Stderr, 0, most).await?);
+    fn summary(&self, exit: &Exit, output: String) -> ExecSummary {
+        ExecSummary {
+            command: self.command.clone(),
+            exit_code: exit.code,
+            summary: output,
+            bytes: exit.stdout_bytes + exit.stderr_bytes,
+            cause: exit.cause.word(),
+            duration: exit.duration,
+        }
     }
-    let summary = output::ending(&words, limit::EXEC_SUMMARY_BYTES_MAX).to_owned();
-    if words.trim().is_empty() {
-        words = "(no output)".to_owned();
-    }
-    if let Some(note) = note(&exit) {
-        words = format!("{}\n[{note}]", words.trim_end_matches('\n'));
-    }
-    let exec = ExecSummary {
-        command: args.command,
-        exit_code: exit.code,
-        summary,
-        bytes: exit.stdout_bytes + exit.stderr_bytes,
-        cause: exit.cause.word(),
-        duration: exit.duration,
-    };
-    let is_error = exit.code != 0 || exit.cause != Cause::Exited;
-    Ok(Done { output: words, is_error, exec: Some(exec) })
 }
 
 /// How it ended, where that is worth a word.

@@ -1,236 +1,71 @@
-//! Which tools there are, and which of them a call reaches.
+//! The tools there are, and the check that turns a model's call into a [`Call`].
 //!
-//! Called by the worker for the harness: `refused` before anything is attached,
-//! `run` once the call is in the log, `recover` after a takeover, `cancel` when the
-//! turn ends. Calls the tools. The order of the specs is fixed: it is part of the cached prefix.
+//! The order of the tools is fixed: it is part of the cached prefix of a prompt.
 
-use std::{sync::Arc, time::Duration};
-
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use std::sync::Arc;
 
 use super::{
-    Done, ExecSummary, Recovered, SandboxHandle, Sessions, Stop, Timers, ToolFault, ask, bash, edit, exec,
-    glob, grep, read, schedule_wake, schema::Schema, start_session, tell, web_fetch, write,
+    Call, Tool, ask, bash, edit, glob, grep, read, schedule_wake, schema::Schema, start_session, web_fetch,
+    write,
 };
-use crate::{
-    domain::{
-        scheduled_wake::SCHEDULED_WAKE,
-        tool::{ASK, START_SESSION, ToolCall, ToolSpec},
-    },
-    sandbox,
-};
+use crate::domain::tool::{ToolCall, ToolSpec};
 
-/// The tools of an agent; cheap to clone.
-#[derive(Clone, Debug)]
+const TOOLS: [Tool; 10] = [
+    bash::TOOL,
+    read::TOOL,
+    write::TOOL,
+    edit::TOOL,
+    glob::TOOL,
+    grep::TOOL,
+    web_fetch::TOOL,
+    ask::TOOL,
+    schedule_wake::TOOL,
+    start_session::TOOL,
+];
+
+/// The tools with their compiled schemas. Cheap to clone.
+#[derive(Clone)]
 pub struct Catalogue(Arc<[Entry]>);
 
-#[derive(Clone, Debug)]
 struct Entry {
     tool: Tool,
-    spec: Arc<ToolSpec>,
-    schema: Arc<Schema>,
+    spec: ToolSpec,
+    schema: Schema,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tool {
-    Bash,
-    Read,
-    Write,
-    Edit,
-    Glob,
-    Grep,
-    WebFetch,
-    Ask,
-    ScheduledWake,
-    StartSession,
-}
-
-/// The name of every tool, in the order of the specs.
-pub fn names() -> [&'static str; 10] {
-    ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK, SCHEDULED_WAKE, START_SESSION]
+/// The name of every tool, in the order of the catalogue.
+pub fn names() -> Vec<String> {
+    TOOLS.iter().map(|tool| (tool.spec)().name).collect()
 }
 
 impl Catalogue {
     /// Every tool that is built in.
     pub fn builtin() -> Self {
-        let entry = |tool, spec: ToolSpec| {
-            let schema = Arc::new(Schema::compile(&spec.input_schema));
-            Entry { tool, spec: Arc::new(spec), schema }
+        let entry = |tool: Tool| {
+            let spec = (tool.spec)();
+            let schema = Schema::compile(&spec.input_schema);
+            Entry { tool, spec, schema }
         };
-        let entries = [
-            entry(Tool::Bash, bash::spec()),
-            entry(Tool::Read, read::spec()),
-            entry(Tool::Write, write::spec()),
-            entry(Tool::Edit, edit::spec()),
-            entry(Tool::Glob, glob::spec()),
-            entry(Tool::Grep, grep::spec()),
-            entry(Tool::WebFetch, web_fetch::spec()),
-            entry(Tool::Ask, ask::spec()),
-            entry(Tool::ScheduledWake, schedule_wake::spec()),
-            entry(Tool::StartSession, start_session::spec()),
-        ];
-        Self(entries.into())
+        Self(TOOLS.into_iter().map(entry).collect())
     }
 
     /// The tools as the model sees them, in a fixed order.
     pub fn specs(&self) -> Vec<ToolSpec> {
-        self.0.iter().map(|entry| ToolSpec::clone(&entry.spec)).collect()
+        self.0.iter().map(|entry| entry.spec.clone()).collect()
     }
 
-    /// The result of a call that cannot run as it is: an unknown tool, arguments
-    /// that do not fit. Known without a sandbox.
-    pub fn refused(&self, call: &ToolCall) -> Option<Done> {
-        self.checked(call).err().map(Done::error)
-    }
-
-    /// Runs a call to its end. Dropping the future leaves its command running.
-    ///
-    /// A second run of a call with the same id finds the command of the first.
-    ///
-    /// # Errors
-    /// `Retry` may follow a command that was started: `recover` asks for it. After
-    /// `SandboxGone` an unsafe call must not be run again.
-    pub async fn run(&self, call: &ToolCall, handle: &SandboxHandle) -> Result<Done, ToolFault> {
-        let (tool, input) = match self.checked(call) {
-            Ok(checked) => checked,
-            Err(words) => return Ok(Done::error(words)),
-        };
-        settle(match tool {
-            Tool::Bash => bash::run(call, parsed(input), handle).await,
-            Tool::Read => read::run(parsed(input), handle).await,
-            Tool::Write => write::run(parsed(input), handle).await,
-            Tool::Edit => edit::run(call, parsed(input), handle).await,
-            Tool::Glob => glob::run(call, parsed(input), handle).await,
-            Tool::Grep => grep::run(call, parsed(input), handle).await,
-            Tool::WebFetch => web_fetch::run(parsed(input), handle).await,
-            Tool::Ask => Ok(ask::put()),
-            // Whoever has timers asks `set_timer` first.
-            Tool::ScheduledWake => tell("No timers are kept here; nothing was scheduled."),
-            Tool::StartSession => tell("No sessions are started here."),
-        })
-    }
-
-    /// The longest that the command of a call may run; `None` for a call of none.
-    pub fn longest(&self, call: &ToolCall) -> Option<Duration> {
-        match self.checked(call) {
-            Ok((Tool::Bash, input)) => Some(bash::longest(&parsed(input))),
-            Ok(_) | Err(_) => None,
-        }
-    }
-
-    /// Sets the timer that a call asks for; `None` when it asks for none. Needs no sandbox,
-    /// and is safe to repeat.
-    pub async fn set_timer(&self, call: &ToolCall, timers: &dyn Timers) -> Option<Result<Done, ToolFault>> {
-        if call.tool != SCHEDULED_WAKE {
-            return None;
-        }
-        Some(match self.checked(call) {
-            Ok((_, input)) => settle(schedule_wake::run(&call.call_id, parsed(input), timers).await),
-            Err(words) => Ok(Done::error(words)),
-        })
-    }
-
-    /// Starts the session that a call asks for; `None` when it asks for none. Needs no sandbox,
-    /// and is safe to repeat.
-    pub async fn start_session(
-        &self,
-        call: &ToolCall,
-        sessions: &dyn Sessions,
-    ) -> Option<Result<Done, ToolFault>> {
-        if call.tool != START_SESSION {
-            return None;
-        }
-        Some(match self.checked(call) {
-            Ok((_, input)) => settle(start_session::run(&call.call_id, parsed(input), sessions).await),
-            Err(words) => Ok(Done::error(words)),
-        })
-    }
-
-    /// What became of a call whose worker died, asked of the sandbox that outlived it.
-    ///
-    /// Calls that are safe to repeat are run again. Waits for a command that is
-    /// still running.
-    ///
-    /// # Errors
-    /// As for [`Catalogue::run`].
-    pub async fn recover(&self, call: &ToolCall, handle: &SandboxHandle) -> Result<Recovered, ToolFault> {
-        let (tool, input) = match self.checked(call) {
-            Ok(checked) => checked,
-            Err(words) => return Ok(Recovered::Done(Done::error(words))),
-        };
-        let recovered = match tool {
-            Tool::Bash => bash::recover(call, parsed(input), handle).await,
-            Tool::Edit => edit::recover(call, parsed(input), handle).await,
-            Tool::Read
-            | Tool::Write
-            | Tool::Glob
-            | Tool::Grep
-            | Tool::WebFetch
-            | Tool::Ask
-            | Tool::ScheduledWake
-            | Tool::StartSession => {
-                return self.run(call, handle).await.map(Recovered::Done);
-            }
-        };
-        match recovered {
-            Ok(recovered) => Ok(recovered),
-            Err(Stop::TellModel(words)) => Ok(Recovered::Done(Done::error(words))),
-            Err(Stop::Fault(fault)) => Err(fault),
-        }
-    }
-
-    /// Ends the command of a call and all its descendants; nothing when there is
-    /// none. Returns when none is left, with how the agent's own command ended; or when
-    /// the sandbox cannot be asked: then the command's own time limit, or the end of the sandbox,
-    /// ends it.
-    pub async fn cancel(&self, call: &ToolCall, handle: &SandboxHandle) -> Option<ExecSummary> {
-        let is_own = match self.entry(&call.tool).map(|entry| entry.tool) {
-            Some(Tool::Bash) => true,
-            Some(Tool::Glob | Tool::Grep) => false,
-            Some(
-                Tool::Read
-                | Tool::Write
-                | Tool::Edit
-                | Tool::WebFetch
-                | Tool::Ask
-                | Tool::ScheduledWake
-                | Tool::StartSession,
-            )
-            | None => return None,
-        };
-        match handle.sandbox.kill(handle.fence, &exec::id(call)).await {
-            Ok(()) if is_own => bash::stopped(call, handle).await,
-            Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) => {
-                tracing::warn!(call.id = call.call_id, error = %fault, "a canceled command could not be ended");
-                None
-            }
-            Ok(()) | Err(_) => None,
-        }
-    }
-
-    fn entry(&self, name: &str) -> Option<&Entry> {
-        self.0.iter().find(|entry| entry.spec.name == name)
-    }
-
-    /// The tool and its valid arguments, or words for the model.
-    fn checked(&self, call: &ToolCall) -> Result<(Tool, Value), String> {
-        let Some(entry) = self.entry(&call.tool) else {
+    /// Checks a call; or words for the model: an unknown tool, arguments that are not valid.
+    pub fn check(&self, call: &ToolCall) -> Result<Call, String> {
+        let Some(entry) = self.0.iter().find(|entry| entry.spec.name == call.tool) else {
             return Err(format!("There is no tool `{}`. There are: {}.", call.tool, names().join(", ")));
         };
-        let input = entry.schema.check(&call.tool, &call.input)?;
-        Ok((entry.tool, input))
+        let arguments = entry.schema.check(&call.tool, &call.input)?;
+        let invocation = (entry.tool.parse)(arguments);
+        Ok(Call {
+            origin: call.clone(),
+            replay: entry.spec.replay,
+            timeout: invocation.timeout(),
+            invocation,
+        })
     }
-}
-
-fn settle(outcome: Result<Done, Stop>) -> Result<Done, ToolFault> {
-    match outcome {
-        Ok(done) => Ok(done),
-        Err(Stop::TellModel(words)) => Ok(Done::error(words)),
-        Err(Stop::Fault(fault)) => Err(fault),
-    }
-}
-
-fn parsed<T: DeserializeOwned>(input: Value) -> T {
-    serde_json::from_value(input).expect("the schema of each tool is that of its arguments")
 }

@@ -5,18 +5,19 @@
 //! of the file before and after is left in the sandbox before the file is written: a
 //! takeover compares them with the file and knows on which side the crash was.
 
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Done, Recovered, SandboxHandle, Stop, at, exec, tell};
+use super::{CallResult, Fault, Invocation, Recovered, SandboxHandle, Tool, at, exec, parse, tell};
 use crate::{
     base::{limit, seal, text::hex},
-    domain::tool::{Replay, ToolCall, ToolSpec},
+    domain::tool::{Replay, ToolSpec},
     sandbox,
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     path: String,
     old: String,
     new: String,
@@ -39,7 +40,9 @@ const NOTE_BYTES_MAX: usize = 8 << 10;
 /// Lines around a change that are shown.
 const CONTEXT_LINES: usize = 3;
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: "edit".to_owned(),
         description: "Replaces a piece of a file. `old` must be in the file exactly as given, white space included, \
@@ -60,58 +63,65 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
-    let path = handle.path(&args.path);
-    let before = text_file(handle, &path).await?;
-    let count = before.matches(&args.old).count();
-    let words = match count {
-        _ if args.old == args.new => {
-            return tell("`old` and `new` are the same: there is nothing to change.");
-        }
-        0 => return tell(not_found(&path, &before, &args.old)),
-        2.. if !args.replace_all => {
+#[async_trait]
+impl Invocation for Args {
+    async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        let path = handle.path(&self.path);
+        let before = text_file(handle, &path).await?;
+        let count = before.matches(&self.old).count();
+        let words = match count {
+            _ if self.old == self.new => {
+                return tell("`old` and `new` are the same: there is nothing to change.");
+            }
+            0 => return tell(not_found(&path, &before, &self.old)),
+            2.. if !self.replace_all => {
+                return tell(format!(
+                    "`old` is in {path} {count} times. Add lines around it until it is unique, or set `replace_all`."
+                ));
+            }
+            1 => format!("Changed {path}.\n{}", around(&before, self)),
+            2.. => format!("Changed {path} in {count} places. The first:\n{}", around(&before, self)),
+        };
+        let after = before.replace(&self.old, &self.new);
+        if after.len() > limit::TOOL_FILE_BYTES_MAX {
             return tell(format!(
-                "`old` is in {path} {count} times. Add lines around it until it is unique, or set `replace_all`."
+                "{path} would grow beyond {} bytes. Use `bash`.",
+                limit::TOOL_FILE_BYTES_MAX
             ));
         }
-        1 => format!("Changed {path}.\n{}", around(&before, &args)),
-        2.. => format!("Changed {path} in {count} places. The first:\n{}", around(&before, &args)),
-    };
-    let after = before.replace(&args.old, &args.new);
-    if after.len() > limit::TOOL_FILE_BYTES_MAX {
-        return tell(format!("{path} would grow beyond {} bytes. Use `bash`.", limit::TOOL_FILE_BYTES_MAX));
+        let note = Note { before: digest(&before), after: digest(&after), words };
+        let bytes = serde_json::to_vec(&note).expect("a note is JSON");
+        handle.sandbox.write_file(handle.fence, &note_path(call_id), &bytes).await?;
+        handle.sandbox.write_file(handle.fence, &path, after.as_bytes()).await.map_err(at(&path))?;
+        Ok(CallResult::ok(note.words))
     }
-    let note = Note { before: digest(&before), after: digest(&after), words };
-    let bytes = serde_json::to_vec(&note).expect("a note is JSON");
-    handle.sandbox.write_file(handle.fence, &note_path(call), &bytes).await?;
-    handle.sandbox.write_file(handle.fence, &path, after.as_bytes()).await.map_err(at(&path))?;
-    Ok(Done::ok(note.words))
+
+    /// Compares the file with the note: before, after, or changed by another.
+    async fn recover(&self, call_id: &str, handle: &SandboxHandle) -> Result<Recovered, Fault> {
+        let note = match handle.sandbox.read_file(handle.fence, &note_path(call_id), 0, NOTE_BYTES_MAX).await
+        {
+            Ok(part) => part.content,
+            Err(sandbox::Fault::NotFound(_)) => return Ok(Recovered::NeverRan),
+            Err(fault) => return Err(fault.into()),
+        };
+        let Ok(note) = serde_json::from_slice::<Note>(&note) else {
+            return Ok(Recovered::Unknown);
+        };
+        let now = match text_file(handle, &handle.path(&self.path)).await {
+            Ok(text) => digest(&text),
+            Err(Fault::TellModel(_)) => return Ok(Recovered::Unknown),
+            Err(fault) => return Err(fault),
+        };
+        Ok(match now {
+            now if now == note.after => Recovered::Done(CallResult::ok(note.words)),
+            now if now == note.before => Recovered::NeverRan,
+            _ => Recovered::Unknown,
+        })
+    }
 }
 
-/// Before, after, or neither: somebody else was at the file.
-pub(super) async fn recover(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Recovered, Stop> {
-    let note = match handle.sandbox.read_file(handle.fence, &note_path(call), 0, NOTE_BYTES_MAX).await {
-        Ok(part) => part.content,
-        Err(sandbox::Fault::NotFound(_)) => return Ok(Recovered::NeverRan),
-        Err(fault) => return Err(fault.into()),
-    };
-    let Ok(note) = serde_json::from_slice::<Note>(&note) else {
-        return Ok(Recovered::Unknown);
-    };
-    let now = match text_file(handle, &handle.path(&args.path)).await {
-        Ok(text) => digest(&text),
-        Err(Stop::TellModel(_)) => return Ok(Recovered::Unknown),
-        Err(Stop::Fault(fault)) => return Err(Stop::Fault(fault)),
-    };
-    Ok(match now {
-        now if now == note.after => Recovered::Done(Done::ok(note.words)),
-        now if now == note.before => Recovered::NeverRan,
-        _ => Recovered::Unknown,
-    })
-}
-
-fn note_path(call: &ToolCall) -> String {
-    format!("{NOTE_DIR}/{}.edit", exec::id(call))
+fn note_path(call_id: &str) -> String {
+    format!("{NOTE_DIR}/{}.edit", exec::id(call_id))
 }
 
 fn digest(text: &str) -> String {
@@ -119,7 +129,7 @@ fn digest(text: &str) -> String {
 }
 
 /// The whole of a file that is text and small enough to be changed here.
-async fn text_file(handle: &SandboxHandle, path: &str) -> Result<String, Stop> {
+async fn text_file(handle: &SandboxHandle, path: &str) -> Result<String, Fault> {
     let most = limit::TOOL_FILE_BYTES_MAX;
     let mut content = Vec::new();
     loop {

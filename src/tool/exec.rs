@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{
-    SandboxHandle, Stop, ToolFault,
+    Fault, SandboxHandle,
     output::{self, END_BYTES},
 };
 use crate::{
@@ -14,7 +14,6 @@ use crate::{
         limit, seal,
         text::{self, hex},
     },
-    domain::tool::ToolCall,
     sandbox::{self, Exec, Exit, OutputRange, OutputStream},
 };
 
@@ -24,8 +23,8 @@ const SPILL_DIR: &str = "/tmp/tool-output";
 const PLAIN_ID_BYTES_MAX: usize = 100;
 
 /// The id under which the sandbox knows a call's command.
-pub(super) fn id(call: &ToolCall) -> String {
-    let id = &call.call_id;
+pub(super) fn id(call_id: &str) -> String {
+    let id = call_id;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if !id.is_empty() && id.len() <= PLAIN_ID_BYTES_MAX && id.bytes().all(plain) {
         return format!("t-{id}");
@@ -40,7 +39,7 @@ pub(super) async fn run(
     id: &str,
     argv: Vec<String>,
     timeout: Duration,
-) -> Result<Exit, Stop> {
+) -> Result<Exit, Fault> {
     let exec = Exec {
         id: id.to_owned(),
         argv,
@@ -51,16 +50,29 @@ pub(super) async fn run(
     };
     handle.sandbox.start(handle.fence, &exec).await?;
     found(handle, id).await?.ok_or_else(|| {
-        Stop::Fault(ToolFault::Retry("it does not know a command that it has just started".to_owned()))
+        Fault::SandboxUnreachable("it does not know a command that it has just started".to_owned())
     })
 }
 
 /// The end of a command that was started before; `None` when it never was.
-pub(super) async fn found(handle: &SandboxHandle, id: &str) -> Result<Option<Exit>, Stop> {
+pub(super) async fn found(handle: &SandboxHandle, id: &str) -> Result<Option<Exit>, Fault> {
     match handle.sandbox.wait(handle.fence, id).await {
         Ok(exit) => Ok(Some(exit)),
         Err(sandbox::Fault::NotFound(_)) => Ok(None),
         Err(fault) => Err(fault.into()),
+    }
+}
+
+/// Ends the command of a call with all its descendants. Returns whether none is left; else the command's own
+/// time limit, or the end of the sandbox, ends it.
+pub(super) async fn kill(call_id: &str, handle: &SandboxHandle) -> bool {
+    match handle.sandbox.kill(handle.fence, &id(call_id)).await {
+        Ok(()) => true,
+        Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) => {
+            tracing::warn!(call.id = call_id, error = %fault, "the command of a canceled call could not be killed");
+            false
+        }
+        Err(_) => false,
     }
 }
 
@@ -71,7 +83,7 @@ pub(super) async fn bytes(
     stream: OutputStream,
     offset: u64,
     bytes_max: usize,
-) -> Result<Vec<u8>, Stop> {
+) -> Result<Vec<u8>, Fault> {
     let mut all = Vec::new();
     while all.len() < bytes_max {
         let range =
@@ -87,7 +99,7 @@ pub(super) async fn bytes(
 }
 
 /// What a command wrote to its output: whole, or its two ends and where the rest is.
-pub(super) async fn written(handle: &SandboxHandle, id: &str, exit: &Exit) -> Result<String, Stop> {
+pub(super) async fn written(handle: &SandboxHandle, id: &str, exit: &Exit) -> Result<String, Fault> {
     let total = exit.stdout_bytes;
     if total <= 2 * END_BYTES as u64 {
         // The sandbox is not asked for more than there is, nor for nothing.
@@ -102,7 +114,7 @@ pub(super) async fn written(handle: &SandboxHandle, id: &str, exit: &Exit) -> Re
 }
 
 /// Puts the output where the model can read it, and says where that is.
-async fn spill(handle: &SandboxHandle, id: &str, kept: u64) -> Result<String, Stop> {
+async fn spill(handle: &SandboxHandle, id: &str, kept: u64) -> Result<String, Fault> {
     let whole = bytes(handle, id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?;
     let path = format!("{SPILL_DIR}/{id}.txt");
     match handle.sandbox.write_file(handle.fence, &path, &whole).await {
@@ -120,15 +132,10 @@ async fn spill(handle: &SandboxHandle, id: &str, kept: u64) -> Result<String, St
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn the_id_of_a_command_is_that_of_its_call_and_never_another_s() {
-        let id = |call_id: &str| {
-            super::id(&ToolCall { call_id: call_id.to_owned(), tool: "bash".to_owned(), input: json!({}) })
-        };
         assert_eq!(id("toolu_01-A"), "t-toolu_01-A");
         let digests = [id(""), id("a.b"), id("a:b"), id(&"x".repeat(101))];
         for (at, digest) in digests.iter().enumerate() {

@@ -4,18 +4,19 @@
 //! without ever evaluating it; braces are unfolded here, because bash does not
 //! unfold them in a variable.
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, SandboxHandle, Stop, exec, output, tell};
+use super::{CallResult, ExecSummary, Fault, Invocation, SandboxHandle, Tool, exec, output, parse, tell};
 use crate::{
     base::{limit, text},
-    domain::tool::{Replay, ToolCall, ToolSpec},
+    domain::tool::{Replay, ToolSpec},
     sandbox::OutputStream,
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     pattern: String,
     path: Option<String>,
 }
@@ -34,7 +35,9 @@ for pattern in "$@"; do
   done
 done | head -n "$most""#;
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: "glob".to_owned(),
         description:
@@ -54,36 +57,46 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
-    let Some(patterns) = unfold(&args.pattern) else {
-        return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
-    };
-    let begin = handle.path(args.path.as_deref().unwrap_or("."));
-    let most = (limit::GLOB_PATHS_MAX + 1).to_string();
-    let shell = ["bash", "-O", "globstar", "-O", "nullglob", "-c", EXPAND, "glob", &begin, &most];
-    let argv = shell.map(str::to_owned).into_iter().chain(patterns).collect();
-    let id = exec::id(call);
-    let exit = exec::run(handle, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
-    let found = text::printable(
-        &exec::bytes(handle, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?,
-    );
-    if exit.code != 0 {
-        let words = exec::bytes(handle, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
-        return tell(format!("glob failed below {begin}: {}", text::printable(&words).trim()));
+#[async_trait]
+impl Invocation for Args {
+    async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        let Some(patterns) = unfold(&self.pattern) else {
+            return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
+        };
+        let begin = handle.path(self.path.as_deref().unwrap_or("."));
+        let most = (limit::GLOB_PATHS_MAX + 1).to_string();
+        let shell = ["bash", "-O", "globstar", "-O", "nullglob", "-c", EXPAND, "glob", &begin, &most];
+        let argv = shell.map(str::to_owned).into_iter().chain(patterns).collect();
+        let id = exec::id(call_id);
+        let exit = exec::run(handle, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
+        let found = text::printable(
+            &exec::bytes(handle, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?,
+        );
+        if exit.code != 0 {
+            let words =
+                exec::bytes(handle, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
+            return tell(format!("glob failed below {begin}: {}", text::printable(&words).trim()));
+        }
+        let mut paths: Vec<&str> =
+            found.lines().map(|path| path.strip_prefix("./").unwrap_or(path)).collect();
+        let is_cut = paths.len() > limit::GLOB_PATHS_MAX;
+        paths.truncate(limit::GLOB_PATHS_MAX);
+        paths.sort_unstable();
+        paths.dedup();
+        if paths.is_empty() {
+            return Ok(CallResult::ok(format!("Nothing below {begin} fits {}.", self.pattern)));
+        }
+        let mut list = paths.join("\n");
+        if is_cut {
+            list.push_str(&format!("\n[There are more than {}. Narrow the pattern.]", limit::GLOB_PATHS_MAX));
+        }
+        Ok(CallResult::ok(output::cap(&list, "Narrow the pattern.")))
     }
-    let mut paths: Vec<&str> = found.lines().map(|path| path.strip_prefix("./").unwrap_or(path)).collect();
-    let is_cut = paths.len() > limit::GLOB_PATHS_MAX;
-    paths.truncate(limit::GLOB_PATHS_MAX);
-    paths.sort_unstable();
-    paths.dedup();
-    if paths.is_empty() {
-        return Ok(Done::ok(format!("Nothing below {begin} fits {}.", args.pattern)));
+
+    async fn cancel(&self, call_id: &str, handle: &SandboxHandle) -> Option<ExecSummary> {
+        exec::kill(call_id, handle).await;
+        None
     }
-    let mut list = paths.join("\n");
-    if is_cut {
-        list.push_str(&format!("\n[There are more than {}. Narrow the pattern.]", limit::GLOB_PATHS_MAX));
-    }
-    Ok(Done::ok(output::cap(&list, "Narrow the pattern.")))
 }
 
 /// Every pattern that the braces stand for; `None` when there are too many.

@@ -3,18 +3,21 @@
 //! Called by the catalogue; calls `exec`. The sandbox's own grep searches, with Perl's
 //! expressions where it knows them.
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, SandboxHandle, Stop, exec, glob::unfold, output, tell};
+use super::{
+    CallResult, ExecSummary, Fault, Invocation, SandboxHandle, Tool, exec, glob::unfold, output, parse, tell,
+};
 use crate::{
     base::{limit, text},
-    domain::tool::{Replay, ToolCall, ToolSpec},
+    domain::tool::{Replay, ToolSpec},
     sandbox::OutputStream,
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     pattern: String,
     path: Option<String>,
     glob: Option<String>,
@@ -34,7 +37,9 @@ exit "$code""#;
 /// What grep says when nothing fits.
 const EXIT_NOTHING: i32 = 1;
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: "grep".to_owned(),
         description:
@@ -55,38 +60,48 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
-    // grep compares the name alone: of a pattern with directories the last part counts.
-    let name = args.glob.as_deref().map(|glob| glob.rsplit('/').next().unwrap_or(glob));
-    let Some(names) = name.map_or(Some(Vec::new()), unfold) else {
-        return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
-    };
-    let path = args.path.unwrap_or_else(|| ".".to_owned());
-    let (most, width) = ((limit::GREP_LINES_MAX + 1).to_string(), limit::LINE_BYTES_MAX.to_string());
-    let mut argv = ["bash", "-c", SEARCH, "grep", &most, &width].map(str::to_owned).to_vec();
-    argv.extend(names.iter().map(|name| format!("--include={name}")));
-    argv.extend(["-e", &args.pattern, "--", &path].map(str::to_owned));
-    let id = exec::id(call);
-    let exit = exec::run(handle, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
-    let found = text::printable(
-        &exec::bytes(handle, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?,
-    );
-    if found.is_empty() && exit.code == EXIT_NOTHING {
-        return Ok(Done::ok(format!("No line of {path} fits.")));
+#[async_trait]
+impl Invocation for Args {
+    async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        // grep compares the name alone: of a pattern with directories the last part counts.
+        let name = self.glob.as_deref().map(|glob| glob.rsplit('/').next().unwrap_or(glob));
+        let Some(names) = name.map_or(Some(Vec::new()), unfold) else {
+            return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
+        };
+        let path = self.path.as_deref().unwrap_or(".");
+        let (most, width) = ((limit::GREP_LINES_MAX + 1).to_string(), limit::LINE_BYTES_MAX.to_string());
+        let mut argv = ["bash", "-c", SEARCH, "grep", &most, &width].map(str::to_owned).to_vec();
+        argv.extend(names.iter().map(|name| format!("--include={name}")));
+        argv.extend(["-e", &self.pattern, "--", path].map(str::to_owned));
+        let id = exec::id(call_id);
+        let exit = exec::run(handle, &id, argv, limit::TOOL_SEARCH_TIMEOUT).await?;
+        let found = text::printable(
+            &exec::bytes(handle, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?,
+        );
+        if found.is_empty() && exit.code == EXIT_NOTHING {
+            return Ok(CallResult::ok(format!("No line of {path} fits.")));
+        }
+        if found.is_empty() && exit.code != 0 {
+            let words =
+                exec::bytes(handle, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
+            return tell(format!("grep failed: {}", text::printable(&words).trim()));
+        }
+        let mut lines: Vec<&str> =
+            found.lines().map(|line| line.strip_prefix("./").unwrap_or(line)).collect();
+        let is_cut = lines.len() > limit::GREP_LINES_MAX;
+        lines.truncate(limit::GREP_LINES_MAX);
+        let mut list = lines.join("\n");
+        if is_cut {
+            list.push_str(&format!(
+                "\n[There are more than {} lines. Narrow the search.]",
+                limit::GREP_LINES_MAX
+            ));
+        }
+        Ok(CallResult::ok(output::cap(&list, "Narrow the search.")))
     }
-    if found.is_empty() && exit.code != 0 {
-        let words = exec::bytes(handle, &id, OutputStream::Stderr, 0, limit::EXEC_SUMMARY_BYTES_MAX).await?;
-        return tell(format!("grep failed: {}", text::printable(&words).trim()));
+
+    async fn cancel(&self, call_id: &str, handle: &SandboxHandle) -> Option<ExecSummary> {
+        exec::kill(call_id, handle).await;
+        None
     }
-    let mut lines: Vec<&str> = found.lines().map(|line| line.strip_prefix("./").unwrap_or(line)).collect();
-    let is_cut = lines.len() > limit::GREP_LINES_MAX;
-    lines.truncate(limit::GREP_LINES_MAX);
-    let mut list = lines.join("\n");
-    if is_cut {
-        list.push_str(&format!(
-            "\n[There are more than {} lines. Narrow the search.]",
-            limit::GREP_LINES_MAX
-        ));
-    }
-    Ok(Done::ok(output::cap(&list, "Narrow the search.")))
 }

@@ -1,8 +1,9 @@
-//! The catalogue of tools: schemas, replay classes, dispatch into the sandbox.
+//! The tools of agents: schemas, replay classes, and how a call runs in the sandbox.
 //!
-//! Called by the worker with the calls that a model asked for; calls the port
-//! `Sandbox`, and nothing on the host. Whatever a model can fix is told to the
-//! model; what it cannot is a [`ToolFault`]. No call of an unsafe tool runs twice.
+//! Called by `turn` with the calls that a model made; calls the port `Sandbox`, and nothing on the
+//! host. A call is checked once, into a [`Call`]; what the model can fix is a result, what it cannot
+//! is a [`Fault`]. A call of an unsafe tool never runs twice. A tool is one file with a `TOOL`, and
+//! one line in [`catalogue`].
 
 mod ask;
 mod bash;
@@ -19,13 +20,20 @@ mod start_session;
 mod web_fetch;
 mod write;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{
     base::Timestamp,
-    domain::{SessionId, scheduled_wake::When},
+    domain::{
+        SessionId,
+        event::Outcome,
+        scheduled_wake::When,
+        tool::{Replay, ToolCall, ToolSpec},
+    },
     sandbox::{self, Sandbox, SandboxFence},
 };
 
@@ -33,10 +41,10 @@ pub use catalogue::{Catalogue, names};
 pub use schedule_wake::shown;
 pub use start_session::Child;
 
-/// Where all relative paths begin.
+/// Base of relative paths, unless the session's context names another directory.
 pub const WORKSPACE: &str = "/workspace";
 
-/// What a tool works with: the session's sandbox, held by a lease.
+/// The session's sandbox as a tool uses it, under a lease.
 #[derive(Clone)]
 pub struct SandboxHandle {
     pub sandbox: Arc<dyn Sandbox>,
@@ -45,58 +53,198 @@ pub struct SandboxHandle {
     pub env: Vec<(String, String)>,
     /// Absolute; where commands start. `/workspace` when empty.
     pub cwd: String,
-    /// The world, as far as the session's environment allows it.
-    pub web: Arc<dyn Web>,
+    pub services: Arc<dyn Services>,
 }
 
-/// The world beyond the sandbox, under the rules that hold for the sandbox.
+/// What tools reach outside of the sandbox.
 #[async_trait]
-pub trait Web: Send + Sync {
-    /// A page, or why there is none, in words for the model.
+pub trait Services: Send + Sync {
+    /// Fetches a page under the rules of the session's environment; or why not, in words for the model.
     async fn fetch(&self, url: &str) -> Result<Page, String>;
+
+    /// Schedules a wake of the session, once per call; returns its time.
+    ///
+    /// # Errors
+    /// `TellModel` when the wake cannot be scheduled.
+    async fn schedule_wake(&self, call_id: &str, when: When, note: &str) -> Result<Timestamp, Fault>;
+
+    /// Starts a child session, once per call; returns its id.
+    ///
+    /// # Errors
+    /// `TellModel` when the session cannot be started.
+    async fn start_session(&self, call_id: &str, child: Child<'_>) -> Result<SessionId, Fault>;
 }
 
-/// The timers of the session, beyond any sandbox.
-#[async_trait]
-pub trait Timers: Send + Sync {
-    /// Sets the timer of a call, once however often it is asked: when it goes off, or
-    /// why there is none, in words for the model.
-    async fn set(
-        &self,
-        call_id: &str,
-        when: When,
-        note: &str,
-    ) -> Result<Result<Timestamp, String>, ToolFault>;
-}
-
-/// The sessions of the organization, as far as an agent starts them.
-#[async_trait]
-pub trait Sessions: Send + Sync {
-    /// Starts a session under the one that asks, once for a call however often it is made:
-    /// its id, or why there is none, in words for the model.
-    async fn start(&self, call_id: &str, child: Child<'_>) -> Result<Result<SessionId, String>, ToolFault>;
-}
-
-/// What a host answered.
+/// A fetched page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Where it came from after the redirects.
+    /// Address after redirects.
     pub url: String,
     pub status: u16,
     pub content_type: String,
     pub content: Vec<u8>,
-    /// There was more than was read.
+    /// The page is longer than what was read.
     pub is_cut: bool,
 }
 
-/// What came of a call.
+/// A tool: what the model sees of it, and how the arguments of a call are parsed.
+struct Tool {
+    spec: fn() -> ToolSpec,
+    /// Parses arguments that the schema of the spec accepted.
+    parse: fn(Value) -> Arc<dyn Invocation>,
+}
+
+/// The parsed arguments of a call, which run it.
+#[async_trait]
+trait Invocation: Debug + Send + Sync {
+    /// Longest time that the command of the call may run; `None` for a call without a command.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Runs a call that needs no sandbox; `None` for one that does. Safe to repeat.
+    async fn run_outside(
+        &self,
+        _call_id: &str,
+        _services: &dyn Services,
+    ) -> Option<Result<CallResult, Fault>> {
+        None
+    }
+
+    /// Runs the call to its end. Dropping the future leaves its command running. A second run with
+    /// the same id finds the command of the first.
+    async fn run(&self, _call_id: &str, _handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        tell("This tool does not run in the sandbox.")
+    }
+
+    /// Finds out what became of a call whose worker died. Calls that are safe to repeat run again.
+    async fn recover(&self, call_id: &str, handle: &SandboxHandle) -> Result<Recovered, Fault> {
+        self.run(call_id, handle).await.map(Recovered::Done)
+    }
+
+    /// Ends what the call started; returns the command that it was, where there is one.
+    async fn cancel(&self, _call_id: &str, _handle: &SandboxHandle) -> Option<ExecSummary> {
+        None
+    }
+}
+
+fn parse<A: DeserializeOwned + Invocation + 'static>(arguments: Value) -> Arc<dyn Invocation> {
+    let parsed: A =
+        serde_json::from_value(arguments).expect("the schema of each tool is that of its arguments");
+    Arc::new(parsed)
+}
+
+/// A call whose tool exists and whose arguments are valid.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The call as the model made it.
+    pub origin: ToolCall,
+    pub replay: Replay,
+    /// Longest time that its command may run; `None` for a call without a command.
+    pub timeout: Option<Duration>,
+    invocation: Arc<dyn Invocation>,
+}
+
+/// A call that something else than the catalogue runs.
+#[derive(Debug)]
+struct External;
+
+impl Invocation for External {}
+
+impl Call {
+    /// A checked call of a tool that the port runs itself, outside of the catalogue.
+    pub fn external(origin: ToolCall, replay: Replay, timeout: Option<Duration>) -> Self {
+        Self { origin, replay, timeout, invocation: Arc::new(External) }
+    }
+
+    /// The provider's id of the call.
+    pub fn id(&self) -> &str {
+        &self.origin.call_id
+    }
+
+    /// Runs a call that needs no sandbox; `None` for one that does. Safe to repeat.
+    pub async fn run_outside(&self, services: &dyn Services) -> Option<Result<CallResult, Fault>> {
+        self.invocation.run_outside(self.id(), services).await.map(told)
+    }
+
+    /// Runs the call to its end. Dropping the future leaves its command running.
+    ///
+    /// A second run of a call with the same id finds the command of the first.
+    ///
+    /// # Errors
+    /// `SandboxUnreachable` may follow a command that was started: [`Call::recover`] asks for it. After
+    /// `SandboxGone` an unsafe call must not run again.
+    pub async fn run(&self, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        told(self.invocation.run(self.id(), handle).await)
+    }
+
+    /// Finds out what became of a call whose worker died, from the sandbox that outlived it. Waits for
+    /// a command that is still running; a call that is safe to repeat runs again.
+    ///
+    /// # Errors
+    /// As for [`Call::run`].
+    pub async fn recover(&self, handle: &SandboxHandle) -> Result<Recovered, Fault> {
+        match self.invocation.recover(self.id(), handle).await {
+            Err(Fault::TellModel(words)) => Ok(Recovered::Done(CallResult::error(words))),
+            recovered => recovered,
+        }
+    }
+
+    /// Ends the command of the call and all its descendants; returns how the agent's own command
+    /// ended. Where the sandbox does not answer, the command's time limit ends it.
+    pub async fn cancel(&self, handle: &SandboxHandle) -> Option<ExecSummary> {
+        self.invocation.cancel(self.id(), handle).await
+    }
+}
+
+/// A fault that the model can fix, as a result for it.
+fn told(outcome: Result<CallResult, Fault>) -> Result<CallResult, Fault> {
+    match outcome {
+        Err(Fault::TellModel(words)) => Ok(CallResult::error(words)),
+        outcome => outcome,
+    }
+}
+
+/// Result of a call, for the model and for the log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Done {
+pub struct CallResult {
     /// For the model; never empty, capped, says what was cut.
     pub output: String,
     pub is_error: bool,
+    /// Whether the call ran, as far as that is known.
+    pub outcome: Outcome,
+    /// Wall time of the call.
+    pub duration: Duration,
     /// The command that ran, where the tool is one.
     pub exec: Option<ExecSummary>,
+}
+
+impl CallResult {
+    /// Result of a call that succeeded.
+    pub fn ok(output: impl Into<String>) -> Self {
+        Self {
+            output: output.into(),
+            is_error: false,
+            outcome: Outcome::Ran,
+            duration: Duration::ZERO,
+            exec: None,
+        }
+    }
+
+    /// Result of a call that ran and failed.
+    pub fn error(output: impl Into<String>) -> Self {
+        Self { is_error: true, ..Self::ok(output) }
+    }
+
+    /// Result of a call that did not run.
+    pub fn not_run(output: impl Into<String>) -> Self {
+        Self { outcome: Outcome::NotRun, ..Self::error(output) }
+    }
+
+    /// Result of a call of which nobody knows whether it took effect.
+    pub fn unknown(output: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Unknown, ..Self::error(output) }
+    }
 }
 
 /// A command that ended.
@@ -106,7 +254,7 @@ pub struct ExecSummary {
     pub exit_code: i32,
     /// The end of its output.
     pub summary: String,
-    /// Bytes that it wrote in all.
+    /// Bytes of output in all.
     pub bytes: u64,
     /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
     pub cause: &'static str,
@@ -117,32 +265,50 @@ pub struct ExecSummary {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recovered {
     /// It ran, or was safe to run again: this is its result.
-    Done(Done),
-    /// It never began: it may be run now.
+    Done(CallResult),
+    /// It never began: it may run now.
     NeverRan,
-    /// Whether it took effect cannot be told.
+    /// Nobody knows whether it took effect.
     Unknown,
 }
 
-/// Why a call has no result yet, by what the harness will do.
+/// Why a call has no result, by what the caller does next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ToolFault {
-    /// The sandbox is gone: an unsafe call that was under way is `outcome unknown`.
+pub enum Fault {
+    /// The model can fix it: it becomes the result of the call.
+    #[error("{0}")]
+    TellModel(String),
+    /// The sandbox is gone: an unsafe call that was running has an unknown outcome.
     #[error("the sandbox is gone")]
     SandboxGone,
-    /// Another worker holds the session: stop.
-    #[error("another worker holds this sandbox")]
-    Stale,
-    /// The sandbox did not answer: ask again with `recover`, bounded.
+    /// The sandbox did not answer: retry with [`Call::recover`], a bounded number of times.
     #[error("the sandbox did not answer: {0}")]
-    Retry(String),
-    /// The record is out of reach: make the call again later.
-    #[error("the record is out of reach: {0}")]
-    Away(String),
+    SandboxUnreachable(String),
+    /// The database or a blob is unreachable: make the call again later.
+    #[error("the log is unreachable: {0}")]
+    LogUnavailable(String),
+    /// No sandbox is available after bounded retries, or it cannot be prepared: the turn ends with
+    /// this error code.
+    #[error("{reason}")]
+    EndTurn { code: &'static str, reason: String },
+    /// Another worker holds the session: stop.
+    #[error("another worker holds this session")]
+    Stale,
+}
+
+impl From<sandbox::Fault> for Fault {
+    fn from(fault: sandbox::Fault) -> Self {
+        match fault {
+            sandbox::Fault::Gone => Self::SandboxGone,
+            sandbox::Fault::Stale => Self::Stale,
+            sandbox::Fault::Unavailable(reason) => Self::SandboxUnreachable(reason),
+            sandbox::Fault::NotFound(words) | sandbox::Fault::Refused(words) => Self::TellModel(words),
+        }
+    }
 }
 
 impl SandboxHandle {
-    /// The path in the sandbox: absolute ones as they are, others below `cwd`.
+    /// A path in the sandbox: absolute ones as they are, others below `cwd`.
     fn path(&self, path: &str) -> String {
         let path = path.strip_prefix("./").unwrap_or(path);
         if path.starts_with('/') {
@@ -157,43 +323,15 @@ impl SandboxHandle {
     }
 }
 
-impl Done {
-    fn ok(output: impl Into<String>) -> Self {
-        Self { output: output.into(), is_error: false, exec: None }
-    }
-
-    fn error(output: impl Into<String>) -> Self {
-        Self { output: output.into(), is_error: true, exec: None }
+/// Adds the path to a fault of the sandbox that does not name it.
+fn at(path: &str) -> impl FnOnce(sandbox::Fault) -> Fault {
+    move |fault| match Fault::from(fault) {
+        Fault::TellModel(words) => Fault::TellModel(format!("{path}: {words}")),
+        fault => fault,
     }
 }
 
-/// Why a tool stopped before its end; `?` carries it to the dispatch.
-#[derive(Debug)]
-enum Stop {
-    TellModel(String),
-    Fault(ToolFault),
-}
-
-impl From<sandbox::Fault> for Stop {
-    fn from(fault: sandbox::Fault) -> Self {
-        match fault {
-            sandbox::Fault::Gone => Self::Fault(ToolFault::SandboxGone),
-            sandbox::Fault::Stale => Self::Fault(ToolFault::Stale),
-            sandbox::Fault::Unavailable(reason) => Self::Fault(ToolFault::Retry(reason)),
-            sandbox::Fault::NotFound(words) | sandbox::Fault::Refused(words) => Self::TellModel(words),
-        }
-    }
-}
-
-/// Words about a file, which the sandbox's own do not name.
-fn at(path: &str) -> impl FnOnce(sandbox::Fault) -> Stop {
-    move |fault| match Stop::from(fault) {
-        Stop::TellModel(words) => Stop::TellModel(format!("{path}: {words}")),
-        Stop::Fault(fault) => Stop::Fault(fault),
-    }
-}
-
-/// Words for the model that end the tool.
-fn tell<T>(words: impl Into<String>) -> Result<T, Stop> {
-    Err(Stop::TellModel(words.into()))
+/// Ends the tool with words for the model.
+fn tell<T>(words: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::TellModel(words.into()))
 }

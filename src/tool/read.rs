@@ -3,23 +3,26 @@
 //! Called by the catalogue; calls the port `Sandbox`. A file may be of any size:
 //! it is passed in parts until the wanted lines are found.
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, SandboxHandle, Stop, at, output, tell};
+use super::{CallResult, Fault, Invocation, SandboxHandle, Tool, at, output, parse, tell};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolSpec},
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     path: String,
     offset: Option<u64>,
     limit: Option<u64>,
 }
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     let lines = limit::READ_LINES_DEFAULT;
     ToolSpec {
         name: "read".to_owned(),
@@ -44,54 +47,60 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
-    let path = handle.path(&args.path);
-    let first = args.offset.unwrap_or(1);
-    let most =
-        args.limit.map_or(limit::READ_LINES_DEFAULT, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
-    let mut page = Page {
-        first,
-        most,
-        line: 1,
-        pending: Vec::new(),
-        pending_bytes: 0,
-        shown: String::new(),
-        is_full: false,
-    };
-    let (mut offset, mut size) = (0, 0);
-    while !page.is_full {
-        let part = handle
-            .sandbox
-            .read_file(handle.fence, &path, offset, limit::TOOL_FILE_BYTES_MAX)
-            .await
-            .map_err(at(&path))?;
-        size = part.size;
-        if offset == 0 && part.content.iter().take(limit::READ_PROBE_BYTES).any(|&byte| byte == 0) {
-            return tell(format!("{path} is a binary file of {size} bytes. Look at it with `bash`."));
+#[async_trait]
+impl Invocation for Args {
+    async fn run(&self, _call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        let path = handle.path(&self.path);
+        let first = self.offset.unwrap_or(1);
+        let most = self
+            .limit
+            .map_or(limit::READ_LINES_DEFAULT, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
+        let mut page = Page {
+            first,
+            most,
+            line: 1,
+            pending: Vec::new(),
+            pending_bytes: 0,
+            shown: String::new(),
+            is_full: false,
+        };
+        let (mut offset, mut size) = (0, 0);
+        while !page.is_full {
+            let part = handle
+                .sandbox
+                .read_file(handle.fence, &path, offset, limit::TOOL_FILE_BYTES_MAX)
+                .await
+                .map_err(at(&path))?;
+            size = part.size;
+            if offset == 0 && part.content.iter().take(limit::READ_PROBE_BYTES).any(|&byte| byte == 0) {
+                return tell(format!("{path} is a binary file of {size} bytes. Look at it with `bash`."));
+            }
+            if part.content.is_empty() {
+                page.end();
+                break;
+            }
+            offset += part.content.len() as u64;
+            page.take(&part.content);
+            // Files of the kernel have no size: they end with an empty part.
+            if size > 0 && offset >= size && !page.is_full {
+                page.end();
+                break;
+            }
+            if offset > limit::READ_SCAN_BYTES_MAX {
+                return tell(format!(
+                    "Line {first} of {path} lies too far within. Use `bash` with sed or tail."
+                ));
+            }
         }
-        if part.content.is_empty() {
-            page.end();
-            break;
-        }
-        offset += part.content.len() as u64;
-        page.take(&part.content);
-        // Files of the kernel have no size: they end with an empty part.
-        if size > 0 && offset >= size && !page.is_full {
-            page.end();
-            break;
-        }
-        if offset > limit::READ_SCAN_BYTES_MAX {
-            return tell(format!("Line {first} of {path} lies too far within. Use `bash` with sed or tail."));
-        }
+        Ok(CallResult::ok(match (size, page.shown.is_empty()) {
+            (0, true) => format!("{path} is empty."),
+            (_, true) => format!("{path} has only {} lines.", page.line - 1),
+            (_, false) if page.is_full => {
+                format!("{}[There is more. Go on with offset {}.]", page.shown, page.line)
+            }
+            (_, false) => page.shown,
+        }))
     }
-    Ok(Done::ok(match (size, page.shown.is_empty()) {
-        (0, true) => format!("{path} is empty."),
-        (_, true) => format!("{path} has only {} lines.", page.line - 1),
-        (_, false) if page.is_full => {
-            format!("{}[There is more. Go on with offset {}.]", page.shown, page.line)
-        }
-        (_, false) => page.shown,
-    }))
 }
 
 /// A line with its number, as `read` shows it; `bytes` is its length in the file.

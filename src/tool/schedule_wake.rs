@@ -1,15 +1,16 @@
 //! `schedule_wake`: the agent schedules its own wake. It needs no sandbox.
 //!
-//! Called by the catalogue; calls the port [`super::Timers`], which keeps one timer for
-//! each call: a call that is made again after a crash finds the first one's.
+//! Calls the port [`Services`], which keeps one wake for each call: a call that is repeated after
+//! a crash finds the first one's.
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{Done, Stop, Timers, tell};
+use super::{CallResult, Fault, Invocation, Services, Tool, parse, tell};
 use crate::{
     base::limit,
     domain::{
@@ -18,14 +19,16 @@ use crate::{
     },
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     at: Option<String>,
     after_seconds: Option<u64>,
     note: String,
 }
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: SCHEDULED_WAKE.to_owned(),
         description:
@@ -53,18 +56,25 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call_id: &str, args: Args, timers: &dyn Timers) -> Result<Done, Stop> {
-    let when = match (&args.at, args.after_seconds) {
-        (Some(at), None) => match OffsetDateTime::parse(at, &Rfc3339) {
-            Ok(at) => When::At(at),
-            Err(_) => return tell("`at` must be a time in RFC 3339, as in 2026-01-31T09:00:00Z."),
-        },
-        (None, Some(seconds)) => When::After(Duration::from_secs(seconds)),
-        (None, None) | (Some(_), Some(_)) => return tell("Give either `at` or `after_seconds`."),
-    };
-    match timers.set(call_id, when, &args.note).await.map_err(Stop::Fault)? {
-        Ok(at) => Ok(Done::ok(format!("You will be woken at {}.", shown(at)))),
-        Err(words) => tell(words),
+#[async_trait]
+impl Invocation for Args {
+    async fn run_outside(&self, call_id: &str, services: &dyn Services) -> Option<Result<CallResult, Fault>> {
+        Some(self.schedule(call_id, services).await)
+    }
+}
+
+impl Args {
+    async fn schedule(&self, call_id: &str, services: &dyn Services) -> Result<CallResult, Fault> {
+        let when = match (&self.at, self.after_seconds) {
+            (Some(at), None) => match OffsetDateTime::parse(at, &Rfc3339) {
+                Ok(at) => When::At(at),
+                Err(_) => return tell("`at` must be a time in RFC 3339, as in 2026-01-31T09:00:00Z."),
+            },
+            (None, Some(seconds)) => When::After(Duration::from_secs(seconds)),
+            (None, None) | (Some(_), Some(_)) => return tell("Give either `at` or `after_seconds`."),
+        };
+        let at = services.schedule_wake(call_id, when, &self.note).await?;
+        Ok(CallResult::ok(format!("You will be woken at {}.", shown(at))))
     }
 }
 

@@ -1,19 +1,20 @@
 //! `start_session`: the agent has another session work for it. It needs no sandbox.
 //!
-//! Called by the catalogue; calls the port [`super::Sessions`], which starts one session
-//! for each call: a call that is made again after a crash finds the first one's.
+//! Calls the port [`Services`], which starts one session for each call: a call that is repeated
+//! after a crash finds the first one's.
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Sessions, Stop, tell};
+use super::{CallResult, Fault, Invocation, Services, Tool, parse};
 use crate::{
     base::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX},
     domain::tool::{Replay, START_SESSION, ToolSpec},
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     agent: String,
     input: String,
     title: Option<String>,
@@ -28,7 +29,9 @@ pub struct Child<'a> {
     pub title: Option<&'a str>,
 }
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: START_SESSION.to_owned(),
         description: "Starts another session, which works beside this one, and returns its id at once. It sees \
@@ -55,10 +58,11 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(call_id: &str, args: Args, sessions: &dyn Sessions) -> Result<Done, Stop> {
-    let (agent, input, title) = (args.agent.as_str(), args.input.as_str(), args.title.as_deref());
-    match sessions.start(call_id, Child { agent, input, title }).await.map_err(Stop::Fault)? {
-        Ok(session) => Ok(Done::ok(format!("The session {session} was started."))),
-        Err(words) => tell(words),
+#[async_trait]
+impl Invocation for Args {
+    async fn run_outside(&self, call_id: &str, services: &dyn Services) -> Option<Result<CallResult, Fault>> {
+        let child = Child { agent: &self.agent, input: &self.input, title: self.title.as_deref() };
+        let started = services.start_session(call_id, child).await;
+        Some(started.map(|session| CallResult::ok(format!("The session {session} was started."))))
     }
 }

@@ -3,21 +3,24 @@
 //! Called by the catalogue; calls the port [`super::Web`], behind which are the rules
 //! of the session's environment: what its sandbox may not reach, this may not either.
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, SandboxHandle, Stop, output, tell};
+use super::{CallResult, Fault, Invocation, SandboxHandle, Tool, output, parse, tell};
 use crate::{
     base::{limit, text},
     domain::tool::{Replay, ToolSpec},
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     url: String,
 }
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: "web_fetch".to_owned(),
         description:
@@ -39,23 +42,26 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
-    let page = match handle.web.fetch(&args.url).await {
-        Ok(page) => page,
-        Err(words) => return tell(format!("Nothing was fetched. {words}")),
-    };
-    let head = format!("{} answered {} ({})", page.url, page.status, kind(&page.content_type));
-    if page.content.contains(&0) {
-        return Ok(Done::ok(format!("{head}: {} bytes that are no text", page.content.len())));
+#[async_trait]
+impl Invocation for Args {
+    async fn run(&self, _call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        let page = match handle.services.fetch(&self.url).await {
+            Ok(page) => page,
+            Err(words) => return tell(format!("Nothing was fetched. {words}")),
+        };
+        let head = format!("{} answered {} ({})", page.url, page.status, kind(&page.content_type));
+        if page.content.contains(&0) {
+            return Ok(CallResult::ok(format!("{head}: {} bytes that are no text", page.content.len())));
+        }
+        let cut = if page.is_cut {
+            format!("\n[only the first {} bytes were read]", page.content.len())
+        } else {
+            String::new()
+        };
+        let text = output::cap(&text::printable(&page.content), "Fetch a more precise URL.");
+        let whole = format!("{head}{cut}\n\n{text}");
+        Ok(if page.status < 400 { CallResult::ok(whole) } else { CallResult::error(whole) })
     }
-    let cut = if page.is_cut {
-        format!("\n[only the first {} bytes were read]", page.content.len())
-    } else {
-        String::new()
-    };
-    let text = output::cap(&text::printable(&page.content), "Fetch a more precise URL.");
-    let whole = format!("{head}{cut}\n\n{text}");
-    Ok(if page.status < 400 { Done::ok(whole) } else { Done::error(whole) })
 }
 
 fn kind(content_type: &str) -> &str {

@@ -2,22 +2,25 @@
 //!
 //! Called by the catalogue; calls the port `Sandbox`.
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, SandboxHandle, Stop, at, tell};
+use super::{CallResult, Fault, Invocation, SandboxHandle, Tool, at, parse, tell};
 use crate::{
     base::limit,
     domain::tool::{Replay, ToolSpec},
 };
 
-#[derive(Deserialize)]
-pub(super) struct Args {
+#[derive(Debug, Deserialize)]
+struct Args {
     path: String,
     content: String,
 }
 
-pub(super) fn spec() -> ToolSpec {
+pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
+
+fn spec() -> ToolSpec {
     ToolSpec {
         name: "write".to_owned(),
         description:
@@ -37,14 +40,17 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) async fn run(args: Args, handle: &SandboxHandle) -> Result<Done, Stop> {
-    let (path, bytes) = (handle.path(&args.path), args.content.len());
-    if bytes > limit::TOOL_FILE_BYTES_MAX {
-        let most = limit::TOOL_FILE_BYTES_MAX;
-        return tell(format!(
-            "The content has {bytes} bytes, more than {most}. Write the file in parts with `bash`."
-        ));
+#[async_trait]
+impl Invocation for Args {
+    async fn run(&self, _call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
+        let (path, bytes) = (handle.path(&self.path), self.content.len());
+        if bytes > limit::TOOL_FILE_BYTES_MAX {
+            let most = limit::TOOL_FILE_BYTES_MAX;
+            return tell(format!(
+                "The content has {bytes} bytes, more than {most}. Write the file in parts with `bash`."
+            ));
+        }
+        handle.sandbox.write_file(handle.fence, &path, self.content.as_bytes()).await.map_err(at(&path))?;
+        Ok(CallResult::ok(format!("Wrote {path}: {} lines, {bytes} bytes.", self.content.lines().count())))
     }
-    handle.sandbox.write_file(handle.fence, &path, args.content.as_bytes()).await.map_err(at(&path))?;
-    Ok(Done::ok(format!("Wrote {path}: {} lines, {bytes} bytes.", args.content.lines().count())))
 }

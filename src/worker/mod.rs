@@ -1,36 +1,13 @@
-//! Slots that hold leases and run turns, and what a node does beside them.
+//! The worker loop: claims jobs into slots, renews leases, and keeps the node.
 //!
-//! One loop claims as many jobs as there are free slots; each runs in a task of its
-//! own under its lease. Asked to stop, the worker claims nothing more, lets every
-//! turn come to its next checkpoint, and leaves running commands to whoever comes.
+//! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
+//! lease. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
+//! leaves running commands to the next worker.
 
-mod archive;
-mod control;
-mod egress_attachment;
-mod end_early;
-mod file;
-mod leased_sandbox;
-mod lifecycle_hook;
-mod operate;
-mod output;
-mod ports;
-mod preflight;
-mod reap;
-mod rest;
-mod rootfs;
-mod sandbox_session;
-mod sandbox_spec;
-mod scheduled_wake;
+mod jobs;
+mod node;
 mod slot;
-mod source;
-mod spans;
-mod spend;
-mod start_session;
 mod sweep;
-
-use std::{sync::Arc, time::Duration};
-
-pub use egress_attachment::Network;
 
 use tokio::{
     sync::watch,
@@ -38,66 +15,35 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
-
-pub use rest::Rest;
 
 use crate::{
     base::limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT},
-    blob::Blobs,
-    journal::Journal,
-    model::Providers,
-    net::LocalDirectories,
     queue::{Lease, Queue},
-    sandbox::{Sandbox, local::image::Images},
-    store::{Store, notification::Notifications},
-    tool::Catalogue,
+    turn::Runtime,
 };
 
-/// What a worker works with. Cheap to clone.
+/// A worker process. Cheap to clone.
 #[derive(Clone)]
 pub struct Worker {
-    pub store: Store,
-    pub journal: Journal,
     pub queue: Queue,
-    pub notifications: Notifications,
-    pub providers: Arc<Providers>,
-    /// Why there are no sandboxes here, when there are none.
-    pub sandbox: Result<Arc<dyn Sandbox>, String>,
-    /// What sandboxes can be made on, where they can be.
-    pub images: Option<Images>,
-    /// The image of an environment that names none.
-    pub default_image: String,
-    pub catalogue: Catalogue,
-    /// How sandboxes reach the world.
-    pub network: Network,
-    /// Directories of which repositories may be cloned.
-    pub local_sources: LocalDirectories,
-    /// Where checkpoints are kept.
-    pub blobs: Blobs,
-    /// When sandboxes rest.
-    pub rest: Rest,
-    /// The machine whose sandboxes this worker reaches.
-    pub node: Uuid,
-    /// How long its sandboxes may run on when it is silent.
-    pub sandboxes_end: Duration,
-    /// Turns that run at the same time.
+    pub runtime: Runtime,
+    /// Turns that run concurrently.
     pub slots: usize,
 }
 
 impl Worker {
-    /// Works until `stop`, then drains. Returns when no lease is held any more.
+    /// Works until `stop`, then drains. Returns when no lease is held.
     pub async fn run(self, stop: CancellationToken) {
-        let kept = CancellationToken::new();
+        let renewals_stop = CancellationToken::new();
         let (drain, draining) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn({
-            let (queue, kept) = (self.queue.clone(), kept.clone());
-            async move { queue.keep(kept).await }
+            let (queue, renewals_stop) = (self.queue.clone(), renewals_stop.clone());
+            async move { queue.keep(renewals_stop).await }
         });
         tasks.spawn(self.clone().reap(stop.clone()));
         tasks.spawn(self.clone().sweep(stop.clone()));
-        tasks.spawn(self.clone().make_rootfs(stop.clone()));
+        tasks.spawn(self.runtime.sandboxes.clone().build_root_file_systems(stop.clone()));
         let mut slots = JoinSet::new();
         while !stop.is_cancelled() {
             self.fill(&mut slots, &draining).await;
@@ -111,17 +57,16 @@ impl Worker {
         drain.send_replace(true);
         let drained = timeout(DRAIN_TIMEOUT, async { while slots.join_next().await.is_some() {} });
         if drained.await.is_err() {
-            // A model call outlasts the drain: dropping it is safe, the log says where
-            // to go on.
-            tracing::warn!(slots = slots.len(), "turns did not reach a checkpoint in time; they are cut off");
+            // A model call outlasts the drain: dropping it is safe, the next worker continues from the log.
+            tracing::warn!(slots = slots.len(), "turns did not reach a checkpoint in time and were aborted");
             slots.shutdown().await;
         }
         match self.queue.give_back().await {
             Ok(0) => {}
-            Ok(jobs) => tracing::info!(jobs, "jobs were given back"),
-            Err(error) => tracing::warn!(%error, "jobs could not be given back; their leases run out"),
+            Ok(jobs) => tracing::info!(jobs, "jobs released"),
+            Err(error) => tracing::warn!(%error, "jobs could not be released; their leases expire"),
         }
-        kept.cancel();
+        renewals_stop.cancel();
         while tasks.join_next().await.is_some() {}
     }
 
@@ -137,7 +82,7 @@ impl Worker {
             let leases = match self.queue.claim(wanted).await {
                 Ok(leases) => leases,
                 Err(error) => {
-                    tracing::warn!(%error, "no jobs could be claimed; trying again");
+                    tracing::warn!(%error, "jobs could not be claimed; retrying");
                     return;
                 }
             };
@@ -158,11 +103,11 @@ impl Worker {
         let duration_ms = started.elapsed().as_millis() as u64;
         match outcome {
             Ok(what) => tracing::debug!(
-                org.id = %claimed.org, session.id = %claimed.session, duration_ms, what, "a job was worked on"
+                org.id = %claimed.org, session.id = %claimed.session, duration_ms, what, "job ended"
             ),
             Err(error) => tracing::warn!(
                 org.id = %claimed.org, session.id = %claimed.session, duration_ms, %error,
-                "a job was given up; it is taken up again when its lease ends"
+                "job failed; it is claimed again when its lease expires"
             ),
         }
     }

@@ -86,7 +86,9 @@ pub async fn run(plan: &Sandboxes) -> anyhow::Result<()> {
 async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
     let serve = async |hibernate_after: u64| {
         let rests = format!("--sandbox-hibernate-after-seconds={hibernate_after}");
-        ground.serve(&["--role=all", "--max-concurrent-turns=4", "--sandbox-freeze-after-seconds=1", &rests]).await
+        ground
+            .serve(&["--role=all", "--max-concurrent-turns=4", "--sandbox-freeze-after-seconds=1", &rests])
+            .await
     };
     // Made by one process, frozen, and there for the next.
     let service = serve(86_400).await?;

@@ -14,7 +14,7 @@ use sojourn::{
         Body, Event, OperationId, OrgId, SessionId, Status, TurnId, apply, event::Outcome, turn::YieldReason,
     },
     journal::Journal,
-    store::{Store, hint::Hints, pool::PoolSizes},
+    store::{Store, hint::Notifications, pool::PoolSizes},
 };
 use uuid::Uuid;
 
@@ -59,7 +59,7 @@ impl<'a> Checker<'a> {
         let master = MasterKey::parse(MASTER_KEY).context("the master key")?;
         let store = Store::open(cluster.own_urls(), PoolSizes { app: 2, system: 2 }, master)?;
         let blobs = Blobs::local(&data_dir.join("blobs"))?;
-        let journal = Journal::new(store.clone(), blobs, Hints::new(Uuid::nil()), Origin::system());
+        let journal = Journal::new(store.clone(), blobs, Notifications::new(Uuid::nil()), Origin::system());
         Ok(Self { store, journal, data_dir, violations, found: Found::default() })
     }
 

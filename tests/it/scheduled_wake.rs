@@ -10,7 +10,7 @@ use sojourn::{
         Store,
         pool::PoolSizes,
         record::Fence,
-        scheduled_wake::{Set, NewScheduledWake},
+        scheduled_wake::{NewScheduledWake, Set},
     },
 };
 

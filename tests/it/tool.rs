@@ -13,7 +13,7 @@ use sojourn::{
         tool::{MALFORMED_INPUT, Replay, ToolCall, ToolResult, ToolSpec},
     },
     model::{Http, Providers, Settings, trusted_client},
-    tool::{self, Catalogue, Done, Recovered, SandboxHandle, ToolFault},
+    tool::{self, Call, CallResult, Catalogue, Fault, Recovered, SandboxHandle},
 };
 
 use crate::fake::sandbox::FakeSandbox;
@@ -22,10 +22,14 @@ fn call(id: &str, tool: &str, input: Value) -> ToolCall {
     ToolCall { call_id: id.to_owned(), tool: tool.to_owned(), input }
 }
 
-async fn run(handle: &SandboxHandle, tool: &str, input: Value) -> Done {
+async fn run(handle: &SandboxHandle, tool: &str, input: Value) -> CallResult {
     // Each call of a test has an id of its own.
     let id = hex(&Origin::system().bytes::<8>());
-    Catalogue::builtin().run(&call(&id, tool, input), handle).await.expect("a result")
+    checked(&id, tool, input).run(handle).await.expect("a result")
+}
+
+fn checked(id: &str, tool: &str, input: Value) -> Call {
+    Catalogue::builtin().check(&call(id, tool, input)).expect("valid arguments")
 }
 
 #[test]
@@ -56,11 +60,7 @@ fn the_catalogue_is_fixed_and_fits_both_providers() {
 #[test]
 fn arguments_that_do_not_fit_are_explained_to_the_model() {
     let all = Catalogue::builtin();
-    let told = |tool: &str, input: Value| {
-        let done = all.refused(&call("1", tool, input)).expect("a refusal");
-        assert!(done.is_error);
-        done.output
-    };
+    let told = |tool: &str, input: Value| all.check(&call("1", tool, input)).expect_err("a refusal");
     let words = told("read", json!({"path": "x", "offset": "ten", "lines": 3}));
     assert!(words.contains("/offset") && words.contains("lines") && words.contains("It takes:"), "{words}");
     let words = told("bash", json!({MALFORMED_INPUT: "{\"command\": \"ls"}));
@@ -70,8 +70,8 @@ fn arguments_that_do_not_fit_are_explained_to_the_model() {
     assert!(told("surf", json!({})).contains("no tool `surf`"));
     assert!(told("ask", json!({"options": []})).contains("question"));
     // A null stands for "not given", as some models send it.
-    assert_eq!(all.refused(&call("1", "read", json!({"path": "x", "offset": null}))), None);
-    assert_eq!(all.refused(&call("1", "ask", json!({"question": "Which?", "options": ["a", "b"]}))), None);
+    assert!(all.check(&call("1", "read", json!({"path": "x", "offset": null}))).is_ok());
+    assert!(all.check(&call("1", "ask", json!({"question": "Which?", "options": ["a", "b"]}))).is_ok());
 }
 
 #[tokio::test]
@@ -105,14 +105,14 @@ async fn long_output_is_cut_in_the_middle_and_kept_whole() {
 #[tokio::test]
 async fn a_sandbox_that_is_gone_or_taken_is_the_harness_s_affair() {
     let fake = FakeSandbox::new();
-    let (handle, all) = (fake.handle(), Catalogue::builtin());
-    let bash = call("1", "bash", json!({"command": "true"}));
+    let handle = fake.handle();
+    let bash = checked("1", "bash", json!({"command": "true"}));
     fake.epoch.store(2, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(all.run(&bash, &handle).await, Err(ToolFault::Stale));
+    assert_eq!(bash.run(&handle).await, Err(Fault::Stale));
     fake.is_lost.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(all.run(&bash, &handle).await, Err(ToolFault::SandboxGone));
-    assert_eq!(all.recover(&bash, &handle).await, Err(ToolFault::SandboxGone));
-    all.cancel(&bash, &handle).await;
+    assert_eq!(bash.run(&handle).await, Err(Fault::SandboxGone));
+    assert_eq!(bash.recover(&handle).await, Err(Fault::SandboxGone));
+    bash.cancel(&handle).await;
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
         let answer = model.answer(&request, &mut |_| {}).await.expect("an answer");
         let mut results = Vec::new();
         for call in answer.tool_calls() {
-            let done = all.run(call, &handle).await.expect("a result");
+            let done = all.check(call).expect("a valid call").run(&handle).await.expect("a result");
             results.push(ToolResult {
                 call_id: call.call_id.clone(),
                 output: done.output,

@@ -8,7 +8,7 @@ use sojourn::{
     base::{Origin, limit},
     domain::{DeliveryId, EventId, SessionId},
     net::{Client, Policy, SystemResolver},
-    webhook::{SignedRequest, Next, Outcome, Parts, Secret, next, send, sign},
+    webhook::{Next, Outcome, Parts, Secret, SignedRequest, next, send, sign},
 };
 use url::Url;
 

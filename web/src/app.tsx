@@ -41,7 +41,7 @@ export function App() {
   if (key === null) return <SignInPage />;
   return (
     <QueryClientProvider client={queries}>
-      <Router trigger={useHashPath}>
+      <Router hook={useHashPath}>
         <Frame />
       </Router>
     </QueryClientProvider>

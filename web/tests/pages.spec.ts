@@ -75,8 +75,8 @@ for (const { name, scheme, width, height } of LOOKS) {
     await expect(page.getByRole("list", { name: "Runs" }).getByText("completed")).toBeVisible();
     await look(page, "agent-schedules", name);
     await makes("new-schedule", "New schedule");
-    await to("agent-hooks", `/agents/${agent}/hooks`, page.getByText("@acme-bot in a comment"));
-    await makes("new-hook", "New trigger");
+    await to("agent-triggers", `/agents/${agent}/triggers`, page.getByText("@acme-bot in a comment"));
+    await makes("new-trigger", "New trigger");
 
     await to("environments", "/environments", page.getByText("GITHUB_TOKEN"));
     await makes("new-environment", "New environment");

@@ -54,15 +54,15 @@ test("a schedule is made, run by hand, changed, paused and deleted", async ({ re
 
 test("a trigger is made, starts a session with its secret, and is turned off", async ({ reader, service }) => {
   const id = await agent(service, "hooked");
-  await reader.goto(`${service.url}/#/agents/${id}/hooks`);
+  await reader.goto(`${service.url}/#/agents/${id}/triggers`);
   await expect(reader.getByRole("heading", { name: "Nobody starts this agent from outside" })).toBeVisible();
   await reader.getByRole("button", { name: "New trigger" }).click();
   const dialog = reader.getByRole("dialog");
   await dialog.getByLabel("Sender").selectOption("generic");
   await dialog.getByLabel("Title").fill("From outside");
   await dialog.getByRole("button", { name: "Create" }).click();
-  const secret = (await dialog.getByRole("region", { name: "Hook secret" }).textContent())?.trim() ?? "";
-  const address = (await dialog.getByRole("region", { name: "Hook address" }).textContent())?.trim() ?? "";
+  const secret = (await dialog.getByRole("region", { name: "Trigger secret" }).textContent())?.trim() ?? "";
+  const address = (await dialog.getByRole("region", { name: "Trigger address" }).textContent())?.trim() ?? "";
   await accessible(reader);
   await dialog.getByRole("button", { name: "Done" }).click();
   await expect(reader.getByText(secret)).toHaveCount(0);
@@ -82,7 +82,7 @@ test("a trigger is made, starts a session with its secret, and is turned off", a
   expect(await send("two")).toBe(404);
   await card.getByRole("button", { name: "New secret" }).click();
   await card.getByRole("button", { name: "Replace it?" }).click();
-  await expect(reader.getByRole("region", { name: "Hook secret" })).not.toHaveText(secret);
+  await expect(reader.getByRole("region", { name: "Trigger secret" })).not.toHaveText(secret);
   await reader.keyboard.press("Escape");
   await reader.getByRole("link", { name: "Sessions", exact: true }).click();
   await expect(reader.getByRole("row").filter({ hasText: "From outside" })).toContainText("completed");
@@ -90,7 +90,7 @@ test("a trigger is made, starts a session with its secret, and is turned off", a
 
 test("a trigger of GitHub says what starts a session, and refuses what it cannot read", async ({ reader, service }) => {
   const id = await agent(service, "mentioned");
-  await reader.goto(`${service.url}/#/agents/${id}/hooks`);
+  await reader.goto(`${service.url}/#/agents/${id}/triggers`);
   await reader.getByRole("button", { name: "New trigger" }).click();
   const dialog = reader.getByRole("dialog");
   await dialog.getByLabel("Mention").fill("@acme-bot");

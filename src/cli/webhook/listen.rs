@@ -39,7 +39,7 @@ pub struct Listen {
     #[arg(long)]
     secret_stdin: bool,
     /// End after so many deliveries
-    #[arg(long, value_name = "LETTERS")]
+    #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
 }
 

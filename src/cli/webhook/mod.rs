@@ -72,7 +72,7 @@ enum Verb {
     /// List what was sent, newest first
     Deliveries {
         webhook: String,
-        /// pending, delivering, delivered, failed or dead_delivery
+        /// pending, delivering, delivered, failed or dead_letter
         #[arg(long)]
         status: Option<String>,
         #[arg(long, default_value_t = 20)]

@@ -40,7 +40,8 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
 }
 
 async fn takeover(bench: &Bench, count: usize) -> anyhow::Result<f64> {
-    let (lease, workers) = (format!("--lease-ms={}", LEASE.as_millis()), format!("--max-concurrent-turns={count}"));
+    let (lease, workers) =
+        (format!("--lease-ms={}", LEASE.as_millis()), format!("--max-concurrent-turns={count}"));
     let api = bench.ground.serve(&["--role=api", &lease]).await?;
     let doomed = bench.ground.serve(&["--role=worker", &lease, &workers]).await?;
     let caller = Caller::of(api.address)?;

@@ -33,7 +33,8 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     }
     let (span, count) = (bench.plan.span(), bench.plan.size(20, 2));
     let anchor = Anchor::open(bench).await?;
-    let service = bench.ground.serve(&[["--role=all", "--max-concurrent-turns=4"].as_slice(), &HASTY].concat()).await?;
+    let service =
+        bench.ground.serve(&[["--role=all", "--max-concurrent-turns=4"].as_slice(), &HASTY].concat()).await?;
     let place = Place { caller: Caller::of(service.address)?, config: Config::new(&bench.ground.data_dir) };
     let agent = place.caller.agent().await?;
     let mut metrics = vec![

@@ -22,13 +22,13 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use sojourn::{
-    base::Origin,
-    domain::{OrgId, SandboxId, SessionId},
+    base::{Origin, Timestamp},
+    domain::{OrgId, SandboxId, SessionId, scheduled_wake::When},
     sandbox::{
         Capabilities, Cause, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, OutputRange,
         OutputStream, Reach, Sandbox, SandboxFence, Signal, Spec, Stats,
     },
-    tool::{Page, SandboxHandle, WORKSPACE, Web},
+    tool::{Child, Fault as ToolFault, Page, SandboxHandle, Services, WORKSPACE},
 };
 
 pub struct FakeSandbox {
@@ -68,7 +68,7 @@ impl FakeSandbox {
         let fence = SandboxFence { sandbox: Origin::system().id(), epoch: 1 };
         let env = vec![("GREETING".to_owned(), "hello".to_owned())];
         let sandbox = Arc::clone(self) as Arc<dyn Sandbox>;
-        SandboxHandle { sandbox, fence, env, cwd: String::new(), web: Arc::new(FakeWeb) }
+        SandboxHandle { sandbox, fence, env, cwd: String::new(), services: Arc::new(FakeServices) }
     }
 
     /// Where a path of the sandbox lies on the host.
@@ -153,10 +153,10 @@ fn refused(error: &std::io::Error) -> Fault {
 }
 
 /// A world of one page.
-struct FakeWeb;
+struct FakeServices;
 
 #[async_trait]
-impl Web for FakeWeb {
+impl Services for FakeServices {
     async fn fetch(&self, url: &str) -> Result<Page, String> {
         if url != "https://docs.example/" {
             return Err(format!("{url} is not allowed"));
@@ -168,6 +168,14 @@ impl Web for FakeWeb {
             content: b"the only page".to_vec(),
             is_cut: false,
         })
+    }
+
+    async fn schedule_wake(&self, _: &str, _: When, _: &str) -> Result<Timestamp, ToolFault> {
+        Err(ToolFault::TellModel("No wake can be scheduled here.".to_owned()))
+    }
+
+    async fn start_session(&self, _: &str, _: Child<'_>) -> Result<SessionId, ToolFault> {
+        Err(ToolFault::TellModel("No session can be started here.".to_owned()))
     }
 }
 

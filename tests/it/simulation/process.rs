@@ -346,11 +346,17 @@ impl Process {
             objects: false,
             tariff: tariff(),
             size: SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },
+            is_unbound: true,
         };
         let id = turn.id;
+        let (session, log) = self
+            .world
+            .ask(|database, _| (database.session.clone(), database.log.clone()))
+            .await
+            .map_err(away)?;
         tokio::select! {
             biased;
-            ended = harness::run(turn, ports) => ended,
+            ended = harness::run(turn, ports, session, log) => ended.map(drop),
             () = follow(held.state.clone(), self.drain.subscribe(), id, sender) => unreachable!("followed for ever"),
         }
     }
@@ -436,7 +442,7 @@ impl Journal for LeasedJournal {
         self.world.ask(|database, _| database.session.clone()).await.map_err(away)
     }
 
-    async fn reserve(&self, _: &(dyn Fn() -> Most + Send + Sync), _: bool) -> Result<Verdict, Halt> {
+    async fn reserve(&self, _: &(dyn Fn() -> Most + Send + Sync), _: bool, _: bool) -> Result<Verdict, Halt> {
         // Nothing binds in this world.
         Ok(Verdict::Granted { close: Vec::new() })
     }
@@ -446,7 +452,7 @@ fn away(_: Away) -> Halt {
     Halt::Unavailable("the database is away".to_owned())
 }
 
-/// Ends a turn that was interrupted too often, as `worker::slot` does.
+/// Ends a turn that was interrupted too often, as `turn::end_early` does.
 async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
     let turn = journal.fence.turn;
     let log = journal.log().await?;

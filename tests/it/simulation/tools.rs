@@ -1,4 +1,4 @@
-//! The port `Tools` over simulated sandboxes, with the rules of `worker::ports`.
+//! The port `Tools` over simulated sandboxes, with the rules of `turn::tools`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use sojourn::{
         event::{Draft, Outcome},
         tool::{ASK, Replay, ToolCall, ToolSpec},
     },
-    harness::{Done, Executed, ToolFault, Tools, history},
+    harness::{Call, CallResult, ExecSummary, Fault, Tools, history},
 };
 use tokio::{sync::Mutex, time::sleep};
 
@@ -54,7 +54,7 @@ impl LeasedTools {
         Self { world, fence, specs: TOOLS.map(spec).into(), attached: Mutex::new(None) }
     }
 
-    async fn attached(&self) -> Result<SandboxId, ToolFault> {
+    async fn attached(&self) -> Result<SandboxId, Fault> {
         let mut attached = self.attached.lock().await;
         let id = match *attached {
             Some(id) => id,
@@ -67,18 +67,18 @@ impl LeasedTools {
         Ok(id)
     }
 
-    async fn greet(&self) -> Result<Option<SandboxId>, ToolFault> {
+    async fn greet(&self) -> Result<Option<SandboxId>, Fault> {
         let Some(id) = self.world.ask(|database, _| database.sandbox).await.map_err(away)? else {
             return Ok(None);
         };
         self.world.latency().await;
         if self.world.mishap(self.world.plan.sandboxes_die_one_in) {
             // It does not answer, and could not be ended either.
-            return Err(ToolFault::Unavailable("the sandbox does not answer".to_owned()));
+            return Err(unavailable("the sandbox does not answer"));
         }
         match self.world.sandboxes.attach(id, self.fence.epoch) {
             Ok(()) => Ok(Some(id)),
-            Err(Refused::Stale) => Err(ToolFault::Stale),
+            Err(Refused::Stale) => Err(Fault::Stale),
             Err(Refused::Gone) => {
                 self.write_off(id).await?;
                 Ok(None)
@@ -86,13 +86,13 @@ impl LeasedTools {
         }
     }
 
-    async fn make(&self) -> Result<SandboxId, ToolFault> {
+    async fn make(&self) -> Result<SandboxId, Fault> {
         let epoch = self.fence.epoch;
         for _ in 0..SANDBOX_START_ATTEMPTS_MAX {
             let id: SandboxId = self.world.origin.id();
             let begun = self.world.ask(move |database, _| database.begin_sandbox(id, epoch)).await;
             if !begun.map_err(away)? {
-                return Err(ToolFault::Stale);
+                return Err(Fault::Stale);
             }
             self.world.latency().await;
             if self.world.mishap(self.world.plan.sandboxes_die_one_in) {
@@ -105,11 +105,11 @@ impl LeasedTools {
             self.say(Body::SandboxCreated { sandbox_id: id, duration_ms: 1 }).await?;
             return Ok(id);
         }
-        Err(ToolFault::Unavailable("no sandbox started".to_owned()))
+        Err(unavailable("no sandbox started"))
     }
 
     /// Whether the sandbox that an earlier worker used is still there.
-    async fn survived(&self) -> Result<bool, ToolFault> {
+    async fn survived(&self) -> Result<bool, Fault> {
         let mut attached = self.attached.lock().await;
         if attached.is_none() {
             *attached = self.greet().await?;
@@ -118,12 +118,12 @@ impl LeasedTools {
     }
 
     /// Whether a command of this call may ever have been started, read from the log.
-    async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
+    async fn may_have_run(&self, call_id: &str) -> Result<bool, Fault> {
         let log = self.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
         Ok(history::may_have_run(&log, call_id))
     }
 
-    async fn gone(&self, id: SandboxId) -> Result<Result<Done, Open>, ToolFault> {
+    async fn gone(&self, id: SandboxId) -> Result<Result<CallResult, Open>, Fault> {
         let mut attached = self.attached.lock().await;
         if attached.take_if(|attached| *attached == id).is_some() {
             self.write_off(id).await?;
@@ -131,19 +131,19 @@ impl LeasedTools {
         Ok(Err(Open::Lost))
     }
 
-    async fn write_off(&self, id: SandboxId) -> Result<(), ToolFault> {
+    async fn write_off(&self, id: SandboxId) -> Result<(), Fault> {
         self.say(Body::SandboxLost { sandbox_id: id, reason: "it is gone".to_owned() }).await?;
         self.end_row(id).await
     }
 
-    async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
+    async fn end_row(&self, id: SandboxId) -> Result<(), Fault> {
         let end = self.world.ask(move |database, _| {
             database.sandbox.take_if(|live| *live == id);
         });
         end.await.map_err(away)
     }
 
-    async fn say(&self, body: Body) -> Result<(), ToolFault> {
+    async fn say(&self, body: Body) -> Result<(), Fault> {
         let draft = Draft {
             id: self.world.origin.id(),
             actor: Actor::system(),
@@ -157,51 +157,47 @@ impl LeasedTools {
         let said = self.world.ask(move |database, now| database.record(fence, vec![draft], ts, now)).await;
         match said.map_err(away)? {
             Recorded::Appended(_) => Ok(()),
-            Recorded::Stale | Recorded::Moved => Err(ToolFault::Stale),
+            Recorded::Stale | Recorded::Moved => Err(Fault::Stale),
         }
     }
 
-    async fn run_here(&self, call: &ToolCall) -> Result<Result<Done, Open>, ToolFault> {
+    async fn run_here(&self, call: &Call) -> Result<Result<CallResult, Open>, Fault> {
         let id = self.attached().await?;
         self.world.latency().await;
         let epoch = self.fence.epoch;
-        let started = match self.replay_of(call) {
+        let started = match call.replay {
             Replay::Unsafe => {
                 let ends = self.world.now() + self.world.duration();
-                self.world.look(|log| self.world.sandboxes.start(id, epoch, &call.call_id, ends, log))
+                self.world.look(|log| self.world.sandboxes.start(id, epoch, call.id(), ends, log))
             }
             Replay::ReadOnly | Replay::Idempotent => {
-                self.world.look(|log| self.world.sandboxes.touch(id, epoch, &call.call_id, log))
+                self.world.look(|log| self.world.sandboxes.touch(id, epoch, call.id(), log))
             }
         };
         match started {
             Ok(()) => self.follow(id, call).await,
-            Err(Refused::Stale) => Err(ToolFault::Stale),
+            Err(Refused::Stale) => Err(Fault::Stale),
             Err(Refused::Gone) => self.gone(id).await,
         }
     }
 
     /// Waits for the command of a call, asking now and then whether its sandbox lives.
-    async fn follow(&self, id: SandboxId, call: &ToolCall) -> Result<Result<Done, Open>, ToolFault> {
-        if self.replay_of(call) != Replay::Unsafe {
+    async fn follow(&self, id: SandboxId, call: &Call) -> Result<Result<CallResult, Open>, Fault> {
+        if call.replay != Replay::Unsafe {
             self.world.latency().await;
             return Ok(Ok(done(call, Outcome::Ran)));
         }
         loop {
             let now = self.world.now();
-            match self.world.sandboxes.ends(id, self.fence.epoch, &call.call_id) {
+            match self.world.sandboxes.ends(id, self.fence.epoch, call.id()) {
                 Ok(None) => return Ok(Err(Open::NeverRan)),
                 Ok(Some(ends)) if ends <= now => return Ok(Ok(done(call, Outcome::Ran))),
                 Ok(Some(ends)) => sleep((ends - now).min(Duration::from_secs(1))).await,
-                Err(Refused::Stale) => return Err(ToolFault::Stale),
+                Err(Refused::Stale) => return Err(Fault::Stale),
                 Err(Refused::Gone) => return self.gone(id).await,
             }
             self.world.latency().await;
         }
-    }
-
-    fn replay_of(&self, call: &ToolCall) -> Replay {
-        (self as &dyn Tools).replay(&call.tool)
     }
 }
 
@@ -211,35 +207,34 @@ impl Tools for LeasedTools {
         &self.specs
     }
 
-    fn refused(&self, call: &ToolCall) -> Option<String> {
-        let is_known = self.specs.iter().any(|spec| spec.name == call.tool);
-        (!is_known || call.input.get("bad").is_some()).then(|| "It cannot run like this.".to_owned())
+    fn check(&self, call: &ToolCall) -> Result<Call, String> {
+        let spec = self.specs.iter().find(|spec| spec.name == call.tool);
+        match spec.filter(|_| call.input.get("bad").is_none()) {
+            Some(spec) => Ok(Call::external(call.clone(), spec.replay, None)),
+            None => Err("It cannot run like this.".to_owned()),
+        }
     }
 
-    fn longest(&self, _call: &ToolCall) -> Option<Duration> {
-        None
-    }
-
-    async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+    async fn run(&self, call: &Call) -> Result<CallResult, Fault> {
         for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
             match self.run_here(call).await? {
                 Ok(done) => return Ok(done),
-                Err(Open::Lost) if self.replay_of(call) == Replay::Unsafe => {
+                Err(Open::Lost) if call.replay == Replay::Unsafe => {
                     return Ok(done(call, Outcome::Unknown));
                 }
                 Err(Open::Lost | Open::NeverRan) => {}
             }
         }
-        Err(ToolFault::Unavailable("the sandbox was lost again and again".to_owned()))
+        Err(unavailable("the sandbox was lost repeatedly"))
     }
 
-    async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
-        if self.replay_of(call) != Replay::Unsafe {
+    async fn recover(&self, call: &Call) -> Result<CallResult, Fault> {
+        if call.replay != Replay::Unsafe {
             return self.run(call).await;
         }
         // Without the sandbox that it was announced for, nobody can say whether it ran.
         if !self.survived().await? {
-            if self.may_have_run(&call.call_id).await? {
+            if self.may_have_run(call.id()).await? {
                 return Ok(done(call, Outcome::Unknown));
             }
             return self.run(call).await;
@@ -253,7 +248,7 @@ impl Tools for LeasedTools {
         }
     }
 
-    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)> {
+    async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary> {
         let held = *self.attached.lock().await;
         let id = match held {
             Some(id) => Some(id),
@@ -267,19 +262,24 @@ impl Tools for LeasedTools {
     }
 }
 
-fn done(call: &ToolCall, outcome: Outcome) -> Done {
+fn done(call: &Call, outcome: Outcome) -> CallResult {
     let ran = outcome == Outcome::Ran;
-    let exec = (ran && call.tool == "bash").then(|| Executed {
+    let exec = (ran && call.origin.tool == "bash").then(|| ExecSummary {
         command: "make".to_owned(),
         exit_code: 0,
         summary: String::new(),
         bytes: 0,
-        cause: "exited".to_owned(),
+        cause: "exited",
+        duration: Duration::ZERO,
     });
-    let output = if ran { format!("{} is done.", call.call_id) } else { "Nobody knows.".to_owned() };
-    Done { output, is_error: !ran, outcome, duration: Duration::ZERO, exec }
+    let output = if ran { format!("{} is done.", call.id()) } else { "Nobody knows.".to_owned() };
+    CallResult { output, is_error: !ran, outcome, duration: Duration::ZERO, exec }
 }
 
-fn away(_: Away) -> ToolFault {
-    ToolFault::Away("the database is away".to_owned())
+fn unavailable(reason: &str) -> Fault {
+    Fault::EndTurn { code: "sandbox_unavailable", reason: reason.to_owned() }
+}
+
+fn away(_: Away) -> Fault {
+    Fault::LogUnavailable("the database is away".to_owned())
 }

@@ -16,7 +16,7 @@ const SPAWNS: [(&str, &str); 18] = [
     ("src/webhook/dispatcher.rs", "a JoinSet that is drained when the dispatcher stops"),
     ("src/http/serve.rs", "a JoinSet that is drained when the listener stops"),
     ("src/stream/mod.rs", "a tracker that the shutdown waits for"),
-    ("src/journal/flight.rs", "a tracker that the shutdown waits for"),
+    ("src/journal/committer.rs", "a tracker that the shutdown waits for"),
     ("src/egress/proxy.rs", "a tracker that ends with the proxy"),
     ("src/net/resolve.rs", "a lookup that is awaited at once, behind a semaphore"),
     ("src/sandbox/local/mod.rs", "work on files that is awaited at once"),

@@ -210,7 +210,8 @@ async fn a_stop_ends_the_turn_and_a_message_goes_on() {
 
 #[tokio::test]
 async fn a_paused_session_stands_still_and_goes_on() {
-    let scene = Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
+    let scene =
+        Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
     let owner = &scene.owner;
     let calls = json!([run("touch ready; until [ -e go ]; do sleep 0.05; done; echo one"), run("echo two"), { "text": "Done." }]);
     let id = owner.play(calls).await;
@@ -251,7 +252,8 @@ async fn a_paused_session_stands_still_and_goes_on() {
 
 #[tokio::test]
 async fn a_paused_sandbox_keeps_its_processes_and_its_time() {
-    let scene = Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
+    let scene =
+        Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({ "environment": { "timeout_seconds": 3600 } })).await;
     says(owner, &id, "echo here > /tmp/mark; (sleep 615 > /dev/null 2>&1 &)").await;

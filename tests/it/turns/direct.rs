@@ -374,7 +374,8 @@ async fn archive_ends_what_a_caller_runs() {
 
 #[tokio::test]
 async fn a_sandbox_that_sleeps_wakes_for_a_caller() {
-    let scene = Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
+    let scene =
+        Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({})).await;
     exec(owner, &id, json!("echo here > file")).await.ok();

@@ -22,7 +22,12 @@ use crate::support::{
 };
 
 /// Everything in the life of a sandbox happens within a second.
-const HASTY: [&str; 4] = ["--lease-ms=1000", "--sandbox-freeze-after-seconds=0.1", "--sandbox-hibernate-after-seconds=0.2", "--max-concurrent-turns=4"];
+const HASTY: [&str; 4] = [
+    "--lease-ms=1000",
+    "--sandbox-freeze-after-seconds=0.1",
+    "--sandbox-hibernate-after-seconds=0.2",
+    "--max-concurrent-turns=4",
+];
 
 /// What of a ground's sandboxes there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

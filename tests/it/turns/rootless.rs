@@ -94,7 +94,10 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     let user = OrdinaryUser::new();
     let _run_dir = RunDir(PathBuf::from(format!("/tmp/sojourn-{}", user.uid())));
     // Frozen soon, put away never.
-    let service = Unprivileged::start(&user, &["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=600"]);
+    let service = Unprivileged::start(
+        &user,
+        &["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=600"],
+    );
     let owner = &service.owner;
     let work = "id -u; id -G; echo kept > note; mkfifo pipe; ln -s note link; echo home > ~/mark; chmod 000 ~/mark; \
         echo here > /tmp/mark; (sleep 617 > /dev/null 2>&1 &)";

@@ -72,7 +72,8 @@ async fn a_command_that_outlasts_its_sandbox_is_ended_and_the_turn_goes_on() {
 
 #[tokio::test]
 async fn a_sandbox_is_replaced_between_two_turns() {
-    let scene = Scene::open(&["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"]).await;
+    let scene =
+        Scene::open(&["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"]).await;
     let owner = &scene.owner;
     let id = short_lived(&scene, 4, 2).await;
     steer(owner, &id, &script(json!([run("echo here > a"), { "text": "Done." }]))).await;
@@ -88,7 +89,8 @@ async fn a_sandbox_is_replaced_between_two_turns() {
 
 #[tokio::test]
 async fn a_frozen_sandbox_whose_time_is_over_is_put_away() {
-    let scene = Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"]).await;
+    let scene =
+        Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"]).await;
     let owner = &scene.owner;
     let id = short_lived(&scene, 4, 2).await;
     steer(owner, &id, &script(json!([run("echo here > a"), { "text": "Done." }]))).await;

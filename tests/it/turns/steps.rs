@@ -127,9 +127,12 @@ const REPLACING: [Step; 12] = [
 ];
 
 /// Sandboxes rest never within a test, or soon.
-const AWAKE: [&str; 3] = ["--lease-ms=1000", "--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
-const FROZEN_SOON: [&str; 3] = ["--lease-ms=1000", "--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
-const ASLEEP_SOON: [&str; 3] = ["--lease-ms=1000", "--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
+const AWAKE: [&str; 3] =
+    ["--lease-ms=1000", "--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
+const FROZEN_SOON: [&str; 3] =
+    ["--lease-ms=1000", "--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
+const ASLEEP_SOON: [&str; 3] =
+    ["--lease-ms=1000", "--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
 
 impl Way {
     fn settings(self) -> &'static [&'static str] {

@@ -177,14 +177,14 @@ async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
     steer(owner, &session, "Again.").await;
     receiver.next().await;
     let found =
-        settles(owner, &session, |found| found.iter().any(|delivery| delivery["status"] == "dead_delivery"))
+        settles(owner, &session, |found| found.iter().any(|delivery| delivery["status"] == "dead_letter"))
             .await;
     assert_eq!(found[0]["response_code"], 410);
     let destinations = owner.get(&format!("/sessions/{session}/destinations")).await.ok();
     assert_eq!(destinations["data"][0]["enabled"], false);
     // What waited for it dies when it comes up, and what comes is not written.
     hurry(&scene.ground).await;
-    settles(owner, &session, |found| found.len() == 2 && all(found, "dead_delivery")).await;
+    settles(owner, &session, |found| found.len() == 2 && all(found, "dead_letter")).await;
     steer(owner, &session, "And again.").await;
     owner.settled(&session, 3).await;
     assert_eq!(deliveries(owner, &session).await.len(), 2);
@@ -199,7 +199,7 @@ async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
         settles(owner, &session, |found| found.iter().any(|delivery| delivery["status"] == "delivered"))
             .await;
     assert_eq!((&found[0]["id"], &found[0]["attempts"]), (&json!(dead), &json!(1)));
-    let still = owner.get(&format!("/sessions/{session}/deliveries?status=dead_delivery")).await.ok();
+    let still = owner.get(&format!("/sessions/{session}/deliveries?status=dead_letter")).await.ok();
     assert_eq!(still["data"].as_array().map(Vec::len), Some(1));
     scene.close().await;
 }

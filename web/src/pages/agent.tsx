@@ -8,7 +8,7 @@ import { Age, Confirmed, Copy, Dialog, Loading, More, Trouble } from "../parts/b
 import { LIMITS, shown } from "../parts/limits";
 import { AgentForm } from "./agent-form";
 import { CreateSession } from "./create-session";
-import { Hooks } from "./hooks";
+import { Triggers } from "./triggers";
 import { Schedules } from "./schedules";
 
 type Agent = Schemas["Agent"];
@@ -17,7 +17,7 @@ type Revision = Schemas["Revision"];
 const TABS = [
   [undefined, "Agent"],
   ["schedules", "Schedules"],
-  ["triggers", "Hooks"],
+  ["triggers", "Triggers"],
 ] as const;
 
 export function AgentPage({ id, tab }: { id: string; tab?: string }) {
@@ -66,7 +66,7 @@ export function AgentPage({ id, tab }: { id: string; tab?: string }) {
       </nav>
       {tab === undefined && <About agent={agent} />}
       {tab === "schedules" && <Schedules agent={id} />}
-      {tab === "triggers" && <Hooks agent={id} />}
+      {tab === "triggers" && <Triggers agent={id} />}
       {open === "edit" && (
         <Dialog title={`Edit ${agent.name}`} onClose={() => setOpen(undefined)}>
           <AgentForm agent={agent} onDone={() => setOpen(undefined)} />

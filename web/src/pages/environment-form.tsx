@@ -24,7 +24,7 @@ function formOf(environment?: Environment) {
     memory: config?.memory ?? "",
     network: writeRules(config?.network?.allow ?? []),
     variables: writeVariables(config?.env ?? {}),
-    post_start: config?.lifecycle hooks?.post_start ?? "",
+    post_start: config?.lifecycle_hooks?.post_start ?? "",
     secrets: (environment?.secrets ?? []).map(
       ({ name, hosts }): SecretForm => ({ name, hosts: hosts.join(", "), value: "", isStored: true }),
     ),
@@ -39,7 +39,7 @@ function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["C
   config.memory = form.memory.trim() || undefined;
   config.network = { ...config.network, allow: readRules(form.network) };
   config.env = readVariables(form.variables);
-  config.lifecycle hooks = form.post_start.trim() ? { post_start: form.post_start } : {};
+  config.lifecycle_hooks = form.post_start.trim() ? { post_start: form.post_start } : {};
   const secret = ({ name, hosts, value }: SecretForm): Secret => ({
     name: name.trim(),
     hosts: hosts.split(/[\s,]+/).filter(Boolean),

@@ -73,7 +73,7 @@ function Card({ environment, onEdit }: { environment: Environment; onEdit: () =>
       ),
     onSuccess: () => queries.invalidateQueries({ queryKey: ENVIRONMENTS }),
   });
-  const { cpus, image, memory, network, lifecycle hooks } = environment.config;
+  const { cpus, image, memory, network, lifecycle_hooks } = environment.config;
   const rules = writeRules(network?.allow ?? []);
   const size = [cpus != null && `${cpus} processors`, memory].filter(Boolean).join(", ") || "default size";
   return (
@@ -82,7 +82,7 @@ function Card({ environment, onEdit }: { environment: Environment; onEdit: () =>
       <span className="quiet">{size}</span>
       {image && <span className="quiet">on {image}</span>}
       {environment.build && <span className="quiet">{BUILDS[environment.build.state]}</span>}
-      {lifecycle hooks?.post_start && <span className="quiet">runs a script first</span>}
+      {lifecycle_hooks?.post_start && <span className="quiet">runs a script first</span>}
       {environment.secrets.map((secret) => (
         <span key={secret.name} className="quiet">
           secret <span className="mono">{secret.name}</span> for {secret.hosts.join(", ")}

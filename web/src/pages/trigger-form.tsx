@@ -6,13 +6,13 @@ import { Copy, Field, Trouble } from "../parts/basics";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
 import { ShownOnce } from "../parts/secret";
 import { useEnvironments } from "./environments";
-import { triggersOf } from "./hooks";
+import { triggersOf } from "./triggers";
 
-type Hook = Schemas["Hook"];
+type Trigger = Schemas["Trigger"];
 type React = Schemas["TriggerReact"];
 
 /** Events as lines of "event: action, action". */
-export function writeReact(react: Hook["react"]): string {
+export function writeReact(react: Trigger["react"]): string {
   return (react ?? []).map(({ event, actions }) => `${event}: ${actions.join(", ")}`).join("\n");
 }
 
@@ -26,7 +26,7 @@ function readReact(text: string): React[] {
   });
 }
 
-function begun(trigger?: Hook) {
+function begun(trigger?: Trigger) {
   return {
     kind: trigger?.kind ?? ("github" as Schemas["TriggerKind"]),
     mention: trigger?.mention ?? "",
@@ -40,7 +40,7 @@ function begun(trigger?: Hook) {
 
 type Form = ReturnType<typeof begun>;
 
-function read(form: Form, trigger?: Hook): Omit<Schemas["CreateTrigger"], "kind"> {
+function read(form: Form, trigger?: Trigger): Omit<Schemas["CreateTrigger"], "kind"> {
   const limits = limitsOf(form.limits, trigger?.limits);
   const of = { mention: form.mention.trim().replace(/^@/, "") || null, react: readReact(form.react), authors: form.authors };
   return {
@@ -52,7 +52,7 @@ function read(form: Form, trigger?: Hook): Omit<Schemas["CreateTrigger"], "kind"
   };
 }
 
-export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger?: Hook; onDone: () => void }) {
+export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger?: Trigger; onDone: () => void }) {
   const queries = useQueryClient();
   const environments = useEnvironments();
   const [form, setForm] = useState(() => begun(trigger));
@@ -150,14 +150,14 @@ function Github({ form, set }: { form: Form; set: (change: Partial<Form>) => voi
   );
 }
 
-function Made({ trigger, onDone }: { trigger: Hook; onDone: () => void }) {
+function Made({ trigger, onDone }: { trigger: Trigger; onDone: () => void }) {
   const address = `${window.location.origin}${trigger.path}`;
   return (
-    <ShownOnce secret={trigger.secret} label="Hook secret" onDone={onDone}>
+    <ShownOnce secret={trigger.secret} label="Trigger secret" onDone={onDone}>
       <p>
         The address, to which messages are sent: <Copy text={address} label="Copy the address" />
       </p>
-      <pre className="output" tabIndex={0} role="region" aria-label="Hook address">
+      <pre className="output" tabIndex={0} role="region" aria-label="Trigger address">
         {address}
       </pre>
       <p>The secret, with which they are signed. It is shown this once:</p>

@@ -5,22 +5,22 @@ import { api, type Schemas, take } from "../api/client";
 import { Confirmed, Copy, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
 import { useList } from "../parts/lists";
 import { ShownOnce } from "../parts/secret";
-import { TriggerForm, writeReact } from "./hook-form";
+import { TriggerForm, writeReact } from "./trigger-form";
 
-type Hook = Schemas["Hook"];
+type Trigger = Schemas["Trigger"];
 
 export const triggersOf = (agent: string) => ["agent", agent, "triggers"];
 
-export function Hooks({ agent }: { agent: string }) {
-  const [open, setOpen] = useState<"new" | Hook>();
-  const { query, list } = useList<Hook>(triggersOf(agent), (_, signal) =>
+export function Triggers({ agent }: { agent: string }) {
+  const [open, setOpen] = useState<"new" | Trigger>();
+  const { query, list } = useList<Trigger>(triggersOf(agent), (_, signal) =>
     take(api.GET("/v3/agents/{agent_id}/hooks", { params: { path: { agent_id: agent } }, signal })),
   );
   const close = () => setOpen(undefined);
   return (
     <>
       <div className="head">
-        <h2>Hooks</h2>
+        <h2>Triggers</h2>
         <button type="button" className="main" onClick={() => setOpen("new")}>
           New trigger
         </button>
@@ -55,7 +55,7 @@ export function Hooks({ agent }: { agent: string }) {
   );
 }
 
-function Card({ trigger, onEdit }: { trigger: Hook; onEdit: () => void }) {
+function Card({ trigger, onEdit }: { trigger: Trigger; onEdit: () => void }) {
   const queries = useQueryClient();
   const params = { path: { agent_id: trigger.agent_id, trigger_id: trigger.id } };
   const onSuccess = () => queries.invalidateQueries({ queryKey: triggersOf(trigger.agent_id) });
@@ -98,7 +98,7 @@ function Card({ trigger, onEdit }: { trigger: Hook; onEdit: () => void }) {
       <Trouble error={turn.error ?? rotate.error ?? remove.error} />
       {rotate.data && (
         <Dialog title="The new secret" onClose={rotate.reset}>
-          <ShownOnce secret={rotate.data.secret} label="Hook secret" onDone={rotate.reset}>
+          <ShownOnce secret={rotate.data.secret} label="Trigger secret" onDone={rotate.reset}>
             <p>For a day, messages that are signed with the old one count too. The new one is shown this once:</p>
           </ShownOnce>
         </Dialog>
@@ -108,7 +108,7 @@ function Card({ trigger, onEdit }: { trigger: Hook; onEdit: () => void }) {
 }
 
 /** What starts a session, in words. */
-function starts(trigger: Hook): string {
+function starts(trigger: Trigger): string {
   if (trigger.kind === "generic") return "every message that is signed with its secret";
   const parts = [trigger.mention && `@${trigger.mention} in a comment`, writeReact(trigger.react).replaceAll("\n", "; ")];
   const by = trigger.authors === "anyone" ? "by anyone" : "by members of the repository";

@@ -5,13 +5,13 @@
 
 use tokio::time::sleep;
 
-use super::Worker;
 use crate::{
     base::{
         limit::{DIRECT_OUTPUT_BYTES_MAX, EXEC_OUTPUT_CHUNK_BYTES, EXEC_OUTPUT_INTERVAL, OPERATION_POLL},
         text,
     },
     domain::OperationId,
+    lifecycle::Sandboxes,
     sandbox::{Fault, OutputRange, OutputStream, Sandbox, SandboxFence},
     store::{notification::Notification, output::Chunk, record::Fence},
 };
@@ -25,8 +25,8 @@ struct Passed {
 }
 
 /// Passes the output of a command on while it runs, until it is dropped.
-pub(super) struct Pump<'a> {
-    pub worker: &'a Worker,
+pub(crate) struct Pump<'a> {
+    pub sandboxes: &'a Sandboxes,
     pub fence: Fence,
     pub operation: OperationId,
     pub sandbox: &'a dyn Sandbox,
@@ -59,7 +59,7 @@ impl Pump<'_> {
     /// How far the worker before this one came.
     async fn begun(&self) -> Option<[Passed; 2]> {
         let mut ends = [Passed::default(); 2];
-        for chunk in self.worker.store.last_output(self.fence, self.operation).await.ok()? {
+        for chunk in self.sandboxes.store.last_output(self.fence, self.operation).await.ok()? {
             let (end, place) = (chunk.end(), usize::from(chunk.stream == OutputStream::Stderr));
             ends[place] = Passed { written: chunk.written, text: end };
         }
@@ -76,13 +76,13 @@ impl Pump<'_> {
             if chunks.is_empty() {
                 return Some(());
             }
-            let added = self.worker.store.add_output(self.fence, self.operation, &chunks).await;
+            let added = self.sandboxes.store.add_output(self.fence, self.operation, &chunks).await;
             if !added.ok()? {
                 // The session is another's, who goes on here.
                 return std::future::pending().await;
             }
             *ends = next;
-            self.worker.notifications.send(Notification::Output(self.operation));
+            self.sandboxes.notifications.send(Notification::Output(self.operation));
         }
     }
 
@@ -124,7 +124,7 @@ fn whole(bytes: &[u8]) -> usize {
 }
 
 /// The beginning of an output, of which the sandbox has kept so many bytes.
-pub(super) async fn read(
+pub(crate) async fn read(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
     exec_id: &str,

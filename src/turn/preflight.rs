@@ -1,9 +1,9 @@
-//! What is looked at before a turn starts, so that nothing is made for one that may not.
+//! Checks before a turn starts, so that nothing is provisioned for a turn that may not run.
 //!
-//! Called by `slot`. What fails here rejects the session: an event with the reason, the
-//! turn's end, no sandbox. A turn that another worker began is not looked at again.
+//! A failed check rejects the session: an event with the reason, the end of the turn, no sandbox. A
+//! turn that another worker started is not checked again.
 
-use super::{Worker, slot::unavailable};
+use super::{Runtime, unavailable};
 use crate::{
     domain::{
         OrgId, Session,
@@ -16,7 +16,7 @@ use crate::{
 
 /// Why a turn cannot be run.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     /// Stable word, as in `agent_disabled`.
     pub code: &'static str,
     pub message: String,
@@ -28,7 +28,7 @@ pub(super) struct Refusal {
 
 impl Refusal {
     /// The turn cannot be run.
-    pub(super) fn error(code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn error(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), spend: None, rejects: false }
     }
 
@@ -41,28 +41,28 @@ impl Refusal {
 /// What the billing row says for the turn.
 pub(super) struct Checked {
     pub prices: Option<PriceList>,
-    /// Nothing bounds what its calls may cost.
-    pub is_free: bool,
+    /// No spend cap and no balance applies.
+    pub is_unbound: bool,
 }
 
 /// Looks at the billing row, and at what may be spent when the turn has not started yet.
 pub(super) async fn check(
-    worker: &Worker,
+    runtime: &Runtime,
     org: OrgId,
     session: &Session,
 ) -> Result<Result<Checked, Refusal>, Halt> {
     let agent = session.created.agent_id;
-    let billing: Billing = worker.store.billing(org, agent).await.map_err(unavailable)?;
+    let billing: Billing = runtime.sandboxes.store.billing(org, agent).await.map_err(unavailable)?;
     let starts = session.running.is_none();
     if starts && !billing.agent_enabled {
         let words = "the agent is disabled; PATCH it with enabled: true, then steer the session";
         return Ok(Err(Refusal::rejected("agent_disabled", words)));
     }
-    let checked = Checked { is_free: !billing.is_bound, prices: billing.prices };
-    if !starts || checked.is_free {
+    let checked = Checked { is_unbound: !billing.is_bound, prices: billing.prices };
+    if !starts || checked.is_unbound {
         return Ok(Ok(checked));
     }
-    let now = worker.store.spend_status_of(org, agent).await.map_err(unavailable)?;
+    let now = runtime.sandboxes.store.spend_status_of(org, agent).await.map_err(unavailable)?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Exceeded(spend) => {
             let Spend { limit, used, allowed, .. } = spend;

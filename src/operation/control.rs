@@ -1,92 +1,35 @@
-//! What a caller asks of the sandbox as a whole: there, away, saved, gone back; and the order
-//! in which operations are served.
-//!
-//! Called by `operate`, under whatever lease holds the session.
+//! Operations on the sandbox as a whole: start, stop, checkpoint, restore, kill.
 
-use std::collections::VecDeque;
-
-use super::{
-    operate::{Operator, Stopped, exec_id, without_sandbox},
-    reap::blobs_of,
-};
+use super::{Error, OperationServer, exec_id, without_sandbox};
 use crate::{
-    base::limit::OPERATIONS_TOGETHER_MAX,
     domain::{
         CheckpointId, OperationId,
         operation::{Answer, Failure, Request},
         spend::{Verdict, judge},
     },
-    harness::ToolFault,
+    lifecycle::{self, blobs_of_session},
     sandbox::{Fault, Signal, checkpoint},
     store::{notification::Notification, operation::Open},
 };
 
-/// Why a sandbox ends that its caller stopped.
+/// Reason in `sandbox.terminated` when a caller stopped the sandbox.
 const STOPPED: &str = "stopped";
 
-/// Who is served, and who waits for that.
-#[derive(Default)]
-pub(super) struct Line {
-    pub waiting: VecDeque<Open>,
-    pub under_way: Vec<Open>,
-}
-
-impl Line {
-    /// Who is served next, if anybody may be now: commands some at a time, so that they
-    /// keep nobody from looking at files or ending one; and alone who wants the sandbox alone.
-    pub fn next(&mut self) -> Option<Open> {
-        let is_alone = |open: &Open| open.request.is_alone();
-        let is_command = |open: &Open| matches!(open.request, Request::Exec { .. });
-        if self.under_way.iter().any(is_alone) {
-            return None;
-        }
-        let has_room = |commands: bool| {
-            self.under_way.iter().filter(|open| is_command(open) == commands).count()
-                < OPERATIONS_TOGETHER_MAX
-        };
-        let first_alone = self.waiting.iter().position(is_alone).unwrap_or(self.waiting.len());
-        let is_free = |open: &Open| has_room(is_command(open));
-        let place = match self.waiting.iter().take(first_alone).position(is_free) {
-            Some(place) => place,
-            // Whoever goes back is told that others are there and does not wait for them.
-            None => match &self.waiting.get(first_alone)?.request {
-                Request::Restore { .. } => first_alone,
-                _ if self.under_way.is_empty() => first_alone,
-                _ => return None,
-            },
-        };
-        let open = self.waiting.remove(place)?;
-        self.under_way.push(open.clone());
-        Some(open)
-    }
-
-    /// Somebody was served.
-    pub fn is_over(&mut self, operation: OperationId) {
-        self.under_way.retain(|open| open.id != operation);
-    }
-
-    /// Whether the sandbox is to be stopped, and commands are in the way of that.
-    pub fn wants_an_end(&self) -> bool {
-        let stops = |open: &Open| matches!(open.request, Request::Stop);
-        self.waiting.iter().any(stops) && !self.under_way.is_empty()
-    }
-}
-
-impl Operator<'_> {
+impl OperationServer<'_> {
     /// What is asked of the sandbox as a whole; `None` when something in it is meant.
-    pub(super) async fn control(
+    pub(crate) async fn control(
         &self,
         open: &Open,
-    ) -> Result<Option<Result<Answer, (Failure, String)>>, Stopped> {
+    ) -> Result<Option<Result<Answer, (Failure, String)>>, Error> {
         let done = match &open.request {
             Request::Start => match self.refused().await? {
                 Some(refused) => return Ok(Some(Err(refused))),
-                None => self.sandbox.ready().await.map(|_| Answer::Done),
+                None => self.sandbox.acquire().await.map(|_| Answer::Done),
             },
-            Request::Stop => self.sandbox.put_away(STOPPED, open.actor.clone()).await.map(|()| Answer::Done),
+            Request::Stop => self.sandbox.terminate(STOPPED, open.actor.clone()).await.map(|()| Answer::Done),
             Request::Checkpoint => {
-                let _use = self.sandbox.enter();
-                self.sandbox.save().await.map(|checkpoint| Answer::Kept { checkpoint })
+                let _use = self.sandbox.begin_use();
+                self.sandbox.checkpoint().await.map(|checkpoint| Answer::Kept { checkpoint })
             }
             Request::Kill { exec, signal } => return self.kill(*exec, *signal).await.map(Some),
             Request::Exec { .. }
@@ -99,9 +42,9 @@ impl Operator<'_> {
         };
         match done {
             Ok(answer) => Ok(Some(Ok(answer))),
-            Err(ToolFault::Stale) => Err(Stopped::Stale),
-            Err(ToolFault::Away(reason)) => Err(Stopped::Away(reason)),
-            Err(fault @ (ToolFault::Unavailable(_) | ToolFault::Unready(..))) => {
+            Err(lifecycle::Error::Stale) => Err(Error::Stale),
+            Err(lifecycle::Error::LogUnavailable(reason)) => Err(Error::Unavailable(reason)),
+            Err(fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::Unready(..))) => {
                 Ok(Some(Err(without_sandbox(fault))))
             }
         }
@@ -109,28 +52,32 @@ impl Operator<'_> {
 
     /// Goes back to a checkpoint. From the moment of the answer on whoever needs the sandbox
     /// gets those files, whatever becomes of this worker.
-    pub(super) async fn restore(&self, open: &Open, wanted: CheckpointId) -> Result<(), Stopped> {
+    pub(crate) async fn restore(&self, open: &Open, wanted: CheckpointId) -> Result<(), Error> {
         let fence = self.writer.fence();
-        let store = &self.worker.store;
+        let store = &self.sandboxes.store;
         let answer = match self.restorable(wanted).await? {
             Ok(()) => Answer::Kept { checkpoint: wanted },
             Err((code, message)) => {
                 let failed = Answer::Failed { code, message };
                 let held = store.answer_operation(fence, open.id, &failed).await?;
-                self.worker.notifications.send(Notification::Log(fence.session));
-                return if held { Ok(()) } else { Err(Stopped::Stale) };
+                self.sandboxes.notifications.send(Notification::Log(fence.session));
+                return if held { Ok(()) } else { Err(Error::Stale) };
             }
         };
         if !store.restore_checkpoint(fence, wanted, open.id, &answer).await? {
-            return Err(Stopped::Stale);
+            return Err(Error::Stale);
         }
-        let left = self.sandbox.leave_behind(open.actor.clone()).await;
-        self.worker.notifications.send(Notification::Log(fence.session));
+        let left = self.sandbox.discard(open.actor.clone()).await;
+        self.sandboxes.notifications.send(Notification::Log(fence.session));
         match left {
             Ok(()) => Ok(()),
-            Err(ToolFault::Stale) => Err(Stopped::Stale),
+            Err(lifecycle::Error::Stale) => Err(Error::Stale),
             // Whoever needs a sandbox next finishes that first.
-            Err(ToolFault::Away(reason) | ToolFault::Unavailable(reason) | ToolFault::Unready(_, reason)) => {
+            Err(
+                lifecycle::Error::LogUnavailable(reason)
+                | lifecycle::Error::Unavailable(reason)
+                | lifecycle::Error::Unready(_, reason),
+            ) => {
                 tracing::warn!(session.id = %self.session.id, reason, "a sandbox that was left behind is still there");
                 Ok(())
             }
@@ -138,17 +85,17 @@ impl Operator<'_> {
     }
 
     /// Whether nothing runs, and the checkpoint is there as it was.
-    async fn restorable(&self, wanted: CheckpointId) -> Result<Result<(), (Failure, String)>, Stopped> {
+    async fn restorable(&self, wanted: CheckpointId) -> Result<Result<(), (Failure, String)>, Error> {
         let fence = self.writer.fence();
         if let Some(refused) = self.refused().await? {
             return Ok(Err(refused));
         }
-        let all = self.worker.store.checkpoints(fence.org, fence.session).await?;
+        let all = self.sandboxes.store.checkpoints(fence.org, fence.session).await?;
         let Some(found) = all.into_iter().find(|one| one.checkpoint == wanted) else {
             return Ok(Err((Failure::NotFound, "the checkpoint is not kept any longer".to_owned())));
         };
-        let is_used = match self.sandbox.if_attached().await {
-            _ if self.sandbox.is_used() => true,
+        let is_used = match self.sandbox.existing().await {
+            _ if self.sandbox.is_in_use() => true,
             Some(handle) => handle.sandbox.running(handle.fence).await.is_ok_and(|running| running > 0),
             None => false,
         };
@@ -156,8 +103,8 @@ impl Operator<'_> {
             let message = "commands run in the sandbox; end them or wait for their end";
             return Ok(Err((Failure::InUse, message.to_owned())));
         }
-        let session = blobs_of(fence.org, fence.session);
-        Ok(match checkpoint::fetch(&self.worker.blobs, &session, &found.digest).await {
+        let session = blobs_of_session(fence.org, fence.session);
+        Ok(match checkpoint::fetch(&self.sandboxes.blobs, &session, &found.digest).await {
             Ok(_) => Ok(()),
             Err(Fault::NotFound(message)) => Err((Failure::NotFound, message)),
             Err(fault) => Err((Failure::SandboxUnavailable, fault.to_string())),
@@ -165,9 +112,9 @@ impl Operator<'_> {
     }
 
     /// What keeps a command from being run: what may be spent.
-    pub(super) async fn refused(&self) -> Result<Option<(Failure, String)>, Stopped> {
+    pub(crate) async fn refused(&self) -> Result<Option<(Failure, String)>, Error> {
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
-        let store = &self.worker.store;
+        let store = &self.sandboxes.store;
         if !store.billing(org, agent).await?.is_bound {
             return Ok(None);
         }
@@ -188,9 +135,9 @@ impl Operator<'_> {
         &self,
         exec: OperationId,
         signal: Option<Signal>,
-    ) -> Result<Result<Answer, (Failure, String)>, Stopped> {
+    ) -> Result<Result<Answer, (Failure, String)>, Error> {
         let nothing = || (Failure::NotFound, "the command does not run in the sandbox".to_owned());
-        let Some(handle) = self.sandbox.if_attached().await else { return Ok(Err(nothing())) };
+        let Some(handle) = self.sandbox.existing().await else { return Ok(Err(nothing())) };
         let (sandbox_fence, id) = (handle.fence, exec_id(exec));
         let done = match signal {
             Some(signal) => handle.sandbox.signal(sandbox_fence, &id, signal).await,
@@ -198,7 +145,7 @@ impl Operator<'_> {
         };
         match done {
             Ok(()) => Ok(Ok(Answer::Done)),
-            Err(Fault::Stale) => Err(Stopped::Stale),
+            Err(Fault::Stale) => Err(Error::Stale),
             Err(Fault::NotFound(_) | Fault::Gone) => Ok(Err(nothing())),
             Err(Fault::Refused(message) | Fault::Unavailable(message)) => {
                 Ok(Err((Failure::SandboxUnavailable, message)))
@@ -207,9 +154,9 @@ impl Operator<'_> {
     }
 
     /// Ends callers' commands, whose own ends then are told as every end is.
-    pub(super) async fn end_commands(&self, under_way: &[Open]) {
+    pub(crate) async fn end_commands(&self, under_way: &[Open]) {
         for open in under_way.iter().filter(|open| matches!(open.request, Request::Exec { .. })) {
-            if let Err(Stopped::Away(reason)) = self.kill(open.id, None).await.map(drop) {
+            if let Err(Error::Unavailable(reason)) = self.kill(open.id, None).await.map(drop) {
                 tracing::warn!(session.id = %self.session.id, reason, "a command could not be ended");
             }
         }

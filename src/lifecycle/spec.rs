@@ -17,14 +17,14 @@ use crate::{
     store::{self, Store},
 };
 
-use super::{Worker, egress_attachment::Allowed};
+use super::{Sandboxes, egress::EgressPolicy};
 
 /// The code of a turn whose secrets are gone.
 const ENVIRONMENT_DELETED: &str = "environment_deleted";
 
 /// The sandbox that a session wants.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SandboxSpec {
+pub(crate) struct SandboxSpec {
     pub limits: SandboxLimits,
     /// The environment names processors or memory, which not every provider holds a sandbox to.
     pub names_size: bool,
@@ -43,7 +43,7 @@ pub(super) struct SandboxSpec {
 }
 
 impl SandboxSpec {
-    pub(super) fn of(session: &Session, default_image: &str) -> Self {
+    pub(crate) fn of(session: &Session, default_image: &str) -> Self {
         let spec = session.created.environment.as_ref().map(spec).unwrap_or_default();
         Self {
             rootfs: rootfs_of(session, default_image),
@@ -52,32 +52,34 @@ impl SandboxSpec {
             ..spec
         }
     }
+
+    /// Reads a session's environment; or the code and the words of why its turn cannot run.
+    pub(crate) async fn read(
+        sandboxes: &Sandboxes,
+        org: OrgId,
+        session: &Session,
+    ) -> Result<Result<(Self, EgressPolicy), (&'static str, String)>, store::Error> {
+        let spec = Self::of(session, &sandboxes.default_image);
+        let Some(snapshot) = &session.created.environment else {
+            return Ok(Ok((spec, EgressPolicy::default())));
+        };
+        let secrets = match secrets(&sandboxes.store, org, snapshot).await {
+            Ok(secrets) => secrets,
+            Err(store::Error::NotFound) => {
+                let message = "the environment whose secrets the session pinned was deleted".to_owned();
+                return Ok(Err((ENVIRONMENT_DELETED, message)));
+            }
+            Err(error) => return Err(error),
+        };
+        let policy = Policy::new(&snapshot.config.network, &sandboxes.network.registries)
+            .map_err(|bad| store::Error::Corrupt(format!("a stored network policy: {bad}")))?;
+        Ok(Ok((spec, EgressPolicy { policy, secrets })))
+    }
 }
 
 /// What a session's sandboxes are made on.
-pub(super) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
+pub(crate) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
     RootFs::of(session.created.environment.as_ref().map(|pinned| &pinned.config), default_image)
-}
-
-/// Reads a session's environment; or the code and the words of why its turn cannot run.
-pub(super) async fn read(
-    worker: &Worker,
-    org: OrgId,
-    session: &Session,
-) -> Result<Result<(SandboxSpec, Allowed), (&'static str, String)>, store::Error> {
-    let spec = SandboxSpec::of(session, &worker.default_image);
-    let Some(snapshot) = &session.created.environment else { return Ok(Ok((spec, Allowed::default()))) };
-    let secrets = match secrets(&worker.store, org, snapshot).await {
-        Ok(secrets) => secrets,
-        Err(store::Error::NotFound) => {
-            let message = "the environment whose secrets the session pinned was deleted".to_owned();
-            return Ok(Err((ENVIRONMENT_DELETED, message)));
-        }
-        Err(error) => return Err(error),
-    };
-    let policy = Policy::new(&snapshot.config.network, &worker.network.registries)
-        .map_err(|bad| store::Error::Corrupt(format!("a stored network policy: {bad}")))?;
-    Ok(Ok((spec, Allowed { policy, secrets })))
 }
 
 fn spec(snapshot: &EnvironmentSnapshot) -> SandboxSpec {

@@ -1,20 +1,12 @@
-//! Turns that end before they could run: for want of a model, or of luck.
+//! Ends turns that cannot run: a failed check, no model, too many crashes.
 //!
-//! Called by `slot`; writes through the turn's own pen, so that a worker that lost the
-//! session ends nothing.
+//! Appends under the turn's lease, so a worker that lost the session ends nothing.
 
 use std::sync::Arc;
 
 use serde_json::Map;
 
-use super::{
-    Worker,
-    egress_attachment::{Allowed, EgressAttachment},
-    leased_sandbox::LeasedSandbox,
-    ports::{LeasedJournal, LeasedTools},
-    preflight::Refusal,
-    sandbox_spec::SandboxSpec,
-};
+use super::{Runtime, journal::LeasedJournal, preflight::Refusal, tools::LeasedTools};
 use crate::{
     domain::{
         Actor, Body, TurnId,
@@ -23,23 +15,25 @@ use crate::{
     },
     harness::{self, Halt, Journal as _},
     journal::Writer,
+    lifecycle::{EgressPolicy, SandboxSpec},
 };
 
-/// The code of a turn that was given up after too many crashes.
-pub(super) const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
+/// Error code of a turn that was abandoned after too many crashes.
+pub(crate) const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
 
-/// Ends a turn that cannot be run: what is open is settled, and the session is
-/// steerable; failed, when nothing was done or trying again did not help.
-pub(super) async fn end_early(
-    worker: &Worker,
+/// Ends a turn that cannot run: open calls get a result, and the session stays steerable. The
+/// session is `failed` when the turn did nothing, or crashed too often.
+pub(crate) async fn end_early(
+    runtime: &Runtime,
     writer: &Writer,
     turn: TurnId,
     refusal: Refusal,
 ) -> Result<(), Halt> {
     let Refusal { code, message, spend, rejects } = refusal;
-    let journal = LeasedJournal::of(writer.clone());
+    let sandbox = runtime.sandboxes.lease(writer.clone(), SandboxSpec::default(), EgressPolicy::default());
+    let journal = LeasedJournal { writer: writer.clone(), sandbox: Arc::clone(&sandbox), agent: None };
     let log = journal.log().await?;
-    let origin = worker.journal.origin();
+    let origin = runtime.sandboxes.journal.origin();
     let draft = |body: Body| Draft {
         id: origin.id(),
         actor: Actor::system(),
@@ -50,11 +44,8 @@ pub(super) async fn end_early(
         body,
     };
     let open = harness::history::open_calls(&log, turn);
-    // What an earlier attempt started would go on beside the next turn.
-    let egress =
-        Arc::new(EgressAttachment::new(worker.network.clone(), writer.clone(), origin, Allowed::default()));
-    let sandbox = LeasedSandbox::new(worker.clone(), writer.clone(), egress, SandboxSpec::default());
-    let tools = LeasedTools::new(worker.catalogue.clone(), Arc::new(sandbox), None);
+    // A command of an earlier attempt would go on beside the next turn.
+    let tools = LeasedTools::new(runtime, writer, sandbox, None);
     for call in &open {
         harness::Tools::cancel(&tools, call).await;
     }

@@ -5,13 +5,12 @@
 
 use std::time::Instant;
 
-use super::operate::{Operator, Stopped};
+use super::{Error, OperationServer};
 use crate::{
     base::limit::SPEND_WAIT,
     domain::{
         Actor, Body, Cost, OperationId,
         budget::{Budget, Most},
-        event::Draft,
         operation::{self, Failure, Request},
         spend::{Spend, Verdict},
     },
@@ -19,13 +18,13 @@ use crate::{
     store::{operation::Open, spend::Ask},
 };
 
-impl Operator<'_> {
+impl OperationServer<'_> {
     /// Reserves the most that a command may cost. Returns why it may not be run, if so;
     /// where all that is left is reserved for others, waits for them.
-    pub(super) async fn reserve(&self, open: &Open) -> Result<Option<(Failure, String)>, Stopped> {
+    pub(crate) async fn reserve(&self, open: &Open) -> Result<Option<(Failure, String)>, Error> {
         let Request::Exec { timeout_seconds, .. } = &open.request else { return Ok(None) };
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
-        let store = &self.worker.store;
+        let store = &self.sandboxes.store;
         // One that has begun is reserved for too, whoever asked for it.
         let has_begun = open.sandbox.is_some();
         let (billing, budgets) =
@@ -44,7 +43,7 @@ impl Operator<'_> {
                 Verdict::Granted { close } => {
                     self.reserved.lock().await.insert(open.id);
                     for spend in close {
-                        self.say(Actor::system(), spend.warning()).await?;
+                        self.record(Actor::system(), spend.warning()).await?;
                     }
                     return Ok(None);
                 }
@@ -56,7 +55,7 @@ impl Operator<'_> {
                     continue;
                 }
                 Verdict::Exceeded(spend) => {
-                    self.say_exceeded().await?;
+                    self.record_exceeded().await?;
                     let whose = spend.session.map_or_else(String::new, |session| format!(" of {session}"));
                     (Failure::BudgetExceeded, format!("{}{whose}: all of it is spent", spend.limit))
                 }
@@ -71,8 +70,8 @@ impl Operator<'_> {
 
     /// After the end of a command is in the log: what was reserved for it is free, and what
     /// it brought close or used up is told.
-    pub(super) async fn spent(&self, open: &Open, cost: Cost) -> Result<(), Stopped> {
-        let away = |error: journal::Error| Stopped::Away(error.to_string());
+    pub(crate) async fn spent(&self, open: &Open, cost: Cost) -> Result<(), Error> {
+        let away = |error: journal::Error| Error::Unavailable(error.to_string());
         // Two commands that end together would both find that nobody has told yet.
         let mut reserved = self.reserved.lock().await;
         if reserved.remove(&open.id) {
@@ -81,45 +80,45 @@ impl Operator<'_> {
         let session = self.writer.session().await.map_err(away)?;
         let own = |(limit, used, allowed)| Spend { limit, used, allowed, session: None };
         for spend in operation::close(&session).map(own) {
-            self.say_once(spend, Spend::warning).await?;
+            self.record_once(spend, Spend::warning).await?;
         }
         if let Some(spend) = operation::used_up(&session).map(own) {
-            self.say_once(spend, Spend::exceeded).await?;
+            self.record_once(spend, Spend::exceeded).await?;
         }
         self.spent_together().await?;
-        if cost.known_micros() > 0 { self.say_exceeded().await } else { Ok(()) }
+        if cost.known_micros() > 0 { self.record_exceeded().await } else { Ok(()) }
     }
 
     /// The same of limits that the session shares with those above and below it.
-    async fn spent_together(&self) -> Result<(), Stopped> {
-        let (org, store) = (self.writer.fence().org, &self.worker.store);
+    async fn spent_together(&self) -> Result<(), Error> {
+        let (org, store) = (self.writer.fence().org, &self.sandboxes.store);
         let budgets = store.budgets_of(org, self.session.id).await?;
         for spend in budgets.iter().flat_map(Budget::close) {
             let seen = spend.seen_from(self.session.id);
             // Of all below a session the first one warns of its limit.
             if seen.session.is_none() || store.is_first_to_warn(org, &spend).await? {
-                self.say_once(seen, Spend::warning).await?;
+                self.record_once(seen, Spend::warning).await?;
             }
         }
         for spend in budgets.iter().filter_map(|budget| budget.used_up(1)) {
-            self.say_once(spend.seen_from(self.session.id), Spend::exceeded).await?;
+            self.record_once(spend.seen_from(self.session.id), Spend::exceeded).await?;
         }
         Ok(())
     }
 
     /// Says it of a limit as it is, unless the log says so already.
-    async fn say_once(&self, spend: Spend, words: fn(Spend) -> Body) -> Result<(), Stopped> {
+    async fn record_once(&self, spend: Spend, words: fn(Spend) -> Body) -> Result<(), Error> {
         let said = |body: &Body| *body == words(Spend { used: used_of(body), ..spend });
-        match self.has_said(said).await? {
+        match self.is_recorded(said).await? {
             true => Ok(()),
-            false => self.say(Actor::system(), words(spend)).await,
+            false => self.record(Actor::system(), words(spend)).await,
         }
     }
 
     /// Pays for the commands that run, if the session was closed under this lease: they
     /// end with their sandbox, and its log says no more.
-    pub(super) async fn pay_late(&self) {
-        let begun = std::mem::take(&mut *self.begun.lock().await);
+    pub(crate) async fn pay_late(&self) {
+        let begun = std::mem::take(&mut *self.running.lock().await);
         let exec = |(id, began): (OperationId, Instant)| {
             let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             let cost = self.tariff.exec(self.size, duration_ms);
@@ -147,32 +146,14 @@ impl Operator<'_> {
         }
     }
 
-    fn draft(&self, actor: Actor, body: Body) -> Draft {
-        Draft {
-            id: self.worker.journal.origin().id(),
-            actor,
-            level: body.level(),
-            turn_id: None,
-            step_id: None,
-            refs: serde_json::Map::new(),
-            body,
-        }
-    }
-
-    /// Appends an event of the session, not of the turn beside it.
-    pub(super) async fn say(&self, actor: Actor, body: Body) -> Result<(), Stopped> {
-        let writer = self.worker.journal.writer(self.writer.fence(), None);
-        Ok(writer.record(vec![self.draft(actor, body)]).await.map(drop)?)
-    }
-
     /// Says that a cap is spent, where nobody in the organization has said so.
-    async fn say_exceeded(&self) -> Result<(), Stopped> {
+    async fn record_exceeded(&self) -> Result<(), Error> {
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
-        let store = &self.worker.store;
+        let store = &self.sandboxes.store;
         if store.billing(org, agent).await?.is_bound
             && let Some(spend) = store.newly_exceeded(org, agent).await?
         {
-            self.say(Actor::system(), spend.exceeded()).await?;
+            self.record(Actor::system(), spend.exceeded()).await?;
         }
         Ok(())
     }

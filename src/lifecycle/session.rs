@@ -12,18 +12,16 @@ use std::{
 
 use futures::future::{Either, select};
 
-use super::{Worker, sandbox_spec::SandboxSpec};
+use super::{Error, Sandboxes, checkpoints::blobs_of_session, spec::SandboxSpec};
 use crate::{
     base::{
         backoff::Backoff,
         limit::{ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
     },
     domain::{Actor, Body, CheckpointId, SandboxId, TurnId, environment::Life, event::Draft},
-    harness::ToolFault,
     journal::Halted,
     sandbox::{Fault, Files, Sandbox, SandboxFence, Spec, checkpoint},
     store::{
-        self,
         checkpoint::Checkpoint,
         record::Fence,
         sandbox::{Liveness, NewSandbox, Past},
@@ -38,8 +36,8 @@ const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
 /// Who looks after a session's sandbox.
-pub(super) struct SandboxSession {
-    pub worker: Worker,
+pub(crate) struct SandboxSession {
+    pub sandboxes: Sandboxes,
     pub fence: Fence,
     /// The turn that it is for; none between turns.
     pub turn: Option<TurnId>,
@@ -49,7 +47,7 @@ pub(super) struct SandboxSession {
 
 /// A sandbox that answered, and how long it may be used.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attached {
+pub(crate) struct Attached {
     pub id: SandboxId,
     /// When it should be replaced, once nothing is under way in it.
     pub rotates_at: Option<Instant>,
@@ -58,7 +56,7 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    pub(super) fn new(id: SandboxId, life: Option<Life>) -> Self {
+    pub(crate) fn new(id: SandboxId, life: Option<Life>) -> Self {
         let at = |left: fn(&Life) -> Duration| Some(Instant::now() + left(&life?));
         Self { id, rotates_at: at(|life| life.rotates_in), ends_at: at(|life| life.ends_in) }
     }
@@ -71,28 +69,28 @@ struct Filled {
 }
 
 impl SandboxSession {
-    pub(super) fn provider(&self) -> Result<Arc<dyn Sandbox>, ToolFault> {
-        self.worker.sandbox.clone().map_err(ToolFault::Unavailable)
+    pub(crate) fn provider(&self) -> Result<Arc<dyn Sandbox>, Error> {
+        self.sandboxes.provider.clone().map_err(Error::Unavailable)
     }
 
-    pub(super) fn sandbox_fence(&self, sandbox: SandboxId) -> SandboxFence {
+    pub(crate) fn sandbox_fence(&self, sandbox: SandboxId) -> SandboxFence {
         SandboxFence { sandbox, epoch: self.fence.epoch }
     }
 
     /// Says hello to the sandbox that the rows know of; `None` when there is none.
-    pub(super) async fn greet(&self, sandbox: &dyn Sandbox) -> Result<Option<Attached>, ToolFault> {
+    pub(crate) async fn attach_existing(&self, sandbox: &dyn Sandbox) -> Result<Option<Attached>, Error> {
         let Fence { org, session, .. } = self.fence;
-        let Some(live) = self.worker.store.live_sandbox(org, session).await.map_err(away)? else {
+        let Some(live) = self.sandboxes.store.live_sandbox(org, session).await? else {
             return Ok(None);
         };
         let id = live.sandbox;
-        if live.node != self.worker.node {
+        if live.node != self.sandboxes.node {
             // Claimed from another node: that one has been silent for too long.
-            self.write_off(id, "its node is gone").await?;
+            self.record_loss(id, "its node is gone").await?;
             return Ok(None);
         }
         if let Liveness::Ending(reason) = &live.state {
-            self.finish_ending(sandbox, id, reason, Actor::system()).await?;
+            self.finish_termination(sandbox, id, reason, Actor::system()).await?;
             return Ok(None);
         }
         match sandbox.attach(self.sandbox_fence(id)).await {
@@ -116,62 +114,63 @@ impl SandboxSession {
                 // is there and not fit for use must be gone before the next.
                 if !matches!(fault, Fault::Gone) {
                     let destroyed = sandbox.destroy(id).await;
-                    destroyed.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+                    destroyed.map_err(|fault| Error::Unavailable(fault.to_string()))?;
                 }
                 self.end_row(id).await?;
                 Ok(None)
             }
-            Err(fault) => {
-                self.give_up(sandbox, id, fault, "it was gone when its session went on").await.map(|()| None)
-            }
+            Err(fault) => self
+                .destroy_unresponsive(sandbox, id, fault, "it was gone when its session went on")
+                .await
+                .map(|()| None),
         }
     }
 
     /// Writes off a sandbox that did not answer; it is ended first, so that no second one
     /// lives beside it.
-    pub(super) async fn give_up(
+    pub(crate) async fn destroy_unresponsive(
         &self,
         sandbox: &dyn Sandbox,
         id: SandboxId,
         fault: Fault,
         gone: &str,
-    ) -> Result<(), ToolFault> {
+    ) -> Result<(), Error> {
         match fault {
-            Fault::Stale => Err(ToolFault::Stale),
-            Fault::Gone => self.write_off(id, gone).await,
+            Fault::Stale => Err(Error::Stale),
+            Fault::Gone => self.record_loss(id, gone).await,
             Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_) => {
-                sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
-                self.write_off(id, &fault.to_string()).await
+                sandbox.destroy(id).await.map_err(|fault| Error::Unavailable(fault.to_string()))?;
+                self.record_loss(id, &fault.to_string()).await
             }
         }
     }
 
     /// A new sandbox with the session's files.
-    pub(super) async fn make(&self, sandbox: &dyn Sandbox) -> Result<Attached, ToolFault> {
+    pub(crate) async fn create(&self, sandbox: &dyn Sandbox) -> Result<Attached, Error> {
         let Fence { org, session, epoch, .. } = self.fence;
         if self.spec.names_size && !sandbox.capabilities().holds_size {
-            return Err(ToolFault::Unavailable(NO_SIZE.to_owned()));
+            return Err(Error::Unavailable(NO_SIZE.to_owned()));
         }
-        let store = &self.worker.store;
+        let store = &self.sandboxes.store;
         let (past, checkpoints) =
             tokio::join!(store.past_sandboxes(org, session), store.checkpoints(org, session));
-        let (mut past, checkpoints) = (past.map_err(away)?, checkpoints.map_err(away)?);
+        let (mut past, checkpoints) = (past?, checkpoints?);
         let life = self.spec.life;
         let started = Instant::now();
         for attempt in 1.. {
-            let id: SandboxId = self.worker.journal.origin().id();
+            let id: SandboxId = self.sandboxes.journal.origin().id();
             let new = NewSandbox {
                 org,
                 session,
                 sandbox: id,
-                node: self.worker.node,
+                node: self.sandboxes.node,
                 life,
                 rest_after: life
                     .map_or(Duration::MAX, |life| life.rotates_in)
-                    .min(self.worker.rest.freeze_after),
+                    .min(self.sandboxes.idle.freeze_after),
             };
-            if !store.begin_sandbox(new, epoch).await.map_err(away)? {
-                return Err(ToolFault::Stale);
+            if !store.begin_sandbox(new, epoch).await? {
+                return Err(Error::Stale);
             }
             let spec = Spec {
                 sandbox: id,
@@ -190,16 +189,16 @@ impl SandboxSession {
                     return Ok(Attached::new(id, life));
                 }
                 // The row stays: the sandbox may be another worker's by now.
-                Err(Fault::Stale) => return Err(ToolFault::Stale),
+                Err(Fault::Stale) => return Err(Error::Stale),
                 Err(fault) => {
                     self.end_row(id).await?;
                     // It may have been the last on the disk all the same.
                     past.sandboxes.push(id);
                     tracing::warn!(session.id = %session, attempt, %fault, "a sandbox did not start");
                     if attempt >= SANDBOX_START_ATTEMPTS_MAX {
-                        return Err(ToolFault::Unavailable(fault.to_string()));
+                        return Err(Error::Unavailable(fault.to_string()));
                     }
-                    tokio::time::sleep(BACKOFF.delay(attempt, self.worker.journal.origin())).await;
+                    tokio::time::sleep(BACKOFF.delay(attempt, self.sandboxes.journal.origin())).await;
                 }
             }
         }
@@ -217,7 +216,9 @@ impl SandboxSession {
             let next = from.next();
             let fetch = async {
                 match next {
-                    Some(next) => Some(checkpoint::fetch(&self.worker.blobs, &session, &next.digest).await),
+                    Some(next) => {
+                        Some(checkpoint::fetch(&self.sandboxes.blobs, &session, &next.digest).await)
+                    }
                     None => None,
                 }
             };
@@ -252,38 +253,42 @@ impl SandboxSession {
     }
 
     /// Saves the sandbox's files, unless the newest checkpoint has just these.
-    pub(super) async fn save(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<CheckpointId, ToolFault> {
+    pub(crate) async fn checkpoint(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+    ) -> Result<CheckpointId, Error> {
         let Fence { org, session, .. } = self.fence;
-        let (store, blobs) = (&self.worker.store, &self.worker.blobs);
+        let (store, blobs) = (&self.sandboxes.store, &self.sandboxes.blobs);
         let started = Instant::now();
-        let latest = store.latest_checkpoint(org, session).await.map_err(away)?;
+        let latest = store.latest_checkpoint(org, session).await?;
         let known = latest.as_ref().map(|latest| latest.digest.as_str());
         let saved =
             checkpoint::save(sandbox, self.sandbox_fence(id), blobs, &self.blobs_of_session(), known).await;
         let saved = saved.map_err(|fault| match fault {
-            Fault::Stale => ToolFault::Stale,
-            fault => ToolFault::Unavailable(fault.to_string()),
+            Fault::Stale => Error::Stale,
+            fault => Error::Unavailable(fault.to_string()),
         })?;
         if let Some(latest) = latest.filter(|latest| latest.digest == saved.digest) {
             return Ok(latest.checkpoint);
         }
-        let checkpoint_id: CheckpointId = self.worker.journal.origin().id();
+        let checkpoint_id: CheckpointId = self.sandboxes.journal.origin().id();
         let added = store.add_checkpoint(self.fence, checkpoint_id, id, &saved.digest, saved.bytes).await;
-        if !added.map_err(away)? {
-            return Err(ToolFault::Stale);
+        if !added? {
+            return Err(Error::Stale);
         }
         let duration_ms = started.elapsed().as_millis() as u64;
         let body =
             Body::SandboxCheckpointCreated { sandbox_id: id, checkpoint_id, bytes: saved.bytes, duration_ms };
-        self.say(vec![body]).await?;
-        self.forget_old().await;
+        self.record(vec![body]).await?;
+        self.remove_old_checkpoints().await;
         Ok(checkpoint_id)
     }
 
     /// Removes the checkpoints that newer ones have replaced.
-    async fn forget_old(&self) {
+    async fn remove_old_checkpoints(&self) {
         let Fence { org, session, .. } = self.fence;
-        let removed = self.worker.remove_old_checkpoints(org, session).await;
+        let removed = self.sandboxes.remove_old_checkpoints(org, session).await;
         if let Err(error) = removed {
             tracing::warn!(session.id = %session, error, "old checkpoints could not be removed; they are tried again");
         }
@@ -291,69 +296,69 @@ impl SandboxSession {
 
     /// Puts a new sandbox in the place of one whose time is almost over. Its disk goes on;
     /// the checkpoint is for the case that it does not.
-    pub(super) async fn rotate(&self, sandbox: &dyn Sandbox, old: &Attached) -> Result<Attached, ToolFault> {
+    pub(crate) async fn rotate(&self, sandbox: &dyn Sandbox, old: &Attached) -> Result<Attached, Error> {
         let started = Instant::now();
         let from = old.id;
-        self.say(vec![Body::SandboxRotationStarted { sandbox_id: from }]).await?;
-        let checkpoint = match self.save(sandbox, from).await {
+        self.record(vec![Body::SandboxRotationStarted { sandbox_id: from }]).await?;
+        let checkpoint = match self.checkpoint(sandbox, from).await {
             Ok(checkpoint) => Some(checkpoint),
-            Err(ToolFault::Unavailable(reason)) => {
-                self.say(vec![Body::SandboxRotationFailed { sandbox_id: from, reason }]).await?;
+            Err(Error::Unavailable(reason)) => {
+                self.record(vec![Body::SandboxRotationFailed { sandbox_id: from, reason }]).await?;
                 if old.ends_at.is_some_and(|end| Instant::now() < end) {
                     // It goes on until its end, and is tried again meanwhile.
                     return Ok(Attached { rotates_at: Some(Instant::now() + ROTATION_RETRY), ..*old });
                 }
                 None
             }
-            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => {
+            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::Unready(..))) => {
                 return Err(fault);
             }
         };
-        self.put_away(sandbox, from, (ROTATED, Actor::system()), checkpoint).await?;
-        match self.make(sandbox).await {
+        self.terminate(sandbox, from, (ROTATED, Actor::system()), checkpoint).await?;
+        match self.create(sandbox).await {
             Ok(new) => {
                 let duration_ms = started.elapsed().as_millis() as u64;
                 let body =
                     Body::SandboxRotationCompleted { from_sandbox_id: from, sandbox_id: new.id, duration_ms };
-                self.say(vec![body]).await?;
+                self.record(vec![body]).await?;
                 Ok(new)
             }
-            Err(ToolFault::Unavailable(reason)) => {
+            Err(Error::Unavailable(reason)) => {
                 let body = Body::SandboxRotationFailed { sandbox_id: from, reason: reason.clone() };
-                self.say(vec![body]).await?;
-                Err(ToolFault::Unavailable(reason))
+                self.record(vec![body]).await?;
+                Err(Error::Unavailable(reason))
             }
-            Err(fault @ (ToolFault::Stale | ToolFault::Away(_) | ToolFault::Unready(..))) => Err(fault),
+            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::Unready(..))) => Err(fault),
         }
     }
 
     /// Removes a sandbox whose files are saved, and its disk where no other follows; says why,
     /// and who wanted it.
-    pub(super) async fn put_away(
+    pub(crate) async fn terminate(
         &self,
         sandbox: &dyn Sandbox,
         id: SandboxId,
         (reason, actor): (&str, Actor),
         checkpoint: Option<CheckpointId>,
-    ) -> Result<(), ToolFault> {
-        let ending = self.worker.store.ending_sandbox(self.fence, id, reason, checkpoint).await;
-        if !ending.map_err(away)? {
-            return Err(ToolFault::Stale);
+    ) -> Result<(), Error> {
+        let ending = self.sandboxes.store.ending_sandbox(self.fence, id, reason, checkpoint).await;
+        if !ending? {
+            return Err(Error::Stale);
         }
-        self.finish_ending(sandbox, id, reason, actor).await
+        self.finish_termination(sandbox, id, reason, actor).await
     }
 
     /// Removes a sandbox that is ending, whoever began it.
-    pub(super) async fn finish_ending(
+    pub(crate) async fn finish_termination(
         &self,
         sandbox: &dyn Sandbox,
         id: SandboxId,
         reason: &str,
         actor: Actor,
-    ) -> Result<(), ToolFault> {
-        self.say_as(actor, vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }])
+    ) -> Result<(), Error> {
+        self.record_as(actor, vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }])
             .await?;
-        sandbox.destroy(id).await.map_err(|fault| ToolFault::Unavailable(fault.to_string()))?;
+        sandbox.destroy(id).await.map_err(|fault| Error::Unavailable(fault.to_string()))?;
         self.end_row(id).await?;
         if reason == ROTATED {
             return Ok(());
@@ -366,48 +371,48 @@ impl SandboxSession {
 
     /// Notes that a frozen sandbox goes on, then says so: from the note on, the checkpoint
     /// of its sleep is out of date.
-    pub(super) async fn thawed(&self, id: SandboxId) -> Result<(), ToolFault> {
-        let store = &self.worker.store;
-        if !store.thawed_sandbox(self.fence, id).await.map_err(away)? {
-            return Err(ToolFault::Stale);
+    pub(crate) async fn thawed(&self, id: SandboxId) -> Result<(), Error> {
+        let store = &self.sandboxes.store;
+        if !store.thawed_sandbox(self.fence, id).await? {
+            return Err(Error::Stale);
         }
         let Fence { org, session, .. } = self.fence;
-        store.rest_soon(org, session, self.worker.rest.freeze_after).await.map_err(away)?;
-        self.say(vec![Body::SandboxThawed { sandbox_id: id }]).await
+        store.rest_soon(org, session, self.sandboxes.idle.freeze_after).await?;
+        self.record(vec![Body::SandboxThawed { sandbox_id: id }]).await
     }
 
     /// Whether the log says that the sandbox is there: its maker may have died before the
     /// row said so, too.
-    async fn was_announced(&self, id: SandboxId) -> Result<bool, ToolFault> {
-        let log = self.worker.journal.log(self.fence.org, self.fence.session, 0).await;
-        let log = log.map_err(|error| ToolFault::Away(error.to_string()))?;
+    async fn was_announced(&self, id: SandboxId) -> Result<bool, Error> {
+        let log = self.sandboxes.journal.log(self.fence.org, self.fence.session, 0).await;
+        let log = log.map_err(|error| Error::LogUnavailable(error.to_string()))?;
         let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
         Ok(log.iter().any(|event| says(&event.draft.body)))
     }
 
     /// Says that the sandbox is there, before anything runs in it.
-    async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), ToolFault> {
-        self.say(bodies).await?;
-        self.worker.store.announced_sandbox(self.fence.org, id).await.map_err(away)
+    async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), Error> {
+        self.record(bodies).await?;
+        self.sandboxes.store.announced_sandbox(self.fence.org, id).await.map_err(Error::from)
     }
 
     /// Says that a sandbox is gone before its row is: whoever finds no row finds that.
-    pub(super) async fn write_off(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
-        self.say(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
+    pub(crate) async fn record_loss(&self, id: SandboxId, reason: &str) -> Result<(), Error> {
+        self.record(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
         self.end_row(id).await
     }
 
-    async fn end_row(&self, id: SandboxId) -> Result<(), ToolFault> {
-        self.worker.store.end_sandbox(self.fence.org, self.fence.session, id).await.map_err(away)
+    async fn end_row(&self, id: SandboxId) -> Result<(), Error> {
+        self.sandboxes.store.end_sandbox(self.fence.org, self.fence.session, id).await.map_err(Error::from)
     }
 
-    pub(super) async fn say(&self, bodies: Vec<Body>) -> Result<(), ToolFault> {
-        self.say_as(Actor::system(), bodies).await
+    pub(crate) async fn record(&self, bodies: Vec<Body>) -> Result<(), Error> {
+        self.record_as(Actor::system(), bodies).await
     }
 
-    async fn say_as(&self, actor: Actor, bodies: Vec<Body>) -> Result<(), ToolFault> {
+    async fn record_as(&self, actor: Actor, bodies: Vec<Body>) -> Result<(), Error> {
         let draft = |body: Body| Draft {
-            id: self.worker.journal.origin().id(),
+            id: self.sandboxes.journal.origin().id(),
             actor: actor.clone(),
             level: body.level(),
             turn_id: self.turn,
@@ -416,15 +421,15 @@ impl SandboxSession {
             body,
         };
         let drafts = bodies.into_iter().map(draft).collect();
-        match self.worker.journal.record(self.fence, self.turn, drafts).await {
+        match self.sandboxes.journal.record(self.fence, self.turn, drafts).await {
             Ok(_) => Ok(()),
-            Err(Halted::Stale | Halted::Moved) => Err(ToolFault::Stale),
-            Err(Halted::Failed(error)) => Err(ToolFault::Away(error.to_string())),
+            Err(Halted::Stale | Halted::Moved) => Err(Error::Stale),
+            Err(Halted::Failed(error)) => Err(Error::LogUnavailable(error.to_string())),
         }
     }
 
     fn blobs_of_session(&self) -> String {
-        super::reap::blobs_of(self.fence.org, self.fence.session)
+        blobs_of_session(self.fence.org, self.fence.session)
     }
 }
 
@@ -449,8 +454,4 @@ fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &Past) -> Vec
         });
     }
     bodies
-}
-
-pub(super) fn away(error: store::Error) -> ToolFault {
-    ToolFault::Away(error.to_string())
 }

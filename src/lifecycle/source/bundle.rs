@@ -25,15 +25,15 @@ use crate::{
 };
 
 /// A bundle in the sandbox.
-pub(super) struct Sent {
+pub(crate) struct Sent {
     /// Its parts are the files of this directory, in the order of their names.
     pub directory: String,
     pub bytes: u64,
 }
 
 /// LeasedSandbox the repository at `path` into the sandbox.
-pub(super) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Failed> {
-    let allowed = &cloning.session.worker.local_sources;
+pub(crate) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Failed> {
+    let allowed = &cloning.session.sandboxes.local_sources;
     let git_dir = find(allowed, path).await?;
     let directory = format!("/workspace/.{}.parts/{}", cloning.mark(), cloning.clone_id);
     let mut wanted = vec!["HEAD".to_owned(), "--branches".to_owned(), "--tags".to_owned()];

@@ -43,7 +43,7 @@ pub(super) struct Cloning<'a> {
 impl Cloning<'_> {
     /// Runs it to its end. Dropping the future takes its way out away; the command fails
     /// by that or is ended by whoever comes next.
-    pub(super) async fn run(&self) -> Result<Cloned, Failed> {
+    pub(crate) async fn run(&self) -> Result<Cloned, Failed> {
         let place = source::place(&self.source.url)
             .map_err(|words| Failure::for_good(Failure::NOT_ALLOWED, format!("its URL {words}")))?;
         match place {
@@ -53,7 +53,7 @@ impl Cloning<'_> {
                 self.judge(exit, &Seen { bytes: sent.bytes, ..Seen::default() }).await
             }
             RepositoryLocation::Host { host, port, path } => {
-                let proof = hex(&self.session.worker.journal.origin().bytes::<20>());
+                let proof = hex(&self.session.sandboxes.journal.origin().bytes::<20>());
                 let credential = self.credential(&place_of(&host, port, &path)).await?;
                 let settings = settings(&proof);
                 let (bytes_max, seen) = (SOURCE_BYTES_MAX, Default::default());
@@ -72,7 +72,7 @@ impl Cloning<'_> {
     ) -> Result<Option<(String, crate::base::SecretString)>, Failed> {
         let Some(id) = self.source.credential_id else { return Ok(None) };
         let lost = |words: &str| Failure::for_good(Failure::AUTH_REQUIRED, words);
-        match self.session.worker.store.open_credential(self.session.fence.org, id).await {
+        match self.session.sandboxes.store.open_credential(self.session.fence.org, id).await {
             Ok(open) => {
                 let fits = open.base_url.as_deref().is_some_and(|base| source::covers(base, place));
                 if open.provider != source::PROVIDER || !fits {
@@ -119,7 +119,7 @@ impl Cloning<'_> {
     }
 
     /// What tells this source's own files from those of others.
-    pub(super) fn mark(&self) -> String {
+    pub(crate) fn mark(&self) -> String {
         format!("{}-{}", self.session.fence.session, self.source.name)
     }
 

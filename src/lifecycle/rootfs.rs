@@ -1,9 +1,9 @@
-//! What sessions' sandboxes are made on: asked for before a turn starts, made beside all turns.
+//! Root file systems of sandboxes: requested before a turn starts, built in the background.
 //!
-//! `make_rootfs` runs once in each worker and makes what the rows of its node ask for;
-//! `stand` is asked by `slot` and `operate` before they use a sandbox. A session that has to wait
-//! gives its job back and looks again; what it waits for is in its log. What is there is
-//! found on the disk: a row asks and tells, nothing more.
+//! [`Sandboxes::build_root_file_systems`] runs once in each worker and builds what rows of its node
+//! request; [`check_rootfs`] is called before a sandbox is used. A session that has to wait releases
+//! its job and checks again; its log says what it waits for. Whether a root file system exists is
+//! read from the disk: a row only requests a build and reports its state.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -15,53 +15,39 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::{Worker, sandbox_spec::rootfs_of};
+use super::{Error, Sandboxes, spec::rootfs_of};
 use crate::{
-    base::limit::{ROOTFS_DENIED_MAX, ROOTFS_LOG_BEAT, ROOTFS_POLL, ROOTFS_TOGETHER_MAX, SANDBOX_BACKOFF},
+    base::limit::{ROOTFS_DENIED_MAX, ROOTFS_LOG_BEAT, ROOTFS_POLL, ROOTFS_TOGETHER_MAX},
     domain::{
         Actor, Body, Event, Session,
         event::Draft,
-        operation::{Answer, Failure},
         rootfs::{Build, RootFs, State},
     },
     egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
     journal::Halted,
-    queue::Lease,
     sandbox::local::image::{Images, Install, Unmade},
-    store::{self, notification::Notification, record::Fence},
+    store::record::Fence,
 };
 
-/// The code of a turn whose root file system could not be made.
-pub(super) const BUILD_FAILED: &str = "environment_build_failed";
+/// Error code of a turn whose root file system could not be built.
+pub(crate) const BUILD_FAILED: &str = "environment_build_failed";
 /// In front of a line that tells of another step.
 const STEP: &str = "== ";
 /// How far back in a log it is looked for what was told of a build.
 const TOLD_WITHIN: i64 = 200;
 
-/// Whether a session's sandboxes can be made.
-pub(super) enum RootfsStatus {
+/// State of the root file system of a session.
+pub(crate) enum RootfsStatus {
     Ready,
-    /// It is being made: look again.
-    Waits,
-    /// It could not be made, and why.
+    /// It is being built: check again later.
+    Building,
+    /// The build failed, with the reason.
     Failed(String),
 }
 
-/// Why it could not be looked at.
-pub(super) enum Unseen {
-    Stale,
-    Away(String),
-}
-
-impl From<store::Error> for Unseen {
-    fn from(error: store::Error) -> Self {
-        Self::Away(error.to_string())
-    }
-}
-
-impl Worker {
+impl Sandboxes {
     /// Makes what is wanted on this node until `stop`.
-    pub(super) async fn make_rootfs(self, stop: CancellationToken) {
+    pub(crate) async fn build_root_file_systems(self, stop: CancellationToken) {
         let Some(images) = self.images.clone() else { return };
         let mut beats = interval(ROOTFS_POLL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,9 +63,9 @@ impl Worker {
                     for rootfs in self.wanted().await {
                         let key = rootfs.key();
                         if names.len() < ROOTFS_TOGETHER_MAX && names.insert(key.clone()) {
-                            let (worker, images) = (&self, &images);
+                            let (sandboxes, images) = (&self, &images);
                             making.push(async move {
-                                worker.make_one(images, &rootfs).await;
+                                sandboxes.build(images, &rootfs).await;
                                 key
                             });
                         }
@@ -94,44 +80,6 @@ impl Worker {
         }
     }
 
-    /// What becomes of the job of callers who wait for a sandbox that cannot be made; `None` when
-    /// it can be.
-    pub(super) async fn hold_back(
-        &self,
-        lease: &Lease,
-        session: &Session,
-    ) -> Result<Option<&'static str>, store::Error> {
-        match check(self, lease.fence(), session).await {
-            Ok(RootfsStatus::Ready) => Ok(None),
-            Ok(RootfsStatus::Waits) => lease.release(ROOTFS_POLL).await.map(|()| Some("waits")),
-            Ok(RootfsStatus::Failed(message)) => {
-                let message = format!("{BUILD_FAILED}: {message}");
-                self.refuse_all(lease, Failure::SandboxUnavailable, message).await.map(Some)
-            }
-            Err(Unseen::Stale) => Ok(Some("the lease was lost")),
-            Err(Unseen::Away(reason)) => {
-                tracing::warn!(session.id = %session.id, reason, "it cannot be looked what a sandbox is made on");
-                lease.release(SANDBOX_BACKOFF.1).await.map(|()| Some("waits"))
-            }
-        }
-    }
-
-    /// Answers everything that callers wait for with one failure.
-    pub(super) async fn refuse_all(
-        &self,
-        lease: &Lease,
-        code: Failure,
-        message: String,
-    ) -> Result<&'static str, store::Error> {
-        let fence = lease.fence();
-        let failed = Answer::Failed { code, message };
-        for open in self.store.open_operations(fence.org, fence.session).await? {
-            self.store.answer_operation(fence, open.id, &failed).await?;
-        }
-        self.notifications.send(Notification::Log(fence.session));
-        lease.finish().await.map(|()| "refused")
-    }
-
     async fn wanted(&self) -> Vec<RootFs> {
         let wanted = self.store.wanted_rootfs(self.node, 4 * ROOTFS_TOGETHER_MAX as i64).await;
         wanted.unwrap_or_else(|error| {
@@ -140,10 +88,10 @@ impl Worker {
         })
     }
 
-    async fn make_one(&self, images: &Images, rootfs: &RootFs) {
+    async fn build(&self, images: &Images, rootfs: &RootFs) {
         let made = tokio::select! {
-            made = self.make_rootfs_of(images, rootfs) => made,
-            () = self.tell(images, rootfs) => unreachable!("it is told for ever"),
+            made = self.build_image(images, rootfs) => made,
+            () = self.record_build_log(images, rootfs) => unreachable!("it is told for ever"),
         };
         let noted = match &made {
             // Another process of this node will say it.
@@ -160,7 +108,7 @@ impl Worker {
     }
 
     /// Writes down what its makers say, for ever.
-    async fn tell(&self, images: &Images, rootfs: &RootFs) {
+    async fn record_build_log(&self, images: &Images, rootfs: &RootFs) {
         let (mut beats, mut told) = (interval(ROOTFS_LOG_BEAT), None);
         loop {
             beats.tick().await;
@@ -174,7 +122,7 @@ impl Worker {
         }
     }
 
-    async fn make_rootfs_of(&self, images: &Images, rootfs: &RootFs) -> Result<(), Unmade> {
+    async fn build_image(&self, images: &Images, rootfs: &RootFs) -> Result<(), Unmade> {
         images.make_image(rootfs).await?;
         if rootfs.packages.is_empty() {
             return Ok(());
@@ -240,25 +188,29 @@ impl Denied {
     }
 }
 
-/// Whether a session's sandboxes can be made; says in its log what it waits for.
-pub(super) async fn check(worker: &Worker, fence: Fence, session: &Session) -> Result<RootfsStatus, Unseen> {
-    let rootfs = rootfs_of(session, &worker.default_image);
+/// Checks whether a session's root file system exists, and records in its log what it waits for.
+pub(crate) async fn check_rootfs(
+    sandboxes: &Sandboxes,
+    fence: Fence,
+    session: &Session,
+) -> Result<RootfsStatus, Error> {
+    let rootfs = rootfs_of(session, &sandboxes.default_image);
     // Without sandboxes it is said why when one is needed.
-    let Some(images) = worker.images.as_ref().filter(|_| !rootfs.is_host()) else {
+    let Some(images) = sandboxes.images.as_ref().filter(|_| !rootfs.is_host()) else {
         return Ok(RootfsStatus::Ready);
     };
-    let log = worker.journal.log(fence.org, fence.session, session.head.saturating_sub(TOLD_WITHIN)).await;
-    let log = log.map_err(|error| Unseen::Away(error.to_string()))?;
+    let log = sandboxes.journal.log(fence.org, fence.session, session.head.saturating_sub(TOLD_WITHIN)).await;
+    let log = log.map_err(|error| Error::LogUnavailable(error.to_string()))?;
     let told = Told::of(&log);
     if images.is_ready(&rootfs) {
         if let Some(began) = told.began {
-            let took = worker.journal.origin().now() - began;
+            let took = sandboxes.journal.origin().now() - began;
             let duration_ms = u64::try_from(took.whole_milliseconds()).unwrap_or(0);
-            say(worker, fence, vec![Body::EnvironmentBuildCompleted { duration_ms }]).await?;
+            record(sandboxes, fence, vec![Body::EnvironmentBuildCompleted { duration_ms }]).await?;
         }
         return Ok(RootfsStatus::Ready);
     }
-    let build = worker.store.need_rootfs(worker.node, fence.org, &rootfs).await?;
+    let build = sandboxes.store.need_rootfs(sandboxes.node, fence.org, &rootfs).await?;
     let mut bodies = Vec::new();
     if told.began.is_none() {
         let RootFs { image, packages } = rootfs;
@@ -276,11 +228,11 @@ pub(super) async fn check(worker: &Worker, fence: Fence, session: &Session) -> R
                 step.filter(|step| told.step.as_ref() != Some(step))
                     .map(|step| Body::EnvironmentBuildProgress { step }),
             );
-            RootfsStatus::Waits
+            RootfsStatus::Building
         }
-        None => RootfsStatus::Waits,
+        None => RootfsStatus::Building,
     };
-    say(worker, fence, bodies).await?;
+    record(sandboxes, fence, bodies).await?;
     Ok(status)
 }
 
@@ -308,12 +260,12 @@ impl Told {
     }
 }
 
-async fn say(worker: &Worker, fence: Fence, bodies: Vec<Body>) -> Result<(), Unseen> {
+async fn record(sandboxes: &Sandboxes, fence: Fence, bodies: Vec<Body>) -> Result<(), Error> {
     if bodies.is_empty() {
         return Ok(());
     }
     let draft = |body: Body| Draft {
-        id: worker.journal.origin().id(),
+        id: sandboxes.journal.origin().id(),
         actor: Actor::system(),
         level: body.level(),
         turn_id: None,
@@ -321,9 +273,9 @@ async fn say(worker: &Worker, fence: Fence, bodies: Vec<Body>) -> Result<(), Uns
         refs: serde_json::Map::new(),
         body,
     };
-    match worker.journal.record(fence, None, bodies.into_iter().map(draft).collect()).await {
+    match sandboxes.journal.record(fence, None, bodies.into_iter().map(draft).collect()).await {
         Ok(_) => Ok(()),
-        Err(Halted::Stale | Halted::Moved) => Err(Unseen::Stale),
-        Err(Halted::Failed(error)) => Err(Unseen::Away(error.to_string())),
+        Err(Halted::Stale | Halted::Moved) => Err(Error::Stale),
+        Err(Halted::Failed(error)) => Err(Error::LogUnavailable(error.to_string())),
     }
 }

@@ -1,8 +1,8 @@
-//! The ports of a turn with a span around each call, named as OpenTelemetry's
-//! conventions for generative AI have it: `invoke_agent`, `chat`, `execute_tool`.
+//! The ports of a turn with a span around each call, named after OpenTelemetry's
+//! conventions for generative AI: `invoke_agent`, `chat`, `execute_tool`.
 //!
-//! Used by a slot; the harness does not know of it. What is said (prompts, answers,
-//! arguments, outputs) never becomes an attribute.
+//! The harness does not know of the spans. Prompts, answers, arguments and outputs never become
+//! attributes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,9 +16,10 @@ use crate::{
         conversation::ModelRequest,
         tool::{ToolCall, ToolSpec},
     },
-    harness::{self, Delta, Done, Executed, Model, ToolFault},
-    model::Fault,
+    harness::{self, Delta, Model},
+    model,
     store::column::word,
+    tool::{Call, CallResult, ExecSummary, Fault},
 };
 
 /// The span of one turn, or of the part of it that this worker runs.
@@ -51,7 +52,7 @@ impl Model for TracedModel {
         &self,
         request: &ModelRequest,
         deltas: &mut (dyn FnMut(Delta) + Send),
-    ) -> Result<Answer, Fault> {
+    ) -> Result<Answer, model::Fault> {
         let span = info_span!(
             target: EXPORTED,
             "chat",
@@ -86,13 +87,13 @@ impl Model for TracedModel {
     }
 }
 
-fn kind(fault: &Fault) -> &'static str {
+fn kind(fault: &model::Fault) -> &'static str {
     match fault {
-        Fault::Unavailable { .. } => "unavailable",
-        Fault::ContextTooLong { .. } => "context_too_long",
-        Fault::Unauthorized { .. } => "unauthorized",
-        Fault::PaymentRequired { .. } => "payment_required",
-        Fault::Refused { .. } => "refused",
+        model::Fault::Unavailable { .. } => "unavailable",
+        model::Fault::ContextTooLong { .. } => "context_too_long",
+        model::Fault::Unauthorized { .. } => "unauthorized",
+        model::Fault::PaymentRequired { .. } => "payment_required",
+        model::Fault::Refused { .. } => "refused",
     }
 }
 
@@ -100,7 +101,8 @@ fn kind(fault: &Fault) -> &'static str {
 pub(super) struct TracedTools<'a>(pub &'a dyn harness::Tools);
 
 impl TracedTools<'_> {
-    fn span(&self, call: &ToolCall) -> Span {
+    fn span(&self, call: &Call) -> Span {
+        let call = &call.origin;
         info_span!(
             target: EXPORTED,
             "execute_tool",
@@ -114,9 +116,9 @@ impl TracedTools<'_> {
     }
 }
 
-fn told(span: &Span, result: Result<Done, ToolFault>) -> Result<Done, ToolFault> {
-    let is_wrong = result.as_ref().map_or(true, |done| done.is_error);
-    if is_wrong {
+fn record_outcome(span: &Span, result: Result<CallResult, Fault>) -> Result<CallResult, Fault> {
+    let is_error = result.as_ref().map_or(true, |result| result.is_error);
+    if is_error {
         span.record("otel.status_code", "ERROR");
         span.record("error.type", if result.is_ok() { "tool_error" } else { "sandbox" });
     }
@@ -129,25 +131,21 @@ impl harness::Tools for TracedTools<'_> {
         self.0.specs()
     }
 
-    fn refused(&self, call: &ToolCall) -> Option<String> {
-        self.0.refused(call)
+    fn check(&self, call: &ToolCall) -> Result<Call, String> {
+        self.0.check(call)
     }
 
-    fn longest(&self, call: &ToolCall) -> Option<Duration> {
-        self.0.longest(call)
-    }
-
-    async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+    async fn run(&self, call: &Call) -> Result<CallResult, Fault> {
         let span = self.span(call);
-        told(&span, self.0.run(call).instrument(span.clone()).await)
+        record_outcome(&span, self.0.run(call).instrument(span.clone()).await)
     }
 
-    async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault> {
+    async fn recover(&self, call: &Call) -> Result<CallResult, Fault> {
         let span = self.span(call);
-        told(&span, self.0.recover(call).instrument(span.clone()).await)
+        record_outcome(&span, self.0.recover(call).instrument(span.clone()).await)
     }
 
-    async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)> {
+    async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary> {
         self.0.cancel(call).await
     }
 

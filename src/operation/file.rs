@@ -26,14 +26,14 @@ use crate::{
 };
 
 /// Where the bytes of an operation are.
-pub(super) struct OperationBlob<'a> {
+pub(crate) struct OperationBlob<'a> {
     pub blobs: &'a Blobs,
     pub fence: Fence,
     pub operation: OperationId,
 }
 
 /// Copies part of a file into the blob store.
-pub(super) async fn read(
+pub(crate) async fn read(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
     place: &OperationBlob<'_>,
@@ -62,7 +62,7 @@ pub(super) async fn read(
 }
 
 /// Replaces a file by a blob.
-pub(super) async fn write(
+pub(crate) async fn write(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
     place: &OperationBlob<'_>,
@@ -81,7 +81,7 @@ pub(super) async fn write(
 }
 
 /// Names what a directory holds, by the sandbox's own `find`.
-pub(super) async fn list(
+pub(crate) async fn list(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
     place: &OperationBlob<'_>,
@@ -118,9 +118,9 @@ pub(super) async fn list(
 }
 
 /// One line of `find`; none where its end was cut off.
-fn entry(line: &[u8]) -> Option<Entry> {
-    let line = String::from_utf8_lossy(line.strip_suffix(b"\0")?).into_owned();
-    let mut fields = line.splitn(4, '\t');
+fn entry(queue: &[u8]) -> Option<Entry> {
+    let queue = String::from_utf8_lossy(queue.strip_suffix(b"\0")?).into_owned();
+    let mut fields = queue.splitn(4, '\t');
     let kind = match fields.next()? {
         "f" => "file",
         "d" => "directory",
@@ -132,7 +132,7 @@ fn entry(line: &[u8]) -> Option<Entry> {
     Some(Entry { name: fields.next()?.to_owned(), kind: kind.to_owned(), bytes, modified })
 }
 
-pub(super) fn away(error: &blob::Error) -> Fault {
+pub(crate) fn away(error: &blob::Error) -> Fault {
     Fault::Unavailable(format!("the blob store: {error}"))
 }
 

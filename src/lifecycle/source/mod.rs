@@ -10,17 +10,14 @@ mod clone;
 
 use std::time::Instant;
 
-use super::{
-    egress_attachment::EgressAttachment, leased_sandbox::LeasedSandbox, lifecycle_hook,
-    sandbox_session::SandboxSession,
-};
+use super::{Error, egress::EgressAttachment, hook, leased_sandbox::LeasedSandbox, session::SandboxSession};
 use crate::{
     base::text::hex,
     domain::{
         Body, SandboxId,
+        exit::Unready,
         source::{PinnedSource, SourceStatus, State},
     },
-    harness::{ToolFault, Unready},
     sandbox::{Fault, Sandbox},
 };
 
@@ -33,7 +30,7 @@ struct Cloned {
 
 /// Why they are not.
 enum Failed {
-    Box(Fault),
+    Sandbox(Fault),
     Source(Failure),
 }
 
@@ -67,19 +64,19 @@ impl Failure {
         Self { code: Self::UNAVAILABLE, message: message.into(), retryable: true }
     }
 
-    fn fault(self, name: &str) -> ToolFault {
+    fn fault(self, name: &str) -> Error {
         let words = format!("{name}: {}", self.message);
         match self.code {
-            Self::AUTH_REQUIRED => ToolFault::Unready(Unready::RepoAccess, words),
-            _ if self.retryable => ToolFault::Unavailable(words),
-            _ => ToolFault::Unready(Unready::Source, words),
+            Self::AUTH_REQUIRED => Error::Unready(Unready::RepoAccess, words),
+            _ if self.retryable => Error::Unavailable(words),
+            _ => Error::Unready(Unready::Source, words),
         }
     }
 }
 
 impl From<Fault> for Failed {
     fn from(fault: Fault) -> Self {
-        Self::Box(fault)
+        Self::Sandbox(fault)
     }
 }
 
@@ -94,19 +91,15 @@ impl From<Failure> for Failed {
 /// # Errors
 /// Those of the sandbox; `Unready` for a source that cannot be had, `Unavailable` for one
 /// that cannot be had now.
-pub(super) async fn bring(
-    leased: &LeasedSandbox,
-    sandbox: &dyn Sandbox,
-    id: SandboxId,
-) -> Result<(), ToolFault> {
+pub(crate) async fn bring(leased: &LeasedSandbox, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
     let own = &leased.session;
     let sources = &own.spec.sources;
     if sources.is_empty() {
         return Ok(());
     }
     let (org, session) = (own.fence.org, own.fence.session);
-    let progress = own.worker.journal.sources(org, session, sources).await;
-    let progress = progress.map_err(|error| ToolFault::Away(error.to_string()))?;
+    let progress = own.sandboxes.journal.sources(org, session, sources).await;
+    let progress = progress.map_err(|error| Error::LogUnavailable(error.to_string()))?;
     for (source, status) in sources.iter().zip(&progress.sources) {
         if status.state != State::Resolved {
             settle(own, sandbox, id, status).await?;
@@ -117,12 +110,12 @@ pub(super) async fn bring(
         return Ok(());
     };
     let started = Instant::now();
-    match lifecycle_hook::run(sandbox, own.sandbox_fence(id), "post_clone", script).await {
+    match hook::run(sandbox, own.sandbox_fence(id), "post_clone", script).await {
         Ok(None) => {
             let duration_ms = started.elapsed().as_millis() as u64;
-            own.say(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
+            own.record(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
         }
-        Ok(Some(failure)) => Err(ToolFault::Unready(Unready::LifecycleHook, failure)),
+        Ok(Some(failure)) => Err(Error::Unready(Unready::LifecycleHook, failure)),
         Err(fault) => Err(of_sandbox(fault)),
     }
 }
@@ -133,7 +126,7 @@ async fn settle(
     sandbox: &dyn Sandbox,
     id: SandboxId,
     status: &SourceStatus,
-) -> Result<(), ToolFault> {
+) -> Result<(), Error> {
     let Some((_, clone_id)) = status.clone.as_ref().filter(|(in_sandbox, _)| *in_sandbox == id) else {
         return Ok(());
     };
@@ -150,12 +143,12 @@ async fn clone_one(
     sandbox: &dyn Sandbox,
     id: SandboxId,
     source: &PinnedSource,
-) -> Result<(), ToolFault> {
+) -> Result<(), Error> {
     let started = Instant::now();
-    let clone_id = format!("source-{}", hex(&session.worker.journal.origin().bytes::<10>()));
+    let clone_id = format!("source-{}", hex(&session.sandboxes.journal.origin().bytes::<10>()));
     let name = source.name.clone();
     let begun = Body::SourceCloning { name: name.clone(), sandbox_id: id, clone_id: clone_id.clone() };
-    session.say(vec![begun]).await?;
+    session.record(vec![begun]).await?;
     let cloning = clone::Cloning {
         session,
         egress,
@@ -167,21 +160,23 @@ async fn clone_one(
     match cloning.run().await {
         Ok(Cloned { sha, bytes }) => {
             let duration_ms = started.elapsed().as_millis() as u64;
-            session.say(vec![Body::SourceCloned { name, sandbox_id: id, sha, bytes, duration_ms }]).await
+            session.record(vec![Body::SourceCloned { name, sandbox_id: id, sha, bytes, duration_ms }]).await
         }
-        Err(Failed::Box(fault)) => Err(of_sandbox(fault)),
+        Err(Failed::Sandbox(fault)) => Err(of_sandbox(fault)),
         Err(Failed::Source(failure)) => {
             let Failure { code, message, retryable } = &failure;
             let (code, message, retryable) = ((*code).to_owned(), message.clone(), *retryable);
-            session.say(vec![Body::SourceFailed { name, sandbox_id: id, code, message, retryable }]).await?;
+            session
+                .record(vec![Body::SourceFailed { name, sandbox_id: id, code, message, retryable }])
+                .await?;
             Err(failure.fault(&source.name))
         }
     }
 }
 
-fn of_sandbox(fault: Fault) -> ToolFault {
+fn of_sandbox(fault: Fault) -> Error {
     match fault {
-        Fault::Stale => ToolFault::Stale,
-        fault => ToolFault::Unavailable(fault.to_string()),
+        Fault::Stale => Error::Stale,
+        fault => Error::Unavailable(fault.to_string()),
     }
 }

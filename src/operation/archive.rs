@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Copies what is below a directory into the blob store.
-pub(super) async fn read(
+pub(crate) async fn read(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
     place: &OperationBlob<'_>,
@@ -64,7 +64,7 @@ async fn keep(blobs: &Blobs, mut parts: mpsc::Receiver<Bytes>) -> Result<Option<
 }
 
 /// Unpacks a blob below a directory.
-pub(super) async fn write(
+pub(crate) async fn write(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
     place: &OperationBlob<'_>,

@@ -13,13 +13,13 @@ use crate::{
 
 /// Runs the lifecycle hook of that name, or waits for the one that runs. Returns why it failed, if
 /// it did.
-pub(super) async fn run(
+pub(crate) async fn run(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
     name: &str,
     script: &str,
 ) -> Result<Option<String>, Fault> {
-    let id = format!("lifecycle hook-{name}");
+    let id = format!("hook-{name}");
     let exec = Exec {
         id: id.clone(),
         argv: ["bash", "-c", script].map(str::to_owned).to_vec(),

@@ -15,12 +15,12 @@ use crate::{
     base::Origin,
     domain::{Actor, Body, event::Draft},
     egress::{
-        Authority, Decision, Grant, Granted, Log, Lost, Parts, Policy, Proxy, Registries, Secrets, Verdict,
+        Authority, Decision, FetchFault, Fetched, Grant, Granted, Log, Lost, Parts, Policy, Proxy,
+        Registries, Secrets, Verdict,
     },
     journal::Writer,
     net::Dialer,
     sandbox::{EgressSocket, Fault, Sandbox, SandboxFence},
-    tool::{self, Page},
 };
 
 /// The last part of the path that the sandbox's variables name.
@@ -38,13 +38,13 @@ pub struct Network {
 
 /// What a session's environment lets out.
 #[derive(Default)]
-pub(super) struct Allowed {
+pub(crate) struct EgressPolicy {
     pub policy: Policy,
     pub secrets: Secrets,
 }
 
 /// The proxy of one lease.
-pub(super) struct EgressAttachment {
+pub(crate) struct EgressAttachment {
     proxy: Arc<Proxy>,
     network: Network,
     origin: Origin,
@@ -53,8 +53,8 @@ pub(super) struct EgressAttachment {
 }
 
 impl EgressAttachment {
-    pub(super) fn new(network: Network, writer: Writer, origin: &Origin, allowed: Allowed) -> Self {
-        let Allowed { policy, secrets } = allowed;
+    pub(crate) fn new(network: Network, writer: Writer, origin: &Origin, allowed: EgressPolicy) -> Self {
+        let EgressPolicy { policy, secrets } = allowed;
         let log = Arc::new(TurnLog { writer, origin: origin.clone() });
         let parts = Parts { policy, secrets, dialer: network.dialer.clone(), log };
         let (opened, listeners) = mpsc::channel(1);
@@ -64,7 +64,7 @@ impl EgressAttachment {
     }
 
     /// Joins a sandbox to the proxy, in place of one before it.
-    pub(super) async fn open(&self, sandbox: &dyn Sandbox, sandbox_fence: SandboxFence) -> Result<(), Fault> {
+    pub(crate) async fn open(&self, sandbox: &dyn Sandbox, sandbox_fence: SandboxFence) -> Result<(), Fault> {
         let egress_socket = sandbox.egress_socket(sandbox_fence).await?;
         let failed =
             |error: std::io::Error| Fault::Unavailable(format!("its way out cannot be opened: {error}"));
@@ -78,7 +78,7 @@ impl EgressAttachment {
     }
 
     /// Serves the sandbox that was opened last, for ever.
-    pub(super) async fn run(&self) {
+    pub(crate) async fn run(&self) {
         let mut listeners = self.listeners.lock().await;
         let mut next = listeners.recv().await;
         while let Some((egress_socket, authority)) = next {
@@ -91,25 +91,30 @@ impl EgressAttachment {
     }
 
     /// Lets a clone through, until the answer is dropped.
-    pub(super) fn allow(&self, grant: Grant) -> Granted {
+    pub(crate) fn allow(&self, grant: Grant) -> Granted {
         self.proxy.allow(grant)
     }
 
     /// Decisions that were counted and not written yet.
-    pub(super) fn take(&self) -> Taken {
+    pub(crate) fn take(&self) -> Taken {
         Taken(self.proxy.take())
     }
 
-    pub(super) fn restore(&self, taken: &Taken) {
+    pub(crate) fn restore(&self, taken: &Taken) {
         self.proxy.restore(&taken.0);
     }
 
+    /// Fetches a page for a tool, under the rules of the sandbox.
+    pub(crate) async fn fetch(&self, url: &str) -> Result<Fetched, FetchFault> {
+        self.proxy.fetch(url).await
+    }
+
     /// Lets nothing through any more; what was under way is written or refused.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.proxy.close().await;
     }
 
-    pub(super) fn drafts(&self, taken: &Taken, writer: &Writer) -> Vec<Draft> {
+    pub(crate) fn drafts(&self, taken: &Taken, writer: &Writer) -> Vec<Draft> {
         drafts(&taken.0, writer, &self.origin)
     }
 }
@@ -121,21 +126,7 @@ impl Drop for EgressAttachment {
 }
 
 /// What was taken from the counts, to be written or restored.
-pub(super) struct Taken(Vec<(Decision, u64)>);
-
-#[async_trait]
-impl tool::Web for EgressAttachment {
-    async fn fetch(&self, url: &str) -> Result<Page, String> {
-        let fetched = self.proxy.fetch(url).await.map_err(|fault| fault.to_string())?;
-        Ok(Page {
-            url: fetched.url,
-            status: fetched.status,
-            content_type: fetched.content_type,
-            content: fetched.content,
-            is_cut: fetched.is_cut,
-        })
-    }
-}
+pub(crate) struct Taken(Vec<(Decision, u64)>);
 
 struct TurnLog {
     writer: Writer,

@@ -11,27 +11,32 @@ use std::{
 use tokio::sync::Mutex;
 
 use super::{
-    Worker,
-    egress_attachment::EgressAttachment,
-    lifecycle_hook,
-    sandbox_session::{Attached, SandboxSession, away},
-    sandbox_spec::SandboxSpec,
+    Error, Sandboxes,
+    egress::EgressAttachment,
+    hook,
+    session::{Attached, SandboxSession},
     source,
+    spec::SandboxSpec,
 };
 use crate::{
     base::backoff::Backoff,
-    domain::{Actor, CheckpointId, SandboxId},
-    harness::{ToolFault, Unready, history},
+    domain::{Actor, CheckpointId, SandboxId, context::Context, exit::Unready, price::SandboxSize},
     journal::Writer,
-    sandbox::{Fault, Sandbox},
+    sandbox::{Fault, Sandbox, SandboxFence},
     store::sandbox::{LiveSandbox, Liveness},
-    tool,
 };
 
+/// Fenced access to an attached sandbox.
+#[derive(Clone)]
+pub(crate) struct SandboxHandle {
+    pub(crate) sandbox: Arc<dyn Sandbox>,
+    pub(crate) fence: SandboxFence,
+}
+
 /// What a turn holds of its session's sandbox.
-pub(super) struct LeasedSandbox {
+pub(crate) struct LeasedSandbox {
     pub(super) session: SandboxSession,
-    pub(super) writer: Writer,
+    writer: Writer,
     pub(super) egress: Arc<EgressAttachment>,
     /// The sandbox whose way out is open.
     opened: std::sync::Mutex<Option<SandboxId>>,
@@ -43,7 +48,7 @@ pub(super) struct LeasedSandbox {
 }
 
 /// A call under way. As long as there is another, the sandbox stays.
-pub(super) struct Use<'a>(&'a AtomicUsize);
+pub(crate) struct Use<'a>(&'a AtomicUsize);
 
 impl Drop for Use<'_> {
     fn drop(&mut self) {
@@ -53,14 +58,14 @@ impl Drop for Use<'_> {
 
 impl LeasedSandbox {
     /// Where a sandbox is made, it is one like `spec`.
-    pub(super) fn new(
-        worker: Worker,
+    pub(crate) fn new(
+        sandboxes: Sandboxes,
         writer: Writer,
         egress: Arc<EgressAttachment>,
         spec: SandboxSpec,
     ) -> Self {
         Self {
-            session: SandboxSession { worker, fence: writer.fence(), turn: writer.turn(), spec },
+            session: SandboxSession { sandboxes, fence: writer.fence(), turn: writer.turn(), spec },
             writer,
             egress,
             opened: std::sync::Mutex::default(),
@@ -70,32 +75,64 @@ impl LeasedSandbox {
         }
     }
 
+    /// The writer of the lease.
+    pub(crate) fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// What the sandbox may use, as it is priced.
+    pub(crate) fn size(&self) -> SandboxSize {
+        let limits = &self.session.spec.limits;
+        SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes }
+    }
+
+    /// What the session's commands start with: working directory and variables.
+    pub(crate) fn context(&self) -> &Context {
+        &self.session.spec.context
+    }
+
+    /// The network of the sandbox under this lease.
+    pub(crate) fn egress(&self) -> &Arc<EgressAttachment> {
+        &self.egress
+    }
+
+    /// Closes egress and records the decisions that were counted and not recorded yet.
+    pub(crate) async fn close_egress(&self) {
+        self.egress.close().await;
+        let taken = self.egress.take();
+        let drafts = self.egress.drafts(&taken, &self.writer);
+        if !drafts.is_empty() && self.writer.record(drafts).await.is_err() {
+            let session = self.session.fence.session;
+            tracing::warn!(session.id = %session, "counted egress decisions were lost with the lease");
+        }
+    }
+
     /// Tells that a call is under way, until the answer is dropped.
-    pub(super) fn enter(&self) -> Use<'_> {
+    pub(crate) fn begin_use(&self) -> Use<'_> {
         self.uses.fetch_add(1, Ordering::SeqCst);
         Use(&self.uses)
     }
 
     /// Whether a call is under way.
-    pub(super) fn is_used(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         self.uses.load(Ordering::SeqCst) > 0
     }
 
     /// The sandbox, made when there is none.
-    pub(super) async fn attached(&self) -> Result<tool::SandboxHandle, ToolFault> {
+    pub(crate) async fn reacquire(&self) -> Result<SandboxHandle, Error> {
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
-        let met = self.meet(&*sandbox, *attached).await?;
+        let met = self.attach_or_create(&*sandbox, *attached).await?;
         *attached = Some(met);
         self.prepare(sandbox, met.id).await
     }
 
     /// The sandbox for a call that has not begun anywhere: another one, when the time of
     /// this one is almost over and no other call is under way in it.
-    pub(super) async fn ready(&self) -> Result<tool::SandboxHandle, ToolFault> {
+    pub(crate) async fn acquire(&self) -> Result<SandboxHandle, Error> {
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
-        let mut met = self.meet(&*sandbox, *attached).await?;
+        let mut met = self.attach_or_create(&*sandbox, *attached).await?;
         let is_due = met.rotates_at.is_some_and(|at| at <= Instant::now());
         if is_due && self.uses.load(Ordering::SeqCst) <= 1 {
             // Whatever comes of it, the next look is at the rows.
@@ -106,18 +143,22 @@ impl LeasedSandbox {
         self.prepare(sandbox, met.id).await
     }
 
-    async fn meet(&self, sandbox: &dyn Sandbox, attached: Option<Attached>) -> Result<Attached, ToolFault> {
+    async fn attach_or_create(
+        &self,
+        sandbox: &dyn Sandbox,
+        attached: Option<Attached>,
+    ) -> Result<Attached, Error> {
         match attached {
             Some(met) => Ok(met),
-            None => match self.session.greet(sandbox).await? {
+            None => match self.session.attach_existing(sandbox).await? {
                 Some(met) => Ok(met),
-                None => self.session.make(sandbox).await,
+                None => self.session.create(sandbox).await,
             },
         }
     }
 
     /// Returns when the sandbox's time is over; never, when it has none.
-    pub(super) async fn end_of_life(&self) {
+    pub(crate) async fn end_of_life(&self) {
         let ends_at = self.attached.lock().await.and_then(|met| met.ends_at);
         match ends_at {
             Some(end) => tokio::time::sleep_until(end.into()).await,
@@ -126,126 +167,115 @@ impl LeasedSandbox {
     }
 
     /// The sandbox, if there is one.
-    pub(super) async fn if_attached(&self) -> Option<tool::SandboxHandle> {
+    pub(crate) async fn existing(&self) -> Option<SandboxHandle> {
         let sandbox = self.session.provider().ok()?;
         let met = match *self.attached.lock().await {
             Some(met) => met,
             // A command of an earlier worker may still run there.
-            None => self.session.greet(&*sandbox).await.ok()??,
+            None => self.session.attach_existing(&*sandbox).await.ok()??,
         };
         Some(self.handle(sandbox, met.id))
     }
 
     /// Whether the sandbox that an earlier worker used is still there.
-    pub(super) async fn survived(&self) -> Result<bool, ToolFault> {
+    pub(crate) async fn still_exists(&self) -> Result<bool, Error> {
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
         if attached.is_none() {
-            *attached = self.session.greet(&*sandbox).await?;
+            *attached = self.session.attach_existing(&*sandbox).await?;
         }
         Ok(attached.is_some())
     }
 
-    /// Whether a command of this call may ever have been started, read from the log as
-    /// it is now: the loss of its sandbox may just have been written.
-    pub(super) async fn may_have_run(&self, call_id: &str) -> Result<bool, ToolFault> {
-        let log = self.writer.log().await.map_err(|error| ToolFault::Away(error.to_string()))?;
-        Ok(history::may_have_run(&log, call_id))
-    }
-
     /// Writes down that the sandbox is gone; the next use makes another. Of several calls
     /// that lost it together, the first one writes.
-    pub(super) async fn lost(&self, id: SandboxId, reason: &str) -> Result<(), ToolFault> {
+    pub(crate) async fn record_loss(&self, id: SandboxId, reason: &str) -> Result<(), Error> {
         let mut attached = self.attached.lock().await;
         match attached.take_if(|attached| attached.id == id) {
-            Some(_) => self.session.write_off(id, reason).await,
+            Some(_) => self.session.record_loss(id, reason).await,
             None => Ok(()),
         }
     }
 
     /// Saves the files as they are now, which a caller's hand keeps. Whoever begins
     /// something in the sandbox meanwhile waits.
-    pub(super) async fn save(&self) -> Result<CheckpointId, ToolFault> {
-        let SandboxSession { worker, fence, .. } = &self.session;
+    pub(crate) async fn checkpoint(&self) -> Result<CheckpointId, Error> {
+        let SandboxSession { sandboxes, fence, .. } = &self.session;
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
         let met = match *attached {
             Some(met) => Some(met),
-            None => self.session.greet(&*sandbox).await?,
+            None => self.session.attach_existing(&*sandbox).await?,
         };
-        let past = worker.store.past_sandboxes(fence.org, fence.session).await.map_err(away)?;
+        let past = sandboxes.store.past_sandboxes(fence.org, fence.session).await?;
         let checkpoint = match (met, past.checkpoint) {
             // Nothing has run since.
             (None, Some(checkpoint)) => checkpoint,
             (met, _) => {
                 let met = match met {
                     Some(met) => met,
-                    None => self.session.make(&*sandbox).await?,
+                    None => self.session.create(&*sandbox).await?,
                 };
                 *attached = Some(met);
-                self.session.save(&*sandbox, met.id).await?
+                self.session.checkpoint(&*sandbox, met.id).await?
             }
         };
-        match worker.store.keep_checkpoint(*fence, checkpoint).await.map_err(away)? {
+        match sandboxes.store.keep_checkpoint(*fence, checkpoint).await? {
             true => Ok(checkpoint),
-            false => Err(ToolFault::Stale),
+            false => Err(Error::Stale),
         }
     }
 
     /// Saves the files and removes the sandbox, where there is one.
-    pub(super) async fn put_away(&self, reason: &str, actor: Actor) -> Result<(), ToolFault> {
+    pub(crate) async fn terminate(&self, reason: &str, actor: Actor) -> Result<(), Error> {
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
         let met = match attached.take() {
             Some(met) => Some(met),
-            None => self.session.greet(&*sandbox).await?,
+            None => self.session.attach_existing(&*sandbox).await?,
         };
         let Some(met) = met else { return Ok(()) };
-        let checkpoint = self.session.save(&*sandbox, met.id).await?;
-        self.session.put_away(&*sandbox, met.id, (reason, actor), Some(checkpoint)).await
+        let checkpoint = self.session.checkpoint(&*sandbox, met.id).await?;
+        self.session.terminate(&*sandbox, met.id, (reason, actor), Some(checkpoint)).await
     }
 
     /// Removes a sandbox whose files nobody wants any more, as the rows say.
-    pub(super) async fn leave_behind(&self, actor: Actor) -> Result<(), ToolFault> {
-        let SandboxSession { worker, fence, .. } = &self.session;
+    pub(crate) async fn discard(&self, actor: Actor) -> Result<(), Error> {
+        let SandboxSession { sandboxes, fence, .. } = &self.session;
         let sandbox = self.session.provider()?;
         *self.attached.lock().await = None;
-        let live = worker.store.live_sandbox(fence.org, fence.session).await.map_err(away)?;
+        let live = sandboxes.store.live_sandbox(fence.org, fence.session).await?;
         match live {
             Some(LiveSandbox { sandbox: id, node, state: Liveness::Ending(reason), .. })
-                if node == worker.node =>
+                if node == sandboxes.node =>
             {
-                self.session.finish_ending(&*sandbox, id, &reason, actor).await
+                self.session.finish_termination(&*sandbox, id, &reason, actor).await
             }
             _ => Ok(()),
         }
     }
 
     /// How long to wait before asking a sandbox again.
-    pub(super) fn delay(&self, backoff: &Backoff, attempt: u32) -> Duration {
-        backoff.delay(attempt, self.session.worker.journal.origin())
+    pub(crate) fn delay(&self, backoff: &Backoff, attempt: u32) -> Duration {
+        backoff.delay(attempt, self.session.sandboxes.journal.origin())
     }
 
     /// Makes a sandbox fit for this turn's commands.
-    async fn prepare(
-        &self,
-        sandbox: Arc<dyn Sandbox>,
-        id: SandboxId,
-    ) -> Result<tool::SandboxHandle, ToolFault> {
+    async fn prepare(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> Result<SandboxHandle, Error> {
         self.attach_egress(&*sandbox, id).await?;
         self.make_ready(&*sandbox, id).await?;
         Ok(self.handle(sandbox, id))
     }
 
     /// Joins the sandbox to this turn's proxy, once. A sandbox without a way out still works.
-    async fn attach_egress(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
+    async fn attach_egress(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
         let opened = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if *opened() == Some(id) {
             return Ok(());
         }
         match self.egress.open(sandbox, self.session.sandbox_fence(id)).await {
             Ok(()) => *opened() = Some(id),
-            Err(Fault::Stale) => return Err(ToolFault::Stale),
+            Err(Fault::Stale) => return Err(Error::Stale),
             Err(fault) => {
                 tracing::warn!(session.id = %self.session.fence.session, %fault, "a sandbox has no way out")
             }
@@ -256,17 +286,17 @@ impl LeasedSandbox {
     /// Runs the environment's lifecycle hook, once in each sandbox, and brings what the session's sources
     /// name. The sandbox remembers the lifecycle hook's command, so whoever asks again, now or after a
     /// takeover, gets the outcome of the first; what becomes of sources is in the log.
-    async fn make_ready(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), ToolFault> {
+    async fn make_ready(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
         let prepared = || self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         if *prepared() == Some(id) {
             return Ok(());
         }
         if let Some(script) = &self.session.spec.post_start {
-            match lifecycle_hook::run(sandbox, self.session.sandbox_fence(id), "post_start", script).await {
+            match hook::run(sandbox, self.session.sandbox_fence(id), "post_start", script).await {
                 Ok(None) => {}
-                Ok(Some(failure)) => return Err(ToolFault::Unready(Unready::LifecycleHook, failure)),
-                Err(Fault::Stale) => return Err(ToolFault::Stale),
-                Err(fault) => return Err(ToolFault::Unavailable(fault.to_string())),
+                Ok(Some(failure)) => return Err(Error::Unready(Unready::LifecycleHook, failure)),
+                Err(Fault::Stale) => return Err(Error::Stale),
+                Err(fault) => return Err(Error::Unavailable(fault.to_string())),
             }
         }
         source::bring(self, sandbox, id).await?;
@@ -274,10 +304,7 @@ impl LeasedSandbox {
         Ok(())
     }
 
-    fn handle(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> tool::SandboxHandle {
-        let web = Arc::clone(&self.egress) as _;
-        let context = &self.session.spec.context;
-        let (env, cwd) = (context.env_under(&[]), context.working_dir.clone().unwrap_or_default());
-        tool::SandboxHandle { sandbox, fence: self.session.sandbox_fence(id), env, cwd, web }
+    fn handle(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> SandboxHandle {
+        SandboxHandle { sandbox, fence: self.session.sandbox_fence(id) }
     }
 }

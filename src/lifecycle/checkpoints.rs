@@ -1,0 +1,49 @@
+//! Retention of a session's checkpoints.
+
+use super::Sandboxes;
+use crate::{
+    base::limit::{CHECKPOINTS_BY_HAND_KEPT, CHECKPOINTS_KEPT},
+    domain::{OrgId, SessionId},
+    sandbox::checkpoint,
+    store::checkpoint::Checkpoint,
+};
+
+impl Sandboxes {
+    /// Deletes old checkpoints of a session: all but the newest, and the newest of those that callers
+    /// made. Each blob goes before its row.
+    pub(crate) async fn remove_old_checkpoints(&self, org: OrgId, session: SessionId) -> Result<(), String> {
+        let all = self.store.checkpoints(org, session).await.map_err(|error| error.to_string())?;
+        let (newest, others) = all.split_at(CHECKPOINTS_KEPT.min(all.len()));
+        let mut kept: Vec<_> = all.iter().filter(|one| one.is_kept).take(CHECKPOINTS_BY_HAND_KEPT).collect();
+        kept.extend(newest);
+        let is_old = |one: &&Checkpoint| !kept.iter().any(|kept| kept.checkpoint == one.checkpoint);
+        for checkpoint in others.iter().filter(is_old) {
+            // Equal files have one blob.
+            if !kept.iter().any(|kept| kept.digest == checkpoint.digest) {
+                let key = checkpoint::key(&blobs_of_session(org, session), &checkpoint.digest);
+                self.blobs.delete(&key).await.map_err(|error| error.to_string())?;
+            }
+            let deleted = self.store.forget_checkpoint(org, session, checkpoint.checkpoint).await;
+            deleted.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Deletes every checkpoint of a closed session: blobs before rows, blobs without a row too (their
+    /// worker died between the two).
+    pub(crate) async fn remove_checkpoints(&self, org: OrgId, session: SessionId) -> Result<(), String> {
+        let place = checkpoint::place(&blobs_of_session(org, session));
+        self.blobs.remove_all(&place).await.map_err(|error| error.to_string())?;
+        let all = self.store.checkpoints(org, session).await.map_err(|error| error.to_string())?;
+        for checkpoint in all {
+            let deleted = self.store.forget_checkpoint(org, session, checkpoint.checkpoint).await;
+            deleted.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Prefix of a session's blobs.
+pub(crate) fn blobs_of_session(org: OrgId, session: SessionId) -> String {
+    format!("{}/{}", org.uuid(), session.uuid())
+}

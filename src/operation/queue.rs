@@ -1,0 +1,57 @@
+//! Order in which the operations of a session are served.
+
+use std::collections::VecDeque;
+
+use crate::{
+    base::limit::OPERATIONS_TOGETHER_MAX,
+    domain::{OperationId, operation::Request},
+    store::operation::Open,
+};
+
+/// Operations that wait, and those that are being served.
+#[derive(Default)]
+pub(crate) struct OperationQueue {
+    pub waiting: VecDeque<Open>,
+    pub under_way: Vec<Open>,
+}
+
+impl OperationQueue {
+    /// Takes the operation to serve next, if one may start now. Commands run a few at a time, so that
+    /// they do not block file reads and kills; an operation on the sandbox as a whole runs alone.
+    pub fn next(&mut self) -> Option<Open> {
+        let is_alone = |open: &Open| open.request.is_alone();
+        let is_command = |open: &Open| matches!(open.request, Request::Exec { .. });
+        if self.under_way.iter().any(is_alone) {
+            return None;
+        }
+        let has_room = |commands: bool| {
+            self.under_way.iter().filter(|open| is_command(open) == commands).count()
+                < OPERATIONS_TOGETHER_MAX
+        };
+        let first_alone = self.waiting.iter().position(is_alone).unwrap_or(self.waiting.len());
+        let is_free = |open: &Open| has_room(is_command(open));
+        let place = match self.waiting.iter().take(first_alone).position(is_free) {
+            Some(place) => place,
+            // A restore is refused while others run; it does not wait for them.
+            None => match &self.waiting.get(first_alone)?.request {
+                Request::Restore { .. } => first_alone,
+                _ if self.under_way.is_empty() => first_alone,
+                _ => return None,
+            },
+        };
+        let open = self.waiting.remove(place)?;
+        self.under_way.push(open.clone());
+        Some(open)
+    }
+
+    /// Removes an operation that was served.
+    pub fn is_over(&mut self, operation: OperationId) {
+        self.under_way.retain(|open| open.id != operation);
+    }
+
+    /// Whether a stop waits for commands that run.
+    pub fn wants_an_end(&self) -> bool {
+        let stops = |open: &Open| matches!(open.request, Request::Stop);
+        self.waiting.iter().any(stops) && !self.under_way.is_empty()
+    }
+}

@@ -1,0 +1,127 @@
+//! The harness's port `Journal` over the log writer of a lease.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::{
+    domain::{
+        AgentId, Body, Event, Session,
+        budget::{Budget, Most},
+        event::Draft,
+        piece::Piece,
+        spend::Verdict,
+    },
+    harness::{self, Halt},
+    journal::{self, Halted, Writer},
+    lifecycle::LeasedSandbox,
+    store::spend::Ask,
+};
+
+/// The log of a session under a lease.
+pub(super) struct LeasedJournal {
+    pub(super) writer: Writer,
+    /// Its counted egress decisions are appended with the turn's events.
+    pub(super) sandbox: Arc<LeasedSandbox>,
+    /// The agent whose spend caps apply; none where no model is called.
+    pub(super) agent: Option<AgentId>,
+}
+
+impl LeasedJournal {
+    /// Appends the events together with the egress decisions counted since. Egress is closed before
+    /// the turn's end is recorded: no decision can follow it.
+    async fn record_with_egress(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
+        let egress = self.sandbox.egress();
+        if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_))) {
+            egress.close().await;
+        }
+        let taken = egress.take();
+        let mut all = egress.drafts(&taken, &self.writer);
+        all.extend(drafts);
+        let recorded = self.writer.record(all).await;
+        if recorded.is_err() {
+            egress.restore(&taken);
+        }
+        recorded
+    }
+}
+
+fn unavailable(error: journal::Error) -> Halt {
+    Halt::Unavailable(error.to_string())
+}
+
+fn halt(halted: Halted) -> Halt {
+    match halted {
+        Halted::Stale => Halt::Stale,
+        Halted::Moved => Halt::Moved,
+        Halted::Failed(error) => Halt::Unavailable(error.to_string()),
+    }
+}
+
+#[async_trait]
+impl harness::Journal for LeasedJournal {
+    async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
+        self.record_with_egress(drafts).await.map_err(halt)
+    }
+
+    async fn log(&self) -> Result<Vec<Event>, Halt> {
+        self.writer.log().await.map_err(unavailable)
+    }
+
+    async fn session(&self) -> Result<Session, Halt> {
+        self.writer.session().await.map_err(unavailable)
+    }
+
+    fn is_heard(&self) -> bool {
+        self.writer.is_heard()
+    }
+
+    fn tell(&self, piece: Piece) {
+        self.writer.tell(piece);
+    }
+
+    async fn budgets(&self, session: &Session) -> Result<Vec<Budget>, Halt> {
+        let limits = session.created.limits;
+        let is_limited = limits.tokens.or(limits.cost_micros).or(limits.tool_calls).is_some();
+        if !is_limited && session.created.parent_session_id.is_none() {
+            return Ok(Vec::new());
+        }
+        self.writer.budgets().await.map_err(unavailable)
+    }
+
+    async fn reserve(
+        &self,
+        most: &(dyn Fn() -> Most + Send + Sync),
+        is_shared: bool,
+        is_unbound: bool,
+    ) -> Result<Verdict, Halt> {
+        let granted = Verdict::Granted { close: Vec::new() };
+        let Some(agent) = self.agent else { return Ok(granted) };
+        let is_bound = !is_unbound && self.writer.spend_is_bound(agent).await.map_err(unavailable)?;
+        if !is_bound && !is_shared {
+            return Ok(granted);
+        }
+        let ask = Ask { agent: Some(agent), call: None, most: most(), is_bound, is_shared };
+        self.writer.reserve(&ask).await.map_err(halt)
+    }
+
+    async fn reserve_exec(&self, call_id: &str, most: u64, is_shared: bool) -> Result<Verdict, Halt> {
+        let granted = Verdict::Granted { close: Vec::new() };
+        let Some(agent) = self.agent else { return Ok(granted) };
+        let is_bound = self.writer.spend_is_bound(agent).await.map_err(unavailable)?;
+        if !is_bound && !is_shared {
+            return Ok(granted);
+        }
+        let most = Most { tokens: 0, cost_micros: Some(most) };
+        let ask = Ask { agent: Some(agent), call: Some(call_id), most, is_bound, is_shared };
+        self.writer.reserve(&ask).await.map_err(halt)
+    }
+
+    async fn pay_late(&self, drafts: Vec<Draft>) -> Result<(), Halt> {
+        self.writer.pay_late(&drafts).await.map_err(unavailable)
+    }
+
+    async fn release_exec(&self, call_id: &str) -> Result<(), Halt> {
+        self.writer.release_exec(call_id).await.map_err(unavailable)
+    }
+}

@@ -1,0 +1,220 @@
+//! One leased turn: checks, preparation, the harness over the ports, its end.
+//!
+//! Called by `worker` with a lease; calls `harness` and implements its ports over the log writer,
+//! the leased sandbox and the catalogue of tools.
+
+mod end_early;
+mod journal;
+mod preflight;
+mod services;
+mod signals;
+mod spans;
+mod tools;
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tracing::Instrument;
+
+use crate::{
+    base::SecretString,
+    domain::{
+        Event, OrgId, Session, TurnId,
+        price::{SandboxSize, Tariff},
+        source::told,
+    },
+    harness::{self, Halt, Model},
+    journal::{Log, LogSize, Writer},
+    lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
+    model::{Connection, ModelName, NoModel, Providers},
+    store::{self, agent::Revision, job::LeaseState},
+    tool::Catalogue,
+};
+
+use journal::LeasedJournal;
+use signals::SignalSource;
+use spans::{TracedModel, TracedTools};
+use tools::LeasedTools;
+
+pub(crate) use end_early::{RECOVERY_EXHAUSTED, end_early};
+pub(crate) use preflight::Refusal;
+
+/// What the turns of a worker run with. Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime {
+    pub sandboxes: Sandboxes,
+    pub providers: Arc<Providers>,
+    pub catalogue: Catalogue,
+}
+
+/// A turn that is ready to run under a lease.
+pub(crate) struct LeasedTurn {
+    turn: harness::Turn,
+    writer: Writer,
+    tools: Option<Vec<String>>,
+    log: Vec<Event>,
+    log_size: LogSize,
+    sandbox: Arc<LeasedSandbox>,
+}
+
+/// A turn and its attempt, from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    pub turn: TurnId,
+    pub number: i32,
+}
+
+impl Runtime {
+    /// Prepares a turn of `session`: checks, agent, model, sandbox and log; or why it cannot start.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database or a blob is unreachable.
+    pub(crate) async fn prepare(
+        &self,
+        session: &Session,
+        writer: &Writer,
+        attempt: Attempt,
+    ) -> Result<Result<LeasedTurn, Refusal>, Halt> {
+        // Both reads at once: the request to the model leaves one round trip sooner.
+        let (prepared, log) =
+            tokio::join!(self.prepare_parts(writer.fence().org, session, attempt), writer.cached_log());
+        let log: Log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
+        let Parts { turn, tools, spec, policy } = match prepared? {
+            Ok(parts) => parts,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let sandbox = self.sandboxes.lease(writer.clone(), spec, policy);
+        let (log_size, log) = (log.size(), log.events);
+        Ok(Ok(LeasedTurn { turn, writer: writer.clone(), tools, log, log_size, sandbox }))
+    }
+
+    async fn prepare_parts(
+        &self,
+        org: OrgId,
+        session: &Session,
+        attempt: Attempt,
+    ) -> Result<Result<Parts, Refusal>, Halt> {
+        let store = &self.sandboxes.store;
+        let Some(snapshot) = &session.created.agent_snapshot else {
+            return Ok(Err(Refusal::error("no_agent", "the session has no agent")));
+        };
+        let credential = async {
+            match session.created.credential_id {
+                None => Ok(None),
+                Some(credential) => store.open_credential(org, credential).await.map(Some),
+            }
+        };
+        let revision = store.load_revision(org, snapshot.revision_id);
+        let (checked, revision, credential) =
+            tokio::join!(preflight::check(self, org, session), revision, credential);
+        let checked = match checked? {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let revision: Revision = revision.map_err(unavailable)?;
+        let name: ModelName = match snapshot.model.parse() {
+            Ok(name) => name,
+            Err(NoModel::BadName(reason) | NoModel::BadCredential(reason)) => {
+                return Ok(Err(Refusal::error("model_unknown", reason)));
+            }
+            Err(NoModel::NoCredential { provider }) => {
+                return Ok(Err(Refusal::rejected("no_credential", provider)));
+            }
+        };
+        let credential = match credential {
+            Ok(open) => open.map(connection),
+            Err(store::Error::NotFound) => {
+                let message = "the credential that the session pinned was deleted";
+                return Ok(Err(Refusal {
+                    rejects: session.running.is_none(),
+                    ..Refusal::error("no_credential", message)
+                }));
+            }
+            Err(error) => return Err(unavailable(error)),
+        };
+        let model: Arc<dyn Model> = match self.providers.model(&name, credential.as_ref()) {
+            Ok(model) => model,
+            Err(NoModel::BadName(reason)) => return Ok(Err(Refusal::error("model_unknown", reason))),
+            Err(error @ (NoModel::NoCredential { .. } | NoModel::BadCredential(_))) => {
+                return Ok(Err(Refusal::error("no_credential", error.to_string())));
+            }
+        };
+        let (spec, policy) =
+            match SandboxSpec::read(&self.sandboxes, org, session).await.map_err(unavailable)? {
+                Ok(read) => read,
+                Err((code, message)) => return Ok(Err(Refusal::error(code, message))),
+            };
+        let limits = &spec.limits;
+        let turn = harness::Turn {
+            id: attempt.turn,
+            attempt: attempt.number,
+            objects: name.provider == "scripted",
+            model: Arc::new(TracedModel(model)),
+            model_name: name.model,
+            prompt: revision.prompt + &told(&session.created.sources),
+            options: snapshot.model_options.clone(),
+            tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
+            size: SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes },
+            is_unbound: checked.is_unbound,
+        };
+        Ok(Ok(Parts { turn, tools: snapshot.tools.clone(), spec, policy }))
+    }
+}
+
+/// What a turn is made of.
+struct Parts {
+    turn: harness::Turn,
+    tools: Option<Vec<String>>,
+    spec: SandboxSpec,
+    policy: EgressPolicy,
+}
+
+impl LeasedTurn {
+    /// The sandbox of the lease; callers' operations are served in it beside the turn.
+    pub(crate) fn sandbox(&self) -> Arc<LeasedSandbox> {
+        Arc::clone(&self.sandbox)
+    }
+
+    /// The tariff of the turn.
+    pub(crate) fn tariff(&self) -> &Tariff {
+        &self.turn.tariff
+    }
+
+    /// Runs the turn until it yields.
+    ///
+    /// # Errors
+    /// Every [`Halt`] leaves the turn open for whoever holds the session next.
+    pub(crate) async fn run(
+        self,
+        runtime: &Runtime,
+        session: &Session,
+        lease: watch::Receiver<LeaseState>,
+        draining: watch::Receiver<bool>,
+    ) -> Result<(), Halt> {
+        let Self { turn, writer, tools, log, log_size, sandbox } = self;
+        let signals = SignalSource::new(lease, draining, turn.id);
+        let leased = LeasedTools::new(runtime, &writer, Arc::clone(&sandbox), tools.as_deref());
+        let tools = TracedTools(&leased);
+        let agent = session.created.agent_id;
+        let journal = LeasedJournal { writer, sandbox, agent };
+        let origin = runtime.sandboxes.journal.origin();
+        let ports =
+            harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
+        let span = spans::turn(session, &turn);
+        let log = tokio::select! {
+            ended = harness::run(turn, ports, session.clone(), log).instrument(span) => ended?,
+            () = signals.follow() => unreachable!("signals are followed for ever"),
+        };
+        journal.writer.cache_log(log, log_size);
+        Ok(())
+    }
+}
+
+fn connection(open: store::credential::OpenCredential) -> Connection {
+    let key: SecretString = open.key;
+    Connection { provider: open.provider, base_url: open.base_url.and_then(|url| url.parse().ok()), key }
+}
+
+fn unavailable(error: store::Error) -> Halt {
+    Halt::Unavailable(error.to_string())
+}

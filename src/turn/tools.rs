@@ -1,0 +1,279 @@
+//! The harness's port `Tools` over the session's sandbox.
+//!
+//! A call runs in the sandbox of the lease. When the sandbox does not answer, or is lost, the call is
+//! settled by its replay class: an unsafe one that may have begun never runs again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+
+use super::{Runtime, services::SessionServices};
+use crate::{
+    base::{
+        backoff::Backoff,
+        limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
+    },
+    domain::tool::{Replay, START_SESSION, ToolCall, ToolSpec},
+    harness::{self, history},
+    journal::Writer,
+    lifecycle::{self, LeasedSandbox},
+    tool::{Call, CallResult, Catalogue, ExecSummary, Fault, Recovered, SandboxHandle},
+};
+
+const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
+
+/// The error code of a turn for whose tools no sandbox is available.
+const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
+
+/// The tools of an agent over the sandbox of its session.
+pub(super) struct LeasedTools {
+    catalogue: Catalogue,
+    specs: Vec<ToolSpec>,
+    writer: Writer,
+    sandbox: Arc<LeasedSandbox>,
+    services: Arc<SessionServices>,
+    /// Start of each call with a command whose end is not known yet.
+    running: Mutex<HashMap<String, Instant>>,
+}
+
+/// Why a call has no result after the sandbox was asked.
+enum Unsettled {
+    /// It did not begin.
+    NeverRan,
+    /// Its sandbox is gone.
+    Lost,
+}
+
+impl From<lifecycle::Error> for Fault {
+    fn from(error: lifecycle::Error) -> Self {
+        match error {
+            lifecycle::Error::Stale => Self::Stale,
+            lifecycle::Error::Unavailable(reason) => Self::EndTurn { code: SANDBOX_UNAVAILABLE, reason },
+            lifecycle::Error::Unready(what, reason) => Self::EndTurn { code: what.code(), reason },
+            lifecycle::Error::LogUnavailable(reason) => Self::LogUnavailable(reason),
+        }
+    }
+}
+
+impl LeasedTools {
+    /// `allowed` names the agent's tools; `None` allows all but `start_session`, which must be listed
+    /// explicitly.
+    pub(super) fn new(
+        runtime: &Runtime,
+        writer: &Writer,
+        sandbox: Arc<LeasedSandbox>,
+        allowed: Option<&[String]>,
+    ) -> Self {
+        let is_allowed = |spec: &ToolSpec| match allowed {
+            Some(names) => names.contains(&spec.name),
+            None => spec.name != START_SESSION,
+        };
+        let catalogue = runtime.catalogue.clone();
+        let specs = catalogue.specs().into_iter().filter(is_allowed).collect();
+        let services = Arc::new(SessionServices::new(runtime.sandboxes.clone(), writer, &sandbox));
+        Self { catalogue, specs, writer: writer.clone(), sandbox, services, running: Mutex::default() }
+    }
+
+    /// Access to the sandbox for tools.
+    fn handle(&self, handle: lifecycle::SandboxHandle) -> SandboxHandle {
+        let context = self.sandbox.context();
+        SandboxHandle {
+            sandbox: handle.sandbox,
+            fence: handle.fence,
+            env: context.env_under(&[]),
+            cwd: context.working_dir.clone().unwrap_or_default(),
+            services: Arc::clone(&self.services) as _,
+        }
+    }
+
+    /// Runs a call in the current sandbox, and asks again while that does not answer.
+    async fn run_in_sandbox(&self, call: &Call) -> Result<Result<CallResult, Unsettled>, Fault> {
+        let handle = self.handle(self.sandbox.acquire().await?);
+        match self.until_expiry(call, &handle, call.run(&handle)).await {
+            Ok(result) => Ok(Ok(result)),
+            Err(Fault::SandboxGone) => self.lost(call, &handle, "it was gone when a tool used it").await,
+            Err(Fault::SandboxUnreachable(reason)) => self.ask_again(call, handle, reason).await,
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Asks the sandbox what became of a call, a bounded number of times; then gives the sandbox up.
+    async fn ask_again(
+        &self,
+        call: &Call,
+        mut handle: SandboxHandle,
+        mut reason: String,
+    ) -> Result<Result<CallResult, Unsettled>, Fault> {
+        for attempt in 1..=SANDBOX_CALL_ATTEMPTS_MAX {
+            tokio::time::sleep(self.sandbox.delay(&BACKOFF, attempt)).await;
+            handle = self.handle(self.sandbox.reacquire().await?);
+            match self.until_expiry(call, &handle, call.recover(&handle)).await {
+                Ok(recovered) => return Ok(settled(recovered)),
+                Err(Fault::SandboxGone) => {
+                    return self.lost(call, &handle, "it was gone when a tool used it").await;
+                }
+                Err(Fault::SandboxUnreachable(again)) => reason = again,
+                Err(fault) => return Err(fault),
+            }
+        }
+        self.lost(call, &handle, &reason).await
+    }
+
+    /// Ends the command of a call when its sandbox expires.
+    async fn until_expiry<T>(
+        &self,
+        call: &Call,
+        handle: &SandboxHandle,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::pin!(work);
+        if call.timeout.is_some() {
+            self.running().entry(call.id().to_owned()).or_insert_with(Instant::now);
+        }
+        let done = tokio::select! {
+            done = &mut work => done,
+            () = self.sandbox.end_of_life() => {
+                call.cancel(handle).await;
+                work.await
+            }
+        };
+        if done.is_ok() {
+            self.running().remove(call.id());
+        }
+        done
+    }
+
+    /// Records that the sandbox of a call is gone. Until that is in the log the call counts as
+    /// running: its session may have been closed, and the sandbox removed with it.
+    async fn lost(
+        &self,
+        call: &Call,
+        handle: &SandboxHandle,
+        reason: &str,
+    ) -> Result<Result<CallResult, Unsettled>, Fault> {
+        self.sandbox.record_loss(handle.fence.sandbox, reason).await?;
+        self.running().remove(call.id());
+        Ok(Err(Unsettled::Lost))
+    }
+
+    /// Whether a command of this call may ever have started, read from the log as it is now: the loss
+    /// of its sandbox may just have been recorded.
+    async fn may_have_run(&self, call: &Call) -> Result<bool, Fault> {
+        let log = self.writer.log().await.map_err(|error| Fault::LogUnavailable(error.to_string()))?;
+        Ok(history::may_have_run(&log, call.id()))
+    }
+
+    async fn run_timed(&self, call: &Call) -> Result<CallResult, Fault> {
+        let _use = self.sandbox.begin_use();
+        if let Some(result) = call.run_outside(&*self.services).await {
+            return result;
+        }
+        for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
+            match self.run_in_sandbox(call).await? {
+                Ok(result) => return Ok(result),
+                Err(Unsettled::Lost) if call.replay == Replay::Unsafe => return Ok(unknown()),
+                Err(Unsettled::Lost | Unsettled::NeverRan) => {}
+            }
+        }
+        let reason = "the sandbox was lost repeatedly".to_owned();
+        Err(Fault::EndTurn { code: SANDBOX_UNAVAILABLE, reason })
+    }
+
+    async fn recover_timed(&self, call: &Call) -> Result<CallResult, Fault> {
+        let in_use = self.sandbox.begin_use();
+        if let Some(result) = call.run_outside(&*self.services).await {
+            return result;
+        }
+        // Without the sandbox that it was announced for, nobody knows whether an unsafe call ran.
+        if call.replay == Replay::Unsafe && !self.sandbox.still_exists().await? {
+            if self.may_have_run(call).await? {
+                return Ok(unknown());
+            }
+            // Its worker died before there was a sandbox: nothing can have begun.
+            drop(in_use);
+            return self.run_timed(call).await;
+        }
+        let handle = self.handle(self.sandbox.reacquire().await?);
+        let outcome = match self.until_expiry(call, &handle, call.recover(&handle)).await {
+            Ok(recovered) => settled(recovered),
+            Err(Fault::SandboxGone) => {
+                self.lost(call, &handle, "it was gone when its session went on").await?
+            }
+            Err(Fault::SandboxUnreachable(reason)) => self.ask_again(call, handle, reason).await?,
+            Err(fault) => return Err(fault),
+        };
+        match outcome {
+            Ok(result) => Ok(result),
+            Err(Unsettled::Lost) if call.replay == Replay::Unsafe => Ok(unknown()),
+            Err(Unsettled::Lost | Unsettled::NeverRan) => {
+                drop(in_use);
+                self.run_timed(call).await
+            }
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.running.lock().expect("no holder panics")
+    }
+}
+
+#[async_trait]
+impl harness::Tools for LeasedTools {
+    fn specs(&self) -> &[ToolSpec] {
+        &self.specs
+    }
+
+    fn check(&self, call: &ToolCall) -> Result<Call, String> {
+        if !self.specs.iter().any(|spec| spec.name == call.tool) {
+            let names: Vec<_> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
+            return Err(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")));
+        }
+        self.catalogue.check(call)
+    }
+
+    async fn run(&self, call: &Call) -> Result<CallResult, Fault> {
+        let started = Instant::now();
+        self.run_timed(call).await.map(|result| timed(result, started))
+    }
+
+    async fn recover(&self, call: &Call) -> Result<CallResult, Fault> {
+        let started = Instant::now();
+        self.recover_timed(call).await.map(|result| timed(result, started))
+    }
+
+    async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary> {
+        // A call that the check refuses has started nothing.
+        let call = self.catalogue.check(call).ok()?;
+        let handle = self.handle(self.sandbox.existing().await?);
+        call.cancel(&handle).await
+    }
+
+    fn running(&self, call: &ToolCall) -> Option<Duration> {
+        self.running().get(&call.call_id).map(Instant::elapsed)
+    }
+}
+
+/// Takes the duration from the command, where there is one.
+fn timed(result: CallResult, started: Instant) -> CallResult {
+    let duration = result.exec.as_ref().map_or_else(|| started.elapsed(), |exec| exec.duration);
+    CallResult { duration, ..result }
+}
+
+fn settled(recovered: Recovered) -> Result<CallResult, Unsettled> {
+    match recovered {
+        Recovered::Done(result) => Ok(result),
+        Recovered::NeverRan => Err(Unsettled::NeverRan),
+        Recovered::Unknown => Ok(unknown()),
+    }
+}
+
+fn unknown() -> CallResult {
+    CallResult::unknown(
+        "The sandbox was lost while this tool ran, so its outcome is unknown. Check what it left before you run \
+         it again.",
+    )
+}

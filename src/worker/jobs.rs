@@ -1,0 +1,171 @@
+//! Jobs beside turns: idle sandboxes, callers' operations, clean-up of closed sessions.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::Worker;
+use crate::{
+    base::limit::{NODE_BEAT, ROOTFS_POLL, SANDBOX_BACKOFF},
+    domain::{
+        Session,
+        operation::{Answer, Failure},
+        price::Tariff,
+    },
+    lifecycle::{self, BUILD_FAILED, Next, RootfsStatus, SandboxSpec, check_rootfs},
+    operation::{self, OperationServer},
+    queue::Lease,
+    sandbox::{Fault, Sandbox},
+    store::{self, job::Claimed, notification::Notification},
+};
+
+impl Worker {
+    /// Does what is due for the sandbox of an idle session.
+    pub(super) async fn attend_idle(&self, lease: Lease) -> Result<&'static str, store::Error> {
+        let sandboxes = &self.runtime.sandboxes;
+        let fence = lease.fence();
+        let session = sandboxes.store.load_session(fence.org, fence.session).await?;
+        let sandbox = sandboxes.session(fence, &session);
+        let attended = tokio::select! {
+            attended = sandbox.idle() => attended,
+            () = lease.lost() => return Ok("the lease was lost"),
+        };
+        let outcome = match attended {
+            Ok(Next::Never) => lease.finish().await.map(|()| "no sandbox is left"),
+            Ok(Next::After(delay)) => lease.release(delay).await.map(|()| "the sandbox is idle"),
+            Err(lifecycle::Error::Stale) => Ok("the lease was lost"),
+            Err(error) => {
+                tracing::warn!(session.id = %session.id, %error, "an idle sandbox could not be changed; retrying");
+                lease.release(sandboxes.idle.retry()).await.map(|()| "the sandbox could not be changed")
+            }
+        };
+        // A turn may have waited for this.
+        sandboxes.notifications.send(Notification::Job);
+        outcome
+    }
+
+    /// Serves callers' operations on a session's sandbox while no turn does.
+    pub(super) async fn serve_operations(
+        &self,
+        lease: Lease,
+        mut draining: watch::Receiver<bool>,
+    ) -> Result<&'static str, store::Error> {
+        let sandboxes = &self.runtime.sandboxes;
+        let fence = lease.fence();
+        let session = sandboxes.store.load_session(fence.org, fence.session).await?;
+        if let Some(outcome) = self.await_rootfs(&lease, &session).await? {
+            return Ok(outcome);
+        }
+        let (spec, policy) = match SandboxSpec::read(sandboxes, fence.org, &session).await? {
+            Ok(read) => read,
+            Err((_, message)) => {
+                return self.refuse_operations(&lease, Failure::EnvironmentDeleted, message).await;
+            }
+        };
+        let billing = sandboxes.store.billing(fence.org, session.created.agent_id).await?;
+        let model = session.created.agent_snapshot.as_ref().map_or("", |agent| agent.model.as_str());
+        let tariff = Tariff::of(model, billing.prices.as_ref());
+        let sandbox = sandboxes.lease(sandboxes.journal.writer(fence, None), spec, policy);
+        let server = OperationServer::new(sandboxes, sandbox.clone(), &session, tariff, lease.state());
+        let mut wanted = lease.state();
+        let outcome = tokio::select! {
+            served = server.serve_all() => match served {
+                Ok(()) => lease.finish().await.map(|()| "served"),
+                Err(operation::Error::Stale) => Ok("the lease was lost"),
+                Err(operation::Error::Unavailable(reason)) => {
+                    tracing::warn!(session.id = %session.id, reason, "a sandbox is unreachable; retrying");
+                    lease.release(SANDBOX_BACKOFF.1).await.map(|()| "waits")
+                }
+            },
+            () = lease.lost() => Ok("the lease was lost"),
+            // The turn serves what is open here.
+            () = async { drop(wanted.wait_for(|state| state.is_wanted).await) } => {
+                lease.release(Duration::ZERO).await.map(|()| "yielded to a turn")
+            }
+            () = async { drop(draining.wait_for(|draining| *draining).await) } => {
+                lease.release(Duration::ZERO).await.map(|()| "released")
+            }
+            () = sandbox.egress().run() => unreachable!("the egress proxy runs for ever"),
+        };
+        server.pay_late().await;
+        sandbox.close_egress().await;
+        sandboxes.notifications.send(Notification::Job);
+        outcome
+    }
+
+    /// Decides about the job of callers who wait for a root file system: released while it is built,
+    /// refused when the build failed; `None` when it exists.
+    async fn await_rootfs(
+        &self,
+        lease: &Lease,
+        session: &Session,
+    ) -> Result<Option<&'static str>, store::Error> {
+        match check_rootfs(&self.runtime.sandboxes, lease.fence(), session).await {
+            Ok(RootfsStatus::Ready) => Ok(None),
+            Ok(RootfsStatus::Building) => lease.release(ROOTFS_POLL).await.map(|()| Some("waits")),
+            Ok(RootfsStatus::Failed(message)) => {
+                let message = format!("{BUILD_FAILED}: {message}");
+                self.refuse_operations(lease, Failure::SandboxUnavailable, message).await.map(Some)
+            }
+            Err(lifecycle::Error::Stale) => Ok(Some("the lease was lost")),
+            Err(error) => {
+                tracing::warn!(session.id = %session.id, %error, "a root file system could not be checked; retrying");
+                lease.release(SANDBOX_BACKOFF.1).await.map(|()| Some("waits"))
+            }
+        }
+    }
+
+    /// Answers every open operation with one failure.
+    async fn refuse_operations(
+        &self,
+        lease: &Lease,
+        code: Failure,
+        message: String,
+    ) -> Result<&'static str, store::Error> {
+        let (fence, sandboxes) = (lease.fence(), &self.runtime.sandboxes);
+        let failed = Answer::Failed { code, message };
+        for open in sandboxes.store.open_operations(fence.org, fence.session).await? {
+            sandboxes.store.answer_operation(fence, open.id, &failed).await?;
+        }
+        sandboxes.notifications.send(Notification::Log(fence.session));
+        lease.finish().await.map(|()| "refused")
+    }
+
+    /// Removes the sandbox, the disk and the checkpoints of a closed session.
+    pub(super) async fn clean_up(&self, lease: Lease) -> Result<&'static str, store::Error> {
+        let claimed = *lease.claimed();
+        let removed = match &self.runtime.sandboxes.provider {
+            Ok(sandbox) => self.remove_sandbox(&**sandbox, &claimed).await?,
+            Err(_) => Ok(()),
+        };
+        let removed = match removed {
+            Ok(()) => self.runtime.sandboxes.remove_checkpoints(claimed.org, claimed.session).await,
+            Err(fault) => Err(fault.to_string()),
+        };
+        match removed {
+            Ok(()) => {
+                lease.finish().await?;
+                Ok("cleaned up")
+            }
+            Err(reason) => {
+                tracing::warn!(session.id = %claimed.session, reason, "a sandbox could not be removed; retrying");
+                lease.release(NODE_BEAT).await?;
+                Ok("not cleaned up yet")
+            }
+        }
+    }
+
+    async fn remove_sandbox(
+        &self,
+        sandbox: &dyn Sandbox,
+        claimed: &Claimed,
+    ) -> Result<Result<(), Fault>, store::Error> {
+        if let Some(live) = self.runtime.sandboxes.store.live_sandbox(claimed.org, claimed.session).await? {
+            if let Err(fault) = sandbox.destroy(live.sandbox).await {
+                return Ok(Err(fault));
+            }
+            self.runtime.sandboxes.store.end_sandbox(claimed.org, claimed.session, live.sandbox).await?;
+        }
+        Ok(sandbox.erase(claimed.org, claimed.session).await)
+    }
+}

@@ -1,0 +1,139 @@
+//! Node upkeep: heartbeat, reaper of sandboxes and disks without an owner, retention.
+
+use std::collections::HashSet;
+
+use futures::StreamExt;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::Worker;
+use crate::{
+    base::limit::{HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS, SANDBOX_TOUCHES},
+    sandbox::Sandbox,
+    store::sandbox::Liveness,
+};
+
+impl Worker {
+    /// Sends the node's heartbeat and, every few beats, removes what no row owns.
+    pub(super) async fn reap(self, stop: CancellationToken) {
+        let mut beats = interval(NODE_BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut count = 0u32;
+        while stop.run_until_cancelled(beats.tick()).await.is_some() {
+            match self
+                .runtime
+                .sandboxes
+                .store
+                .beat(self.runtime.sandboxes.node, self.runtime.sandboxes.orphan_timeout)
+                .await
+            {
+                // Only after the heartbeat: sandboxes of a node that others consider lost must exit.
+                Ok(()) => self.touch_sandboxes().await,
+                Err(error) => tracing::warn!(%error, "the node's heartbeat failed"),
+            }
+            if count.is_multiple_of(REAP_EVERY_BEATS) {
+                self.remove_unused().await;
+            }
+            count = count.wrapping_add(1);
+        }
+    }
+
+    /// Renews the orphan deadline of every running sandbox of the node.
+    async fn touch_sandboxes(&self) {
+        let Ok(sandbox) = &self.runtime.sandboxes.provider else { return };
+        let sandboxes =
+            match self.runtime.sandboxes.store.sandboxes_of_node(self.runtime.sandboxes.node).await {
+                Ok(sandboxes) => sandboxes,
+                Err(error) => return tracing::warn!(%error, "the node's sandboxes could not be listed"),
+            };
+        // A frozen sandbox hears nothing, and runs nothing that could matter.
+        let live = sandboxes.iter().filter(|live| live.state == Liveness::Live).map(|live| live.sandbox);
+        futures::stream::iter(live)
+            .for_each_concurrent(SANDBOX_TOUCHES, async |id| {
+                if let Err(fault) = sandbox.touch(id).await {
+                    tracing::debug!(sandbox.id = %id, %fault, "a sandbox does not answer");
+                }
+            })
+            .await;
+    }
+
+    async fn remove_unused(&self) {
+        if let Err(error) = self.runtime.sandboxes.store.forget_answers(HOUSEKEEPING_BATCH).await {
+            tracing::warn!(%error, "expired idempotency keys could not be deleted");
+        }
+        if let Err(error) = self.runtime.sandboxes.journal.forget_operations().await {
+            tracing::warn!(%error, "completed operations could not be deleted");
+        }
+        if let Err(error) = self.runtime.sandboxes.store.fold_shards().await {
+            tracing::warn!(%error, "usage shards could not be merged");
+        }
+        if let Err(error) = self.runtime.sandboxes.store.roll_months().await {
+            tracing::warn!(%error, "could not create next month's partitions");
+        }
+        match self.runtime.sandboxes.journal.delete_expired().await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::info!(deleted, "expired sessions deleted"),
+            Err(error) => tracing::warn!(%error, "expired sessions could not be deleted"),
+        }
+        if let Err(error) = self.runtime.sandboxes.journal.remove_leftovers().await {
+            tracing::warn!(%error, "blobs of deleted sessions could not be removed; retrying");
+        }
+        if let Err(error) = self.runtime.sandboxes.store.forget_rootfs(self.runtime.sandboxes.node).await {
+            tracing::warn!(%error, "rows of unused root file systems could not be deleted");
+        }
+        if let Some(images) = &self.runtime.sandboxes.images
+            && let Err(unmade) = images.tidy().await
+        {
+            tracing::warn!(%unmade, "unused root file systems could not be removed");
+        }
+        let Ok(sandbox) = &self.runtime.sandboxes.provider else { return };
+        match self.remove_orphans(&**sandbox).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "sandboxes and disks without an owner were removed"),
+            Err(error) => tracing::warn!(error, "orphaned sandboxes could not be removed"),
+        }
+    }
+
+    /// Removes sandboxes that no row owns and disks that no session needs.
+    ///
+    /// The provider is listed first: a row is written before its sandbox exists, so a listed sandbox
+    /// without a row afterwards has no owner.
+    async fn remove_orphans(&self, sandbox: &dyn Sandbox) -> Result<usize, String> {
+        let found = sandbox.list().await.map_err(|fault| fault.to_string())?;
+        let rows = self
+            .runtime
+            .sandboxes
+            .store
+            .sandboxes_of_node(self.runtime.sandboxes.node)
+            .await
+            .map_err(|error| error.to_string())?;
+        let owned: HashSet<_> = rows.iter().map(|row| row.sandbox).collect();
+        let mut removed = 0;
+        for id in found.iter().filter_map(|found| found.sandbox).filter(|id| !owned.contains(id)) {
+            sandbox.destroy(id).await.map_err(|fault| fault.to_string())?;
+            removed += 1;
+        }
+        let disks: Vec<_> = found.iter().map(|found| (found.org, found.session)).collect();
+        let stale = self
+            .runtime
+            .sandboxes
+            .store
+            .stale_disks(self.runtime.sandboxes.node, &disks)
+            .await
+            .map_err(|error| error.to_string())?;
+        let stale: HashSet<_> = stale.into_iter().collect();
+        let busy: HashSet<_> = rows.iter().map(|row| row.session).collect();
+        for (org, session) in disks {
+            // The clean-up job removes the disk of a closed session with a live row.
+            if !stale.contains(&session) || busy.contains(&session) {
+                continue;
+            }
+            match sandbox.erase(org, session).await {
+                Ok(()) => removed += 1,
+                // A sandbox was just created there.
+                Err(fault) => tracing::debug!(session.id = %session, %fault, "a disk stays"),
+            }
+        }
+        Ok(removed)
+    }
+}
