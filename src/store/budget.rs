@@ -75,7 +75,7 @@ with recursive above as (
     used!("b.session_id"),
     "
     group by b.top
-), reserved as (
+), active_reservation as (
     select session_id, epoch, tokens, micros
     from reservation
     where org_id = $1 and ($3::text is not null or session_id <> $2)
@@ -86,7 +86,7 @@ with recursive above as (
 ), reserved as (
     select b.top, sum(r.tokens)::bigint as tokens, sum(r.micros)::bigint as cost_micros
     from below b
-    join reserved r using (session_id)
+    join active_reservation r using (session_id)
     join session s on s.org_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
     where exists (
         select from job j
