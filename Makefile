@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them.
 
-# Where rustup puts cargo, and Debian puts runc, when a login did not say so.
+# Directories of cargo (rustup) and runc (Debian), which a login shell may lack.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
@@ -19,26 +19,26 @@ run: ## install what is missing, build, and serve (SOJOURN_* settings: sojourn s
 dashboard: ## build the dashboard, which the next cargo build embeds
 	@scripts/dashboard
 
-test: ## everything that has to pass: formatting, lints, tests, published clients, browser, images
+test: ## run every check: formatting, lints, tests, published clients, browser, images
 	@scripts/test
 
-test-full: ## the same with the long forms of the tests
+test-full: ## run every check with the long forms of the tests
 	@scripts/test --full
 
-chaos: ## kill, freeze and cut a deployment, the long form; CHAOS='--kills 50' for another
+chaos: ## inject faults into a deployment, the long form; CHAOS='--kills 50' for other options
 	cargo test --locked --test chaos -- $(or $(CHAOS),--kills 1000 --freezes 500 --postgres-restarts 100 --drains 100 --stream-cuts 10000 --minutes 300 --write)
 
-lint: ## formatting and lints only
+lint: ## run formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --test bench --test chaos --locked -- -D warnings
 
-openapi: ## write openapi.yaml anew from the code
+openapi: ## regenerate openapi.yaml from the code
 	cargo run --quiet --locked -- openapi > openapi.yaml.new
 	mv openapi.yaml.new openapi.yaml
 
-bench: ## measure the speed and write docs/performance.md; BENCH='p1 p4' measures some goals and writes nothing (BENCH='p1 p4 --write': their rows)
+bench: ## run the benchmark and write docs/performance.md; BENCH='p1 p4' measures some goals, with --write also writes their rows
 	cargo test --release --locked --test bench -- $(or $(BENCH),--write)
 
-clean-state: ## remove the data of a local service (asks first)
+clean-state: ## delete the data of a local service (asks first)
 	@scripts/clean-state

@@ -1,6 +1,7 @@
-"""An agent asks, is answered, a webhook tells of the end; then a sandbox without an agent.
+"""An agent asks a question and gets an answer, a webhook reports the end; then a sandbox
+without an agent.
 
-Run by tests/clients.
+tests/clients runs this.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from sojourn_client import AsyncSojourn, Sojourn, SojournError, WebhookError, verify_webhook
 
 URL, KEY = os.environ["SOJOURN_URL"], os.environ["SOJOURN_API_KEY"]
-# Separators that are none in a stream.
+# Characters that look like line ends but must not split a frame.
 TEXT = "green \u2028\u2029\x85\x0b\x1c\r\n\ndata: {}\n\n"
 
 deliveries: list[tuple[bytes, dict[str, str]]] = []
@@ -21,7 +22,7 @@ told = threading.Event()
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Takes webhooks: it needs the body as it came."""
+    """A webhook receiver; verification needs the raw body."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -35,7 +36,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def ask(hook: str) -> tuple[str, str]:
-    """A session that asks and is answered; returns it and its webhook's secret."""
+    """Runs a session that asks a question; returns its id and the secret of its webhook."""
     with Sojourn(URL, KEY) as client:
         client.call("POST", "/agents", json={"name": "example", "prompt": "Play.", "model": "scripted/inline"})
         question = {"tool": "ask", "input": {"question": "Which colour?", "options": ["blue", "green"]}}
@@ -54,7 +55,7 @@ def ask(hook: str) -> tuple[str, str]:
         result = client.settled(session)
         assert result["last_turn"] and result["last_turn"]["yield_reason"] == "completed"
 
-        # What a stream says is the log, each event once, whatever stands in it.
+        # A stream has each event of the log once, whatever characters it contains.
         seen, ended = [], 0
         for event in client.follow(session, level="internal"):
             seen.append(event)
@@ -70,7 +71,7 @@ def ask(hook: str) -> tuple[str, str]:
         except SojournError as error:
             assert (error.status, error.type) == (404, "not_found")
         else:
-            raise AssertionError("a session that is not there was found")
+            raise AssertionError("an unknown session was found")
         use(client)
         return session, created["destinations"][0]["secret"] or ""
 
@@ -94,11 +95,11 @@ def use(client: Sojourn) -> None:
     except SojournError as error:
         assert (error.status, error.type) == (404, "not_found")
     else:
-        raise AssertionError("a file that is not there was read")
+        raise AssertionError("a missing file was read")
 
 
 async def follow_together(session: str) -> None:
-    """Two sessions and the list, followed at the same time."""
+    """Follows two sessions and the list at the same time."""
     async with AsyncSojourn(URL, KEY) as client:
         made = [await client.create(agent="example", input={"script": [{"text": "done"}]}) for _ in range(2)]
         wanted = {one["session"]["id"] for one in made}
@@ -123,7 +124,7 @@ async def follow_together(session: str) -> None:
 
 
 def verify(session: str, secret: str) -> None:
-    """The deliveries are the service's, and nothing else is."""
+    """A delivery verifies; a changed one does not."""
     assert told.wait(20)
     body, headers = deliveries[0]
     delivery = verify_webhook(body, headers, secret)
@@ -134,7 +135,7 @@ def verify(session: str, secret: str) -> None:
             verify_webhook(*changed)
         except WebhookError:
             continue
-        raise AssertionError("a delivery that was changed was believed")
+        raise AssertionError("a changed delivery was accepted")
 
 
 def main() -> None:
@@ -144,7 +145,7 @@ def main() -> None:
     verify(session, secret)
     asyncio.run(asyncio.wait_for(follow_together(session), 60))
     server.shutdown()
-    print("the Python client: streams, answers, webhooks, files, commands and refusals are as they should be")
+    print("the Python client: streams, answers, webhooks, files, commands and errors work")
 
 
 if __name__ == "__main__":

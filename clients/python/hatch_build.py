@@ -1,6 +1,6 @@
-"""Makes the types of the API from openapi.yaml, where that is beside the sources.
+"""Generates the types of the API from openapi.yaml, if the checkout has it.
 
-A source distribution has no openapi.yaml and brings the types that it was made with.
+A source distribution has no openapi.yaml and contains the generated types.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ class Types(BuildHookInterface):
         made = here / "src" / "sojourn_client" / "models.py"
         if not described.exists():
             if not made.exists():
-                raise FileNotFoundError(f"{described} is needed to make the types")
+                raise FileNotFoundError(f"{described} is needed to generate the types")
             return
         command = [sys.executable, "-m", "datamodel_code_generator"]
         command += ["--input", str(described), "--input-file-type", "openapi", "--output", str(made)]

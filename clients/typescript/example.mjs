@@ -1,12 +1,12 @@
-// An agent asks, is answered, a webhook tells of the end; then a sandbox without an agent.
-// Run by tests/clients.
+// An agent asks a question and gets an answer, a webhook reports the end; then a sandbox without
+// an agent. tests/clients runs this.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { Sojourn, SojournError, verifyWebhook, WebhookError } from "sojourn-client";
 
 const client = new Sojourn({ url: process.env.SOJOURN_URL, key: process.env.SOJOURN_API_KEY });
 
-// A receiver of webhooks: it needs the body as it came.
+// A webhook receiver; verification needs the raw body.
 const deliveries = [];
 const server = createServer(async (request, response) => {
   let body = "";
@@ -30,7 +30,7 @@ const { session, destinations } = await client.create({
 });
 const { secret } = destinations[0];
 
-// Follow until it asks; answer; follow on from there.
+// Follow until the agent asks, answer, wait for the end.
 let last = 0;
 for await (const event of client.follow(session.id)) {
   last = event.seq;
@@ -41,7 +41,7 @@ await client.steer(session.id, "green");
 const { last_turn } = await client.settled(session.id);
 assert.equal(last_turn.yield_reason, "completed");
 
-// What was seen by two streams is the log, each event once.
+// A stream of level `internal` has each event of the log once.
 const seen = [];
 for await (const event of client.follow(session.id, { level: "internal" })) {
   seen.push(event.seq);
@@ -49,7 +49,7 @@ for await (const event of client.follow(session.id, { level: "internal" })) {
 }
 assert.deepEqual(seen, seen.map((_, at) => at + 1));
 
-// The deliveries are the service's, and nothing else is.
+// A delivery verifies; a changed one does not.
 for (let tries = 0; deliveries.length < 2 && tries < 200; tries++) await new Promise((done) => setTimeout(done, 100));
 const [delivery] = deliveries;
 const read = await verifyWebhook(delivery.body, delivery.headers, secret);
@@ -59,7 +59,7 @@ await assert.rejects(verifyWebhook(`${delivery.body} `, delivery.headers, secret
 await assert.rejects(verifyWebhook(delivery.body, delivery.headers, `${secret}x`), refused);
 await assert.rejects(verifyWebhook(delivery.body, { ...delivery.headers, "webhook-timestamp": "1" }, secret), refused);
 
-// A refusal has a type to decide on.
+// An error has a stable type.
 const params = { path: { session_id: "ses_01hzzzzzzzzzzzzzzzzzzzzzzz" } };
 await assert.rejects(client.take(client.api.GET("/v3/sessions/{session_id}", { params })), (error) => {
   return error instanceof SojournError && error.status === 404 && error.type === "not_found";
@@ -84,4 +84,4 @@ await assert.rejects(client.readFile(sandbox, "none"), (error) => error instance
 assert.equal((await client.archive(sandbox)).status, "archived");
 server.closeAllConnections();
 server.close();
-console.log("the TypeScript client: streams, answers, webhooks, files, commands and refusals are as they should be");
+console.log("the TypeScript client: streams, answers, webhooks, files, commands and errors work");

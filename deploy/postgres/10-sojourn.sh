@@ -1,8 +1,8 @@
 #!/bin/bash
-# Run once by the Postgres image, when its volume is empty: the database of the
-# service and its three roles, none of which is a superuser. `sojourn_owner` owns
-# the schema, `sojourn_app` serves requests one organization at a time,
-# `sojourn_system` does the service's own work.
+# The Postgres image runs this once, when its volume is empty. Creates the database and the
+# three roles of the service, none of which is a superuser: `sojourn_owner` owns the schema,
+# `sojourn_app` serves requests of one organization at a time, `sojourn_system` runs queue,
+# log and outbox.
 set -euo pipefail
 
 psql --username "$POSTGRES_USER" --dbname postgres --no-psqlrc --quiet \

@@ -1,24 +1,25 @@
-// Streams that resume themselves: no gap, no duplicate, whatever is cut.
+// Streams that reconnect and resume by themselves, without gaps or duplicates.
 import { createParser } from "eventsource-parser";
 import { SojournError } from "./error.js";
 import type { components } from "./schema.js";
 
 type Schemas = components["schemas"];
 
-/** An event of a session's log; the body depends on the type (docs/events.md). */
+/** An event of the log of a session. The body depends on the type (docs/events.md). */
 export type Event = Omit<Schemas["Event"], "body"> & { body: Record<string, any> };
 
 export interface FollowOptions {
-  /** Events beyond this `seq`; 0 when absent. */
+  /** Start after this `seq`. Default: 0, the whole log. */
   after?: number;
-  /** `user`, `progress` or `internal`; `progress` when absent. */
+  /** `user`, `progress` or `internal`. Default: `progress`. */
   level?: Schemas["Level"];
-  /** An exact type, or `prefix.*`. */
+  /** An exact event type, or `prefix.*`. */
   type?: string;
+  /** Ends the stream. */
   signal?: AbortSignal;
 }
 
-/** What a command writes, then its end. */
+/** Output of a command; the last frame is its end. */
 export type ExecFrame =
   | { type: "exec.output"; stream: "stdout" | "stderr"; text: string }
   | {
@@ -32,8 +33,9 @@ export type ExecFrame =
       error: { code: string; message: string } | null;
     };
 
-/** The service says something every 10 s; silence beyond this is a cut. */
+/** The service sends a heartbeat every 10 s; a longer silence means that the connection is dead. */
 const SILENCE_MS = 30_000;
+/** Pause before a reconnect: doubled after each failure. */
 const PAUSE_MS = { first: 250, longest: 5_000 };
 
 interface Connection {
@@ -41,6 +43,7 @@ interface Connection {
   key: string;
 }
 
+/** Follows the log of a session. */
 export async function* follow(connection: Connection, session: string, options: FollowOptions): AsyncGenerator<Event> {
   let after = options.after ?? 0;
   const place = () => {
@@ -50,13 +53,14 @@ export async function* follow(connection: Connection, session: string, options: 
   };
   for await (const { body } of frames(connection, place, options.signal)) {
     const event = body as unknown as Event;
-    // A resumed stream begins beyond `after`; never say an event twice.
+    // A resumed stream starts after `after`; never yield an event twice.
     if (event.seq <= after) continue;
     after = event.seq;
     yield event;
   }
 }
 
+/** Follows the output of a command until its end. */
 export async function* followExec(
   connection: Connection,
   session: string,
@@ -83,7 +87,7 @@ interface Frame {
   body: Record<string, unknown>;
 }
 
-/** A stream over every cut; `place` says what to ask for after each. */
+/** Reads a stream and reconnects after each cut; `place` returns the path to resume at. */
 async function* frames(connection: Connection, place: () => string, signal?: AbortSignal): AsyncGenerator<Frame> {
   let pause = PAUSE_MS.first;
   while (!signal?.aborted) {
@@ -102,7 +106,7 @@ async function* frames(connection: Connection, place: () => string, signal?: Abo
   }
 }
 
-/** One connection, from its answer to its end. */
+/** Reads one connection until it ends or is silent for too long. */
 async function* read({ url, key }: Connection, place: string, until?: AbortSignal): AsyncGenerator<Frame> {
   const quiet = new AbortController();
   const signal = until ? AbortSignal.any([until, quiet.signal]) : quiet.signal;
@@ -130,7 +134,7 @@ async function* read({ url, key }: Connection, place: string, until?: AbortSigna
     }
   } finally {
     clearTimeout(silence);
-    // A reader that stops in the middle must not leave the connection behind.
+    // Closes the connection if the reader stops early.
     quiet.abort();
   }
 }

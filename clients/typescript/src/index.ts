@@ -1,4 +1,4 @@
-// A client of Sojourn: typed calls, streams that resume, webhooks that are verified.
+// Client of Sojourn: typed calls, streams that resume, webhook verification.
 //
 // Uses `fetch` and WebCrypto only, so it runs in Node, Deno, Bun, workers and browsers.
 import createClient, { type Client } from "openapi-fetch";
@@ -13,23 +13,26 @@ export type { components, paths } from "./schema.js";
 
 type Schemas = components["schemas"];
 
+/** How to reach the service. */
 export interface Options {
-  /** Address of the service, as in `http://127.0.0.1:8080`. */
+  /** Address of the service, such as `http://127.0.0.1:8080`. */
   url: string;
   /** An API key. */
   key: string;
-  /** Tries of a call that is safe to repeat; 4 when absent. */
+  /** Attempts of a call that is safe to repeat. Default: 4. */
   tries?: number;
 }
 
+/** Base of the back-off after a network error. */
 const PAUSE_MS = 500;
-/** Pause between two looks at a command that goes on. */
+/** Poll interval for a running command. */
 const LOOK_MS = 1_000;
-/** Most of a file that one answer holds. */
+/** Largest part of a file that one answer contains. */
 const PART_BYTES = 64 << 20;
 
+/** Client of one service with one API key. */
 export class Sojourn {
-  /** Every operation of openapi.yaml, by its path; typed. */
+  /** Every operation of openapi.yaml, typed, by its path. */
   readonly api: Client<paths>;
   private readonly url: string;
   private readonly key: string;
@@ -43,7 +46,7 @@ export class Sojourn {
     this.api.use({
       onRequest: ({ request }) => {
         request.headers.set("Authorization", `Bearer ${this.key}`);
-        // With a name of its own a repeated POST is done once.
+        // Makes a repeated POST take effect once.
         if (request.method === "POST" && !request.headers.has("Idempotency-Key")) {
           request.headers.set("Idempotency-Key", crypto.randomUUID());
         }
@@ -52,7 +55,7 @@ export class Sojourn {
     });
   }
 
-  /** The body of a success; throws a `SojournError` otherwise. */
+  /** Returns the body of a success. Throws a `SojournError` otherwise. */
   async take<T>(call: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
     const { data, error, response } = await call;
     if (!response.ok) throw SojournError.of(error, response.status);
@@ -64,23 +67,23 @@ export class Sojourn {
     return this.take(this.api.POST("/v3/sessions", { body }));
   }
 
-  /** Sends a message, durable when this returns. */
+  /** Sends a message. It is durable when this returns. */
   steer(session: string, text: string, mode: Schemas["SteerMode"] = "queue"): Promise<Schemas["Steered"]> {
     const params = { path: { session_id: session } };
     return this.take(this.api.POST("/v3/sessions/{session_id}/messages", { params, body: { text, mode } }));
   }
 
-  /** Asks the running turn to end, and ends the queued one. */
+  /** Asks the running turn to end and ends the queued one. */
   cancel(session: string): Promise<Schemas["Session"]> {
     return this.take(this.api.POST("/v3/sessions/{session_id}/cancel", { params: { path: { session_id: session } } }));
   }
 
-  /** Closes a session for good. */
+  /** Closes a session permanently; its log stays readable. */
   archive(session: string): Promise<Schemas["Session"]> {
     return this.take(this.api.POST("/v3/sessions/{session_id}/archive", { params: { path: { session_id: session } } }));
   }
 
-  /** Runs a command in the session's sandbox and waits for its end. */
+  /** Runs a command in the sandbox of the session and waits for its end. */
   async exec(session: string, command: string | string[], options: Omit<Schemas["ExecRequest"], "command"> = {}): Promise<Schemas["Exec"]> {
     const path = { session_id: session };
     let ran = await this.take(this.api.POST("/v3/sessions/{session_id}/exec", { params: { path }, body: { ...options, command } }));
@@ -93,8 +96,8 @@ export class Sojourn {
   }
 
   /**
-   * Runs a command in the session's sandbox and says what it writes while it runs, over every
-   * cut; its end is the last. The command goes on when the caller stops reading.
+   * Runs a command in the sandbox of the session and yields its output while it runs; the last
+   * frame is its end. Reconnects after a cut. The command continues if the caller stops reading.
    */
   async *followExec(
     session: string,
@@ -107,13 +110,13 @@ export class Sojourn {
     yield* followExec({ url: this.url, key: this.key }, session, ran.id, signal);
   }
 
-  /** What a directory of the session's sandbox holds. */
+  /** Lists a directory of the sandbox. */
   listFiles(session: string, path = "/workspace"): Promise<Schemas["Directory"]> {
     const params = { path: { session_id: session }, query: { path } };
     return this.take(this.api.GET("/v3/sessions/{session_id}/files/list", { params }));
   }
 
-  /** All of a file of the session's sandbox. */
+  /** Reads a whole file of the sandbox, in parts of 64 MiB. */
   async readFile(session: string, path: string): Promise<Blob> {
     const parts: Blob[] = [];
     for (let read = 0; ; ) {
@@ -124,13 +127,13 @@ export class Sojourn {
       const part = data as unknown as Blob;
       parts.push(part);
       read += part.size;
-      // An empty file has no range, and is answered whole.
+      // The answer for an empty file has no Content-Range.
       const size = Number(response.headers.get("content-range")?.split("/")[1] ?? part.size);
       if (part.size === 0 || read >= size) return new Blob(parts);
     }
   }
 
-  /** Writes a file into the session's sandbox: at most 3 MiB; directories are made. */
+  /** Writes a file of at most 3 MiB into the sandbox; creates missing directories. */
   writeFile(session: string, path: string, content: BodyInit): Promise<Schemas["FileWritten"]> {
     const params = { path: { session_id: session }, query: { path } };
     const headers = { "Content-Type": "application/octet-stream" };
@@ -138,20 +141,20 @@ export class Sojourn {
     return this.take(this.api.PUT("/v3/sessions/{session_id}/files", { params, headers, body: "", bodySerializer }));
   }
 
-  /** The last turn and its result. */
+  /** Returns the last turn and its result. */
   result(session: string): Promise<Schemas["ResultView"]> {
     return this.take(this.api.GET("/v3/sessions/{session_id}/result", { params: { path: { session_id: session } } }));
   }
 
   /**
-   * The events of a session, those that are there and those that come, each once and in
-   * order, over every cut. Ends by `break`, or by the signal.
+   * Yields the events of a session, existing and new, each once and in order. Reconnects after a
+   * cut. Ends with `break`, or with the signal.
    */
   follow(session: string, options: FollowOptions = {}) {
     return follow({ url: this.url, key: this.key }, session, options);
   }
 
-  /** Waits until nothing runs or waits to run, and returns the result. */
+  /** Waits until no turn is queued or running, then returns the result. */
   async settled(session: string, signal?: AbortSignal): Promise<Schemas["ResultView"]> {
     const params = { path: { session_id: session } };
     const rests = async () => {
@@ -165,6 +168,7 @@ export class Sojourn {
     return this.result(session);
   }
 
+  /** Sends a request; repeats it after 429, 503 and network errors, unless it is a PATCH. */
   private async send(request: Request): Promise<Response> {
     const repeatable = request.method !== "PATCH";
     for (let attempt = 1; ; attempt++) {

@@ -1,8 +1,8 @@
-// Webhooks by the specification of Standard Webhooks 1.0.0: who sent it, and when.
+// Verification of webhooks by Standard Webhooks 1.0.0: sender and time.
 
-/** A delivery that was verified. */
+/** A verified delivery. */
 export interface Webhook {
-  /** The same on every try: what was seen need not be done again. */
+  /** Equal on every attempt of a delivery: use it to detect repeats. */
   id: string;
   type: string;
   sessionId: string;
@@ -11,18 +11,20 @@ export interface Webhook {
   event: Record<string, any>;
 }
 
+/** The delivery is not from the service, or its timestamp is too far from now. */
 export class WebhookError extends Error {
   override name = "WebhookError";
 }
 
-/** How far a delivery's time may be from now, in seconds. */
+/** Largest difference between the time of a delivery and now, in seconds. */
 const TOLERANCE_SECONDS = 300;
 
 type Headers_ = Headers | Record<string, string | string[] | undefined>;
 
 /**
- * Verifies a delivery and reads it. `body` is the request's body as it came, unparsed.
- * Throws a `WebhookError` when it is not the service's, or not of these minutes.
+ * Verifies a delivery and parses it. `body` is the raw body of the request, unparsed.
+ * Throws a `WebhookError` if the signature does not match or the timestamp is more than 5 minutes
+ * from now.
  */
 export async function verifyWebhook(body: string, headers: Headers_, secret: string): Promise<Webhook> {
   const read = (name: string) => {
@@ -33,29 +35,29 @@ export async function verifyWebhook(body: string, headers: Headers_, secret: str
   const [id, timestamp, signatures] = [read("webhook-id"), read("webhook-timestamp"), read("webhook-signature")];
   const seconds = Number(timestamp);
   if (!Number.isInteger(seconds) || Math.abs(Date.now() / 1_000 - seconds) > TOLERANCE_SECONDS) {
-    throw new WebhookError("the delivery is too old, or from the future");
+    throw new WebhookError("the timestamp is more than 5 minutes from now");
   }
   const key = await crypto.subtle.importKey("raw", keyOf(secret), { name: "HMAC", hash: "SHA-256" }, false, ["verify"]);
   const signed = new TextEncoder().encode(`${id}.${timestamp}.${body}`);
-  // Two signatures while a secret is rotated: one of them is enough.
+  // While a secret is rotated there are two signatures; one match is enough.
   for (const signature of signatures.split(" ")) {
     const [version, mac] = signature.split(",", 2);
     if (version !== "v1" || !mac) continue;
     const bytes = decoded(mac);
-    // The comparison is the library's, in constant time.
+    // WebCrypto compares in constant time.
     if (bytes && (await crypto.subtle.verify("HMAC", key, bytes, signed))) {
       return { id, ...(JSON.parse(body) as Omit<Webhook, "id">) };
     }
   }
-  throw new WebhookError("no signature fits");
+  throw new WebhookError("no signature matches");
 }
 
-/** What base64 names after the prefix; else a secret of one's own making, delivery by delivery. */
+/** The key of a secret: decoded if the part after the prefix is base64, else its UTF-8 bytes. */
 function keyOf(secret: string): Uint8Array<ArrayBuffer> {
   const bare = secret.replace(/^whsec_/, "");
   const made = decoded(bare);
   const plain = (text: string) => text.replace(/=+$/, "");
-  // Only what encodes back to itself is base64.
+  // Base64 only if it encodes back to the same text.
   const isMade = made !== undefined && plain(btoa(String.fromCharCode(...made))) === plain(bare);
   return isMade ? made : new TextEncoder().encode(secret);
 }

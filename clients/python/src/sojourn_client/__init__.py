@@ -1,7 +1,7 @@
-"""A client of Sojourn: typed calls, streams that resume, webhooks that are verified.
+"""Client of Sojourn: typed calls, streams that resume, webhook verification.
 
-Answers are plain dictionaries, typed by `sojourn_client.models`: a field that a newer
-service adds is there and harms nobody.
+Answers are plain dictionaries, typed by `sojourn_client.models`. Fields that a newer
+service adds are kept.
 """
 
 from .aio import AsyncSojourn

@@ -1,4 +1,4 @@
-"""What both clients share: addresses, headers, when a call is tried again."""
+"""Shared by both clients: paths, headers, retries."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import httpx
 
 from .errors import SojournError
 
-#: First and longest pause between two tries, in seconds.
+#: First and longest pause between two attempts, in seconds.
 PAUSE = (0.25, 5.0)
-#: The service says something on a stream every 10 s; silence beyond this is a cut.
+#: The service sends a heartbeat every 10 s; a longer silence means a dead connection. Seconds.
 SILENCE = 30.0
-#: Most of a file that one answer holds, in bytes.
+#: Largest part of a file that one answer contains, in bytes.
 PART = 64 << 20
-#: Pause between two looks at a command that goes on, in seconds.
+#: Poll interval for a running command, in seconds.
 LOOK = 1.0
-#: How long the service may take to answer a call, in seconds: it gives up after 30.
+#: Timeout of a call, in seconds; the service itself stops after 30.
 ANSWER = 40.0
 
 
 @dataclass
 class Call:
-    """One call of the API, the same on every try."""
+    """One call of the API, equal on every attempt."""
 
     method: str
     path: str
@@ -38,7 +38,7 @@ class Call:
     def __post_init__(self) -> None:
         self.params = {name: value for name, value in self.params.items() if value is not None}
         if self.method == "POST":
-            # With a name of its own a repeated POST is done once.
+            # Makes a repeated POST take effect once.
             self.headers.setdefault("Idempotency-Key", str(uuid.uuid4()))
 
     @property
@@ -47,12 +47,12 @@ class Call:
 
 
 def root(url: str) -> str:
-    """The address of the API, with or without its `/v3`."""
+    """The base URL of the API, from an address with or without `/v3`."""
     return url.rstrip("/").removesuffix("/v3") + "/v3"
 
 
 def at(*parts: str) -> str:
-    """A path of these segments, none of which can lead elsewhere."""
+    """Joins segments to a path; each is escaped."""
     return "".join("/" + quote(part, safe="") for part in parts)
 
 
@@ -61,7 +61,7 @@ def pause(attempt: int) -> float:
 
 
 def wait_of(response: httpx.Response, attempt: int) -> float | None:
-    """How long to wait before the call is tried again; None when it is not to be."""
+    """Seconds to wait before the next attempt; None if the call must not be repeated."""
     if response.status_code not in (429, 503):
         return None
     try:
@@ -71,25 +71,25 @@ def wait_of(response: httpx.Response, attempt: int) -> float | None:
 
 
 def reading(session: str, path: str, first: int) -> Call:
-    """The call that reads a file from its byte `first` on."""
+    """The call that reads a part of a file, from byte `first` on."""
     headers = {"Range": f"bytes={first}-{first + PART - 1}"}
     return Call("GET", at("sessions", session, "files"), {"path": path}, headers=headers)
 
 
 def part(response: httpx.Response) -> tuple[bytes, int]:
-    """A part of a file, and the size of the whole.
+    """A part of a file, and the size of the whole file.
 
-    Raises `SojournError` for a refusal.
+    Raises `SojournError` if the answer is not a success.
     """
     if not response.is_success:
         taken(response)
-    # An empty file has no range, and is answered whole.
+    # The answer for an empty file has no Content-Range.
     size = response.headers.get("content-range", "").rpartition("/")[2]
     return response.content, int(size or len(response.content))
 
 
 def starting(session: str, command: str | list[str], options: dict[str, Any]) -> Call:
-    """The call that starts a command and does not wait for it."""
+    """The call that starts a command without waiting for its end."""
     json = {"command": command, **options}
     return Call("POST", at("sessions", session, "exec"), json=json, headers={"Prefer": "wait=0"})
 

@@ -1,4 +1,4 @@
-"""Streams as their cursor and their frames; what moves the bytes is the clients' own."""
+"""Cursor and frame parser of streams, without I/O."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .errors import SojournError
 
 
 class Frames:
-    """Server-sent events out of bytes, however they are cut.
+    """Parses server-sent events from chunks of bytes.
 
-    Lines end with LF and nothing else: text may hold every other separator.
+    Lines end with LF only: text may contain every other separator.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Frames:
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str | None, Any]]:
-        """The events that these bytes end, each with its id."""
+        """Yields the events that these bytes complete, each with its id."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             name, _, value = line.decode().partition(":")
@@ -38,7 +38,7 @@ class Frames:
 
 
 class Tail:
-    """A place in a stream: what to ask for next, and what was said already."""
+    """Position in a stream: the next request, and what was already yielded."""
 
     def __init__(
         self, path: str, params: dict[str, Any], seq: int | None = None, *, end: str | None = None
@@ -48,9 +48,9 @@ class Tail:
         self._params = {"stream": "sse", **{name: value for name, value in params.items() if value is not None}}
         self._seq = seq
         self._last_id: str | None = None if seq is None else str(seq)
-        #: Connections that gave nothing since the last frame.
+        #: Failed connections since the last frame.
         self.failures = 0
-        #: Whether the frame was said that is the last of its stream.
+        #: Whether the last frame of the stream was yielded.
         self.is_over = False
 
     def request(self) -> tuple[dict[str, Any], dict[str, str]]:
@@ -60,7 +60,7 @@ class Tail:
         return self._params, headers
 
     def take(self, frame: tuple[str | None, Any]) -> Iterator[Any]:
-        """The frame's body, unless it was said before."""
+        """Yields the body of a frame, unless it was yielded before."""
         frame_id, body = frame
         self.failures = 0
         if frame_id is not None:
@@ -73,7 +73,7 @@ class Tail:
         yield body
 
     def cut(self, error: Exception | None = None) -> float:
-        """Counts a failure and says how long to wait; raises what will not pass by itself."""
+        """Counts a failure and returns the seconds to wait; raises errors that a retry cannot fix."""
         if isinstance(error, SojournError) and not error.passes:
             raise error
         self.failures += 1

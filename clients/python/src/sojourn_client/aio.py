@@ -1,4 +1,4 @@
-"""The same client for asyncio."""
+"""The client for asyncio, with the same methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSojourn:
-    """A service and a key. Use it as a context manager, or close it."""
+    """Client of one service with one API key. Use it as a context manager, or call `close`."""
 
     def __init__(self, url: str, key: str, *, tries: int = 4) -> None:
         self._root = root(url)
@@ -37,10 +37,10 @@ class AsyncSojourn:
         await self._http.aclose()
 
     async def call(self, method: str, path: str, /, *, json: object | None = None, **params: Any) -> Any:
-        """Any operation of openapi.yaml, by its path below `/v3`; its query by name.
+        """Calls any operation of openapi.yaml, by its path below `/v3`; the query by name.
 
-        A call that is safe to repeat is tried again where the service is away.
-        Raises `SojournError` for a refusal.
+        A call that is safe to repeat is repeated after 429, 503 and network errors.
+        Raises `SojournError` if the answer is not a success.
         """
         return taken(await self._answer(Call(method, path, params, json)))
 
@@ -65,7 +65,7 @@ class AsyncSojourn:
             if wait is None or is_last:
                 return response
             await asyncio.sleep(wait)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def create(self, **session: Any) -> models.CreatedSession:
         """Creates a session from the fields of `CreateSession`."""
@@ -75,7 +75,7 @@ class AsyncSojourn:
         return cast("models.Session", await self.call("GET", at("sessions", session)))
 
     async def steer(self, session: str, text: str, mode: str = "queue") -> models.Steered:
-        """Sends a message, durable when this returns."""
+        """Sends a message. It is durable when this returns."""
         path = at("sessions", session, "messages")
         return cast("models.Steered", await self.call("POST", path, json={"text": text, "mode": mode}))
 
@@ -86,12 +86,12 @@ class AsyncSojourn:
         return cast("models.Session", await self.call("POST", at("sessions", session, "archive")))
 
     async def result(self, session: str) -> models.ResultView:
-        """The last turn and its result."""
+        """Returns the last turn and its result."""
         return cast("models.ResultView", await self.call("GET", at("sessions", session, "result")))
 
     async def exec(self, session: str, command: str | list[str], **options: Any) -> models.Exec:
-        """Runs a command in the session's sandbox and waits for its end; `options` are the
-        other fields of `ExecRequest`, as `timeout_seconds`."""
+        """Runs a command in the sandbox of the session and waits for its end; `options` are the
+        other fields of `ExecRequest`, such as `timeout_seconds`."""
         ran = await self.call("POST", at("sessions", session, "exec"), json={"command": command, **options})
         while not is_over(ran):
             await asyncio.sleep(LOOK)
@@ -101,19 +101,19 @@ class AsyncSojourn:
     async def follow_exec(
         self, session: str, command: str | list[str], **options: Any
     ) -> AsyncIterator[dict[str, Any]]:
-        """Runs a command in the session's sandbox and says what it writes while it runs, over
-        every cut: `exec.output` with `stream` and `text`, and `exec.ended` as the last. The
-        command goes on when the caller stops reading."""
+        """Runs a command in the sandbox of the session and yields its output while it runs:
+        frames `exec.output` with `stream` and `text`; the last one is `exec.ended`. Reconnects
+        after a cut. The command continues if the caller stops reading."""
         ran = taken(await self._answer(starting(session, command, options)))
         async for frame in self._follow(Tail(at("sessions", session, "exec", ran["id"]), {}, end="exec.ended")):
             yield frame
 
     async def list_files(self, session: str, path: str = "/workspace") -> models.Directory:
-        """What a directory of the session's sandbox holds."""
+        """Lists a directory of the sandbox."""
         return cast("models.Directory", await self.call("GET", at("sessions", session, "files", "list"), path=path))
 
     async def read_file(self, session: str, path: str) -> bytes:
-        """All of a file of the session's sandbox."""
+        """Reads a whole file of the sandbox, in parts of 64 MiB."""
         content = b""
         while True:
             more, size = part(await self._answer(reading(session, path, len(content))))
@@ -122,13 +122,13 @@ class AsyncSojourn:
                 return content
 
     async def write_file(self, session: str, path: str, content: bytes) -> models.FileWritten:
-        """Writes a file into the session's sandbox: at most 3 MiB; directories are made."""
+        """Writes a file of at most 3 MiB into the sandbox; creates missing directories."""
         headers = {"Content-Type": "application/octet-stream"}
         call = Call("PUT", at("sessions", session, "files"), {"path": path}, content=content, headers=headers)
         return cast("models.FileWritten", taken(await self._answer(call)))
 
     async def pages(self, path: str, **params: Any) -> AsyncIterator[Any]:
-        """Every row of a list, page by page."""
+        """Yields every row of a list, page by page."""
         cursor = None
         while True:
             page = await self.call("GET", path, **{"limit": 100, **params, "cursor": cursor})
@@ -140,18 +140,18 @@ class AsyncSojourn:
     def follow(
         self, session: str, *, after: int = 0, level: str = "progress", type: str | None = None
     ) -> AsyncIterator[models.Event]:
-        """The events of a session, those that are there and those that come, each once and
-        in order, over every cut. Ends when the caller stops reading."""
+        """Yields the events of a session, existing and new, each once and in order. Reconnects
+        after a cut. Ends when the caller stops reading."""
         path = at("sessions", session, "events")
         return self._follow(Tail(path, {"after": after, "level": level, "type": type}, after))
 
     def follow_list(self, **filters: Any) -> AsyncIterator[dict[str, Any]]:
-        """The list of sessions as frames: `session.listed`, `session.unlisted`, and
-        `list.current` once everything that was there has been said."""
+        """Follows the list of sessions as frames: `session.listed`, `session.unlisted`, and
+        `list.current` after all existing sessions."""
         return self._follow(Tail("/sessions", filters))
 
     async def settled(self, session: str) -> models.ResultView:
-        """Waits until nothing runs or waits to run; returns the result."""
+        """Waits until no turn is queued or running; returns the result."""
         if not await self._rests(session):
             async for event in self.follow(session, level="user"):
                 if event["type"] == "turn.completed" and await self._rests(session):

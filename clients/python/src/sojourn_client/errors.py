@@ -1,4 +1,4 @@
-"""What goes wrong, by what a caller can do about it."""
+"""Errors of the client."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class SojournError(Exception):
-    """A refusal of the service.
+    """An answer of the service that is not a success.
 
-    `type` is stable: decide on it. docs/errors.md lists all of them.
+    `type` is stable: base decisions on it. docs/errors.md lists all types.
     """
 
     def __init__(self, status: int, detail: dict[str, Any]) -> None:
-        super().__init__(detail.get("message") or f"the service answered {status} without a reason")
+        super().__init__(detail.get("message") or f"the service answered {status} without an error body")
         self.status = status
         self.type: str = detail.get("type", "internal")
         self.code: str | None = detail.get("code")
@@ -26,9 +26,9 @@ class SojournError(Exception):
 
     @property
     def passes(self) -> bool:
-        """Whether the same call may go well a little later."""
+        """Whether the same call may succeed later: 429 or 5xx."""
         return self.status == 429 or self.status >= 500
 
 
 class WebhookError(Exception):
-    """A delivery that is not the service's, or not of these minutes."""
+    """The delivery is not from the service, or its timestamp is too far from now."""

@@ -1,4 +1,4 @@
-"""Webhooks by the specification of Standard Webhooks 1.0.0: who sent it, and when."""
+"""Verification of webhooks by Standard Webhooks 1.0.0: sender and time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, TypedDict, cast
 
 from .errors import WebhookError
 
-#: How far a delivery's time may be from now, in seconds.
+#: Largest difference between the time of a delivery and now, in seconds.
 TOLERANCE = 300
 
 
 class Webhook(TypedDict):
-    """A delivery that was verified."""
+    """A verified delivery."""
 
     id: str
-    """The same on every try: what was seen need not be done again."""
+    """Equal on every attempt of a delivery: use it to detect repeats."""
     type: str
     sessionId: str | None
     eventId: str
@@ -30,9 +30,10 @@ class Webhook(TypedDict):
 
 
 def verify_webhook(body: bytes | str, headers: Mapping[str, str], secret: str, *, now: float | None = None) -> Webhook:
-    """Verifies a delivery and reads it. `body` is the request's body as it came, unparsed.
+    """Verifies a delivery and parses it. `body` is the raw body of the request, unparsed.
 
-    Raises `WebhookError` when it is not the service's, or not of these minutes.
+    Raises `WebhookError` if the signature does not match or the timestamp is more than
+    5 minutes from now.
     """
     raw = body.encode() if isinstance(body, str) else body
     lower = {name.lower(): value for name, value in headers.items()}
@@ -41,29 +42,29 @@ def verify_webhook(body: bytes | str, headers: Mapping[str, str], secret: str, *
         raise WebhookError("a header of Standard Webhooks is missing")
     delivery, timestamp, signatures = values
     if not timestamp.isascii() or not timestamp.isdigit() or abs((now or time.time()) - int(timestamp)) > TOLERANCE:
-        raise WebhookError("the delivery is too old, or from the future")
+        raise WebhookError("the timestamp is more than 5 minutes from now")
     signed = f"{delivery}.{timestamp}.".encode() + raw
     mac = base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest())
-    # Two signatures while a secret is rotated: one of them is enough.
+    # While a secret is rotated there are two signatures; one match is enough.
     if not any(hmac.compare_digest(one.encode(), b"v1," + mac) for one in signatures.split(" ")):
-        raise WebhookError("no signature fits")
+        raise WebhookError("no signature matches")
     try:
         read = json.loads(raw)
     except ValueError as error:
-        raise WebhookError("the delivery is no JSON") from error
+        raise WebhookError("the delivery is not JSON") from error
     if not isinstance(read, dict):
-        raise WebhookError("the delivery is no object")
+        raise WebhookError("the delivery is not a JSON object")
     return cast("Webhook", {**read, "id": delivery})
 
 
 def _key(secret: str) -> bytes:
-    """What base64 names after the prefix; else a secret of one's own making, as it is."""
+    """The key of a secret: decoded if the part after the prefix is base64, else its bytes."""
     bare = secret.removeprefix("whsec_")
     plain = bare.rstrip("=")
     try:
         made = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
         return secret.encode()
-    # Only what encodes back to itself is base64.
+    # Base64 only if it encodes back to the same text.
     encoded = base64.b64encode(made).decode()
     return made if bare in (encoded, encoded.rstrip("=")) else secret.encode()
