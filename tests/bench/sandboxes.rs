@@ -43,7 +43,7 @@ pub struct Sandboxes {
 
 /// The page that tells of it, and its chapter.
 const PAGE: &str = "docs/sandboxes.md";
-const CHAPTER: &str = "## At rest, measured";
+const CHAPTER: &str = "## Resource use of idle sandboxes";
 /// Sessions that are made at the same time.
 const TOGETHER: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -212,15 +212,15 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
     let each = |bytes: u64, count: usize| format!("{:.2} MB", bytes as f64 / 1e6 / count.max(1) as f64);
     let rows = [
         (
-            "sandboxes, of them frozen",
+            "sandboxes, of these frozen",
             [before, frozen, asleep].map(|one| format!("{}, {}", one.sandboxes, one.frozen)),
         ),
-        ("processes in them", [before, frozen, asleep].map(|one| one.processes.to_string())),
+        ("processes in sandboxes", [before, frozen, asleep].map(|one| one.processes.to_string())),
         (
-            "memory of those processes, shared pages divided",
+            "memory of these processes (proportional set size)",
             [before, frozen, asleep].map(|one| mb(one.shares)),
         ),
-        ("memory that their cgroups count", [before, frozen, asleep].map(|one| mb(one.counted))),
+        ("memory counted by their cgroups", [before, frozen, asleep].map(|one| mb(one.counted))),
         (
             "mounts, loop devices",
             [before, frozen, asleep].map(|one| format!("{}, {}", one.mounts, one.loops)),
@@ -230,16 +230,17 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
             [before, frozen, asleep].map(|one| format!("{}, {}", mb(one.disks), mb(one.checkpoints))),
         ),
         ("memory of the service", [before, frozen, asleep].map(|one| mb(one.service))),
-        ("its open files", [before, frozen, asleep].map(|one| one.files.to_string())),
+        ("open files of the service", [before, frozen, asleep].map(|one| one.files.to_string())),
     ];
     let rows: String =
         rows.map(|(what, [a, b, c])| format!("| {what} | {a} | {b} | {c} |\n")).into_iter().collect();
     format!(
-        "{CHAPTER}\n\nBy `cargo test --test bench -- sandboxes --write`: {} frozen sandboxes at the same time, each with a \
-         file, and then {} sessions asleep, behind one service.\n{}\n\n\
-         | | before | {} frozen | {} asleep |\n|---|---|---|---|\n{rows}\n\
-         A frozen sandbox takes {} as its cgroup counts, {} of it its process's. The second service found those of the \
-         first, put them away when their time was over, and two of all were asked for their files again.\n",
+        "{CHAPTER}\n\nMeasured by `cargo test --test bench -- sandboxes --write` on one service: {} sandboxes frozen at the \
+         same time, each with one\nfile, then {} hibernated sessions.\n{}\n\n\
+         | | before | {} frozen | {} hibernated |\n|---|---|---|---|\n{rows}\n\
+         A frozen sandbox uses {} as counted by its cgroup, of which {} is its process. A second service process took \
+         over the\nfrozen sandboxes of the first and hibernated them. The file of the first and of the last session \
+         was read back.\n",
         plan.frozen,
         plan.asleep,
         machine.replace(", whose figures mean nothing", ""),

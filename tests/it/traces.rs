@@ -32,11 +32,11 @@ const CALLER: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba90
 
 /// What stands around the spans in docs/trace.md, which `SOJOURN_TRACE_TRANSCRIPT=docs/trace.md`
 /// writes anew.
-const HEAD: &str = "# A trace, shown\n\n\
-    The spans of one turn as an endpoint received them over OTLP, decoded: the turn, below it two model calls with their\n\
-    tokens and a tool call. The model's provider got the `traceparent` of its `chat`. `tests/it/traces.rs` made this page and\n\
-    holds that no prompt, answer, argument or key is in what was sent.\n\n";
-const MIDDLE: &str = "The request that created the session is a part of its caller's trace:\n\n";
+const HEAD: &str = "# Example trace\n\n\
+    The spans of one turn, decoded as an OTLP collector received them: the turn, and below it two model calls with their tokens\n\
+    and a tool call. The model's provider received the `traceparent` of its `chat` span. The test `tests/it/traces.rs` generates this\n\
+    page and checks that no prompt, answer, argument or key is in the exported data.\n\n";
+const MIDDLE: &str = "The request that created the session is part of its caller's trace:\n\n";
 
 /// A process that exports its spans; killed when the test ends early.
 struct Exporting(Child);
