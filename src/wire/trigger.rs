@@ -44,8 +44,8 @@ pub struct CreateTrigger {
     /// GitHub only: authors whose issues and comments start a session; `members` when absent.
     #[garde(skip)]
     pub authors: Option<Authors>,
-    /// GitHub only: options for cloning the repository. When absent the default branch is cloned; null
-    /// disables the clone.
+    /// GitHub only: options for cloning the repository. When absent, default options apply; null disables
+    /// the clone.
     #[garde(skip)]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Checkout>)]
