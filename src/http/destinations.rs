@@ -131,7 +131,7 @@ pub async fn rotate(
 
 /// Delete a destination
 ///
-/// Its pending deliveries are dropped.
+/// Its pending deliveries become `dead_letter`.
 #[utoipa::path(delete, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
     operation_id = "deleteDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),

@@ -107,10 +107,7 @@ impl From<store::Error> for ApiError {
             store::Error::NotFound => Self::not_found(),
             store::Error::Busy => Self {
                 retry_after: Some(Duration::from_secs(1)),
-                ..Self::conflict(
-                    "in_flight",
-                    "an identical request is still in progress; retry in a moment",
-                )
+                ..Self::conflict("in_flight", "an identical request is still in progress; retry in a moment")
             },
             store::Error::Unavailable { retry_after, source } => {
                 tracing::warn!(error = %source, "database unavailable");

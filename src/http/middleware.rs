@@ -147,7 +147,7 @@ fn of_framework(status: axum::http::StatusCode) -> ApiError {
         }
         StatusCode::NOT_FOUND => ApiError::not_found(),
         status if status.is_client_error() => {
-            ApiError::new(ErrorType::Invalid, "the request is malformed")
+            ApiError::new(ErrorType::Invalid, "the request is not well formed")
         }
         _ => ApiError::new(ErrorType::Internal, "internal error"),
     }
