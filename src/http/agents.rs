@@ -337,7 +337,7 @@ fn name_taken() -> ApiError {
         param: Some("name".to_owned()),
         ..ApiError::conflict(
             "name_taken",
-            "an agent of this name is configured differently; PATCH it instead",
+            "an agent with this name has another configuration; PATCH it instead",
         )
     }
 }

@@ -1,4 +1,6 @@
-//! Extractors that authenticate a caller and check its scope. Obtaining one *is* the permission.
+//! Extractors that authenticate a caller and check its scope.
+//!
+//! Obtaining an extractor *is* the permission.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -256,17 +258,17 @@ pub struct KeyCache(Mutex<HashMap<[u8; 32], (Instant, LiveKey)>>);
 
 impl KeyCache {
     fn get(&self, hash: &[u8; 32]) -> Option<LiveKey> {
-        let cache = self.0.lock().expect("no holder of the key cache panics");
+        let cache = self.0.lock().expect("the key cache lock is not poisoned");
         cache.get(hash).filter(|(at, _)| at.elapsed() < limit::KEY_CACHE_TTL).map(|(_, key)| key.clone())
     }
 
     /// Removes a key that this process revoked. Other processes drop it after the cache TTL.
     pub fn forget(&self, key: KeyId) {
-        self.0.lock().expect("no holder of the key cache panics").retain(|_, (_, held)| held.key != key);
+        self.0.lock().expect("the key cache lock is not poisoned").retain(|_, (_, held)| held.key != key);
     }
 
     fn put(&self, hash: [u8; 32], key: LiveKey) {
-        let mut cache = self.0.lock().expect("no holder of the key cache panics");
+        let mut cache = self.0.lock().expect("the key cache lock is not poisoned");
         if cache.len() >= limit::KEY_CACHE_ENTRIES_MAX {
             cache.retain(|_, (at, _)| at.elapsed() < limit::KEY_CACHE_TTL);
         }

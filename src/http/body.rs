@@ -1,4 +1,6 @@
-//! Request body extractors: check the media type, reject unknown fields, validate values.
+//! Extractors of request bodies.
+//!
+//! They check the media type, reject unknown fields and validate values.
 
 use axum::{
     body::Bytes,

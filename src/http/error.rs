@@ -40,8 +40,7 @@ impl ApiError {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Conflict, message) }
     }
 
-    /// 402: a budget is exhausted; `code` says which. The response is not stored for its
-    /// `Idempotency-Key`.
+    /// 402: a budget is exhausted; `code` says which. Not retryable without raising the budget.
     pub fn payment_required(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::PaymentRequired, message) }
     }
@@ -54,8 +53,7 @@ impl ApiError {
     /// 503: temporarily unavailable; retry after the given time.
     pub fn unavailable(retry_after: Duration) -> Self {
         // A commit whose response was lost may have taken effect.
-        let message =
-            "the service cannot do this right now; try again, with the same Idempotency-Key if you sent one";
+        let message = "temporarily unavailable; retry, with the same Idempotency-Key if you sent one";
         Self { retry_after: Some(retry_after), ..Self::new(ErrorType::Unavailable, message) }
     }
 

@@ -1,4 +1,4 @@
-//! The log of a session: pages, streams, single events, complete bodies of truncated events.
+//! A session's log: pages, streams, single events, bodies of truncated events.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,6 @@
-//! The `/metrics` endpoint. It has its own listener, needs no key and names no organization.
+//! The `/metrics` endpoint.
+//!
+//! It has its own listener, needs no key and names no organization.
 
 use axum::{Router, extract::State, http::header::CONTENT_TYPE, response::IntoResponse, routing::get};
 use metrics::gauge;

@@ -1,4 +1,4 @@
-//! Middleware around every request: request id, log line, error format, body size and time limits.
+//! Request middleware: request id, log line, error format, size and time limits.
 
 use std::time::{Duration, Instant};
 

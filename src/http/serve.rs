@@ -1,4 +1,4 @@
-//! Accepts connections, limits their number and timeouts, and shuts them down in order.
+//! HTTP connections: accepting, limits, timeouts and graceful shutdown.
 //!
 //! Called by `app`. A client that sends its request a byte at a time, or nothing at all, is disconnected;
 //! so a client can hold only a bounded number of connections for a bounded time. A request that has begun

@@ -1,5 +1,6 @@
-//! A session's log over a WebSocket. Events, cursor and permissions are the same as for the SSE stream;
-//! each event is one text frame.
+//! A session's log over a WebSocket.
+//!
+//! Events, cursor and permissions are the same as for the SSE stream; each event is one text frame.
 
 use axum::{
     extract::{

@@ -71,7 +71,7 @@ pub async fn usage(
     let back = |days| to.checked_sub(Duration::days(days)).unwrap_or(Date::MIN);
     let from = day("from", query.from.as_deref())?.unwrap_or_else(|| back(USAGE_DAYS_DEFAULT - 1));
     if from > to || from <= back(USAGE_DAYS_MAX) {
-        let message = format!("`from` must not be after `to`, and span at most {USAGE_DAYS_MAX} days");
+        let message = format!("`from` to `to` must span 1 to {USAGE_DAYS_MAX} days");
         return Err(ApiError::invalid("from", message));
     }
     let by = by(query.by.as_deref().unwrap_or("day"))?;

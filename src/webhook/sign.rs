@@ -1,8 +1,8 @@
 //! Standard Webhooks 1.0.0: secrets and signatures.
 //!
 //! Called by `signed_request`, by handlers that store secrets, by inbound triggers and by `cli`.
-//! The scheme is `v1`: base64 of HMAC-SHA256 over `id.timestamp.body` (github.com/standard-webhooks/standard-webhooks,
-//! spec/standard-webhooks.md).
+//! The scheme is `v1`: base64 of HMAC-SHA256 over `id.timestamp.body`
+//! (github.com/standard-webhooks/standard-webhooks, spec/standard-webhooks.md).
 
 use std::fmt;
 

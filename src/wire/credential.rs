@@ -75,5 +75,5 @@ fn anthropic() -> String {
 
 fn provider_name(name: &str, _context: &()) -> garde::Result {
     let valid = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if valid { Ok(()) } else { Err(garde::Error::new("takes lower-case letters, digits and dashes")) }
+    if valid { Ok(()) } else { Err(garde::Error::new("may have only lower-case letters, digits and dashes")) }
 }

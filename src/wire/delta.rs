@@ -1,5 +1,6 @@
-//! Stream frame for a piece of a model response. It has the shape of an event but is not stored in the
-//! log.
+//! Stream frame for a piece of a model response.
+//!
+//! It has the shape of an event but is not stored in the log.
 
 use serde::Serialize;
 

@@ -273,7 +273,7 @@ fn sound_command(command: &Command, _context: &()) -> garde::Result {
         return Err(garde::Error::new("is empty"));
     }
     if bytes > DIRECT_EXEC_BYTES_MAX || all.len() > 1_024 {
-        return Err(garde::Error::new(format!("may have 1024 words and {DIRECT_EXEC_BYTES_MAX} bytes")));
+        return Err(garde::Error::new(format!("takes at most 1024 words and {DIRECT_EXEC_BYTES_MAX} bytes")));
     }
     match all.iter().any(|word| word.contains('\0')) {
         true => Err(garde::Error::new("contains U+0000")),

@@ -103,7 +103,7 @@ fn sound_slug(text: &str, _context: &()) -> garde::Result {
     match is_sound {
         true => Ok(()),
         false => {
-            Err(garde::Error::new("must be 1 to 63 lower-case letters, digits and hyphens, not first -"))
+            Err(garde::Error::new("must have 1 to 63 characters of a-z, 0-9 and -, and not start with -"))
         }
     }
 }

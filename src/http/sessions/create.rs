@@ -1,4 +1,6 @@
-//! Creates sessions. Everything that can be rejected is rejected before the session exists.
+//! Session creation.
+//!
+//! Everything that can be rejected is rejected before the session exists.
 
 use std::sync::Arc;
 
@@ -189,7 +191,7 @@ async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> 
             trigger::pin(unit, &mut created, choice).await?;
         }
         None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
-            return Err(ApiError::invalid("agent", "`agent` is needed to read an input"));
+            return Err(ApiError::invalid("agent", "input and model need an `agent`"));
         }
         None => {}
     }

@@ -1,4 +1,4 @@
-//! Sessions: create, list, read, change, send messages, cancel, archive; their sandbox and files.
+//! Handlers of sessions, their sandbox and files.
 
 pub mod archives;
 pub mod checkpoints;

@@ -1,4 +1,4 @@
-//! Sends messages to a session.
+//! Messages to a session.
 
 use axum::{extract::State, http::StatusCode};
 use serde_json::{Map, Value};
