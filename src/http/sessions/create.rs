@@ -191,7 +191,7 @@ async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> 
             trigger::pin(unit, &mut created, choice).await?;
         }
         None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
-            return Err(ApiError::invalid("agent", "input and model need an `agent`"));
+            return Err(ApiError::invalid("agent", "`input`, `model` and `revision` need an agent"));
         }
         None => {}
     }
