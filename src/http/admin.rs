@@ -1,6 +1,6 @@
-//! Organizations, for whoever runs the service: what `sojourn admin` does, over HTTP.
+//! Organization administration for the operator: `sojourn admin` over HTTP.
 //!
-//! Opened by the operator's key alone, which belongs to no organization.
+//! Requires the operator's key, which belongs to no organization.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
@@ -39,17 +39,19 @@ use crate::{
     },
 };
 
-/// What must be said to destroy an organization.
+/// Confirmation for deleting an organization.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DeleteQuery {
-    /// The same id again, because nothing brings the data back.
+    /// The organization's id again. The deletion cannot be undone.
     #[param(value_type = OrgId)]
     pub confirm: String,
 }
 
-/// Make an organization with one key for everything, which is shown once.
+/// Create an organization
+///
+/// Returns its first API key, which has all scopes, once.
 #[utoipa::path(post, path = "/admin/organizations", tag = "admin", operation_id = "createOrganization",
     security(("operator" = [])), request_body = CreateOrganization,
     responses((status = 201, body = AdminOrganization), Errors))]
@@ -60,7 +62,7 @@ pub async fn create(
     Body { value: wanted, digest }: Body<CreateOrganization>,
 ) -> Result<Answer, ApiError> {
     let origin = app.0.journal.origin();
-    // The same key names the same organization, whose own transaction knows the answer.
+    // The key determines the id, so a repeated request finds the response stored in that organization.
     let org: OrgId = once.key().map_or_else(|| origin.id(), of_key);
     app.0.store.operator(origin).found(org, &wanted.name).await?;
     once.run(&app, org, digest, async |unit: &mut Unit| {
@@ -84,7 +86,9 @@ pub async fn create(
     .await
 }
 
-/// List organizations, oldest first, deleted ones too.
+/// List organizations
+///
+/// Oldest first, including deleted ones.
 #[utoipa::path(get, path = "/admin/organizations", tag = "admin", operation_id = "listOrganizations",
     security(("operator" = [])), params(PageQuery), responses((status = 200, body = Page<AdminOrganization>), Errors))]
 pub async fn list(
@@ -99,7 +103,7 @@ pub async fn list(
     Ok(answer(&list.page(organizations, rows, |organization| organization.id, view)))
 }
 
-/// Get an organization.
+/// Get an organization
 #[utoipa::path(get, path = "/admin/organizations/{organization_id}", tag = "admin", operation_id = "readOrganization",
     security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
@@ -111,7 +115,7 @@ pub async fn get(
     Ok(answer(&view(app.0.store.organization(path::id(&organization)?).await?)))
 }
 
-/// Change how much of an organization may run at once.
+/// Change an organization's concurrency limit and weight
 #[utoipa::path(patch, path = "/admin/organizations/{organization_id}", tag = "admin",
     operation_id = "limitOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     request_body = PatchAdminOrganization, responses((status = 200, body = AdminOrganization), Errors))]
@@ -126,7 +130,9 @@ pub async fn patch(
     Ok(answer(&view(operator.share(path::id(&organization)?, share).await?)))
 }
 
-/// Suspend an organization: no call of it is answered, no turn of it starts.
+/// Suspend an organization
+///
+/// Its requests are rejected and no turn of it starts.
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/suspend", tag = "admin",
     operation_id = "suspendOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
@@ -139,7 +145,7 @@ pub async fn suspend(
     move_to(&app, path::id(&organization)?, &once, true).await
 }
 
-/// Let a suspended organization go on.
+/// Resume a suspended organization
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/resume", tag = "admin",
     operation_id = "resumeOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
@@ -152,7 +158,9 @@ pub async fn resume(
     move_to(&app, path::id(&organization)?, &once, false).await
 }
 
-/// Add to what an organization may spend; one without a bound has one from then on.
+/// Add to an organization's balance
+///
+/// An unlimited balance becomes limited.
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/balance", tag = "admin",
     operation_id = "topUpOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     request_body = TopUp, responses((status = 200, body = Balance), Errors))]
@@ -173,7 +181,9 @@ pub async fn top_up(
     .await
 }
 
-/// Set what an organization may spend; null takes the bound away.
+/// Set an organization's balance
+///
+/// Null makes it unlimited.
 #[utoipa::path(put, path = "/admin/organizations/{organization_id}/balance", tag = "admin",
     operation_id = "setOrganizationBalance", security(("operator" = [])),
     params(("organization_id" = OrgId, Path)),
@@ -189,7 +199,9 @@ pub async fn set_balance(
     Ok(answer(&Balance { balance_micros: wanted.balance_micros }))
 }
 
-/// Put a price list in front of the bundled one, or take it away.
+/// Set or remove an organization's own price list
+///
+/// It takes precedence over the bundled list.
 #[utoipa::path(put, path = "/admin/organizations/{organization_id}/prices", tag = "admin",
     operation_id = "setOrganizationPrices", security(("operator" = [])),
     params(("organization_id" = OrgId, Path)), request_body = SetPrices, responses((status = 204), Errors))]
@@ -201,10 +213,10 @@ pub async fn set_prices(
 ) -> Result<Response, ApiError> {
     if let Some(list) = &wanted.prices {
         if list.version.is_empty() {
-            return Err(ApiError::invalid("prices", "a price list needs a `version` that names it"));
+            return Err(ApiError::invalid("prices", "a price list needs a `version`"));
         }
         if let Some(name) = list.unbelievable() {
-            let message = format!("the price of {name} cannot be meant: prices are whole micro-USD");
+            let message = format!("the price of {name} is out of range; prices are in whole micro-USD");
             return Err(ApiError::invalid("prices", message));
         }
     }
@@ -213,7 +225,9 @@ pub async fn set_prices(
     Ok(no_content())
 }
 
-/// Destroy everything that an organization has; only its audit log stays.
+/// Delete an organization and all its data
+///
+/// Only its audit log is retained.
 #[utoipa::path(delete, path = "/admin/organizations/{organization_id}", tag = "admin",
     operation_id = "deleteOrganization", security(("operator" = [])),
     params(("organization_id" = OrgId, Path), DeleteQuery), responses((status = 204), Errors))]
@@ -227,7 +241,7 @@ pub async fn delete(
     if query.confirm != organization {
         return Err(ApiError::invalid(
             "confirm",
-            "`confirm` names another organization; nothing was deleted",
+            "`confirm` must be the id of the organization; nothing was deleted",
         ));
     }
     app.0.store.operator(app.0.journal.origin()).delete(org).await?;
@@ -250,13 +264,13 @@ async fn move_to(
     .await
 }
 
-/// The organization, if there is one and it is not deleted.
+/// Returns the id if the organization exists and is not deleted.
 async fn live(app: &App, org: OrgId) -> Result<OrgId, ApiError> {
     let organization = app.0.store.organization(org).await?;
     if organization.deleted_at.is_some() { Err(ApiError::not_found()) } else { Ok(org) }
 }
 
-/// The organization that is made under an `Idempotency-Key`.
+/// Derives the id of an organization from the `Idempotency-Key` of its creation.
 fn of_key(key: &str) -> OrgId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&sha256(format!("organization/{key}").as_bytes())[..16]);

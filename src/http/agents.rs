@@ -1,4 +1,4 @@
-//! Agents: create (idempotent by name), read, change, delete, revisions.
+//! Agents and their revisions: create (idempotent by name), read, change, delete.
 
 use axum::{
     extract::State,
@@ -33,21 +33,23 @@ use crate::{
     },
 };
 
-/// Where a page begins and how long it is.
+/// Cursor and size of a page.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// Create an agent, or get the equal one of the same name.
+/// Create an agent
+///
+/// Returns the existing agent if one with this name has the same configuration.
 #[utoipa::path(post, path = "/agents", tag = "agents", operation_id = "createAgent", request_body = CreateAgent,
-    responses((status = 201, body = AgentView), (status = 200, body = AgentView, description = "It exists already."), Errors))]
+    responses((status = 201, body = AgentView), (status = 200, body = AgentView, description = "It already exists."), Errors))]
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteAgents>,
@@ -101,7 +103,9 @@ pub async fn create(
     .await
 }
 
-/// List agents, newest first.
+/// List agents
+///
+/// Newest first.
 #[utoipa::path(get, path = "/agents", tag = "agents", operation_id = "listAgents", params(PageQuery),
     responses((status = 200, body = Page<AgentView>), Errors))]
 pub async fn list(
@@ -117,7 +121,7 @@ pub async fn list(
     Ok(answer(&list.page(agents, rows, |agent| agent.id, view)))
 }
 
-/// Get an agent.
+/// Get an agent
 #[utoipa::path(get, path = "/agents/{agent_id}", tag = "agents", operation_id = "getAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = AgentView), Errors))]
 pub async fn get(
@@ -129,7 +133,9 @@ pub async fn get(
     Ok(answer(&view(tx.agent(path::id(&agent)?).await?)))
 }
 
-/// Change an agent. A change of prompt, model, options or tools makes a new revision.
+/// Change an agent
+///
+/// Changing the prompt, model, model options or tools creates a new revision.
 #[utoipa::path(patch, path = "/agents/{agent_id}", tag = "agents", operation_id = "updateAgent",
     params(("agent_id" = AgentId, Path)), request_body = PatchAgent,
     responses((status = 200, body = AgentView), Errors))]
@@ -175,8 +181,9 @@ pub async fn patch(
     Ok(answer(&view(agent)))
 }
 
-/// Delete an agent with its schedules and triggers. Its sessions go on with the revision
-/// that they pinned.
+/// Delete an agent with its schedules and triggers
+///
+/// Its sessions continue with their pinned revision.
 #[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 204), Errors))]
 pub async fn delete(
@@ -192,7 +199,9 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// List an agent's revisions, newest first.
+/// List an agent's revisions
+///
+/// Newest first.
 #[utoipa::path(get, path = "/agents/{agent_id}/revisions", tag = "agents", operation_id = "listRevisions",
     params(("agent_id" = AgentId, Path), PageQuery),
     responses((status = 200, body = Page<RevisionView>), Errors))]
@@ -217,7 +226,9 @@ pub async fn revisions(
     )))
 }
 
-/// Make a revision the one that new sessions run.
+/// Activate a revision
+///
+/// New sessions run the active revision.
 #[utoipa::path(post, path = "/agents/{agent_id}/revisions/{revision}/activate", tag = "agents",
     operation_id = "activateRevision",
     params(("agent_id" = AgentId, Path), ("revision" = String, Path, description = "Number or id")),
@@ -251,7 +262,8 @@ pub async fn activate(
     Ok(done.into_response())
 }
 
-/// Stores an agent's own key, for the provider of its model; both are `(model, key)`.
+/// Stores an agent's own provider key. The last argument is `(model, key)`; the model determines the
+/// provider.
 async fn own_key(
     app: &App,
     caller: &Caller<WriteAgents>,
@@ -263,7 +275,7 @@ async fn own_key(
     Ok(credential.id)
 }
 
-/// The model and the tools of an agent exist here.
+/// Checks that the agent's model and tools exist in this deployment.
 fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), ApiError> {
     app.check_model(model)?;
     let known = tool::names();
@@ -272,12 +284,12 @@ fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), 
         None => Ok(()),
         Some(name) => Err(ApiError::invalid(
             "tools",
-            format!("there is no tool `{name}`; there are {}", known.join(", ")),
+            format!("unknown tool `{name}`; available tools are {}", known.join(", ")),
         )),
     }
 }
 
-/// The revision that a change makes of another one.
+/// Builds the revision that results from a change.
 fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revision, ApiError> {
     let origin = app.0.journal.origin();
     let mut next = Revision { id: origin.id(), created_at: origin.now(), ..revision.clone() };
@@ -298,7 +310,7 @@ fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revisi
     Ok(next)
 }
 
-/// The existing agent when the wanted one is configured the same.
+/// Returns the existing agent if its configuration equals the requested one, else a conflict.
 async fn same_or_conflict(
     app: &App,
     unit: &mut Unit,
@@ -325,7 +337,7 @@ fn name_taken() -> ApiError {
         param: Some("name".to_owned()),
         ..ApiError::conflict(
             "name_taken",
-            "an agent of this name is configured differently; PATCH it instead",
+            "an agent with this name has another configuration; PATCH it instead",
         )
     }
 }

@@ -1,4 +1,6 @@
-//! Who asks, and what that allows. Obtaining an extractor *is* the permission.
+//! Extractors that authenticate a caller and check its scope.
+//!
+//! Obtaining an extractor *is* the permission.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -23,17 +25,17 @@ use crate::{
     wire::ErrorType,
 };
 
-/// What a key must be allowed to do.
+/// A scope that a key must have.
 pub trait Scope: Send + Sync + 'static {
-    /// The word in the key's scopes; `*` and the prefix with `*` match too.
+    /// Name of the scope in a key; `*` and a prefix that ends with `*` match too.
     const NAME: &'static str;
-    /// The word in a client token's scopes; none where tokens are not accepted.
+    /// Name of the scope in a client token; `None` where client tokens are not accepted.
     const TOKEN: Option<&'static str> = None;
 }
 
 macro_rules! scopes {
     ($($(#[$doc:meta])* $scope:ident $name:literal $token:expr;)*) => {
-        /// Every scope that a key can have.
+        /// Returns every scope that a key can have.
         pub fn scopes() -> BTreeSet<&'static str> {
             BTreeSet::from([$($name),*])
         }
@@ -53,9 +55,9 @@ scopes! {
     ReadSessions "sessions:read" None;
     /// Create and change sessions.
     WriteSessions "sessions:write" None;
-    /// Read the log of a session: a client token may.
+    /// Read the log of a session; accepts client tokens.
     ReadLog "sessions:read" Some("read");
-    /// Send messages to a session: a client token may.
+    /// Send messages to a session; accepts client tokens.
     SteerSession "sessions:write" Some("steer");
     /// Read agents.
     ReadAgents "agents:read" None;
@@ -69,9 +71,9 @@ scopes! {
     ReadTriggers "triggers:read" None;
     /// Create and change inbound triggers.
     WriteTriggers "triggers:write" None;
-    /// Read what was used and what it costs.
+    /// Read usage, budget and prices.
     ReadUsage "usage:read" None;
-    /// Change what may be spent.
+    /// Change spend caps.
     WriteBudget "usage:write" None;
     /// Read credentials, never their keys.
     ReadCredentials "credentials:read" None;
@@ -81,7 +83,7 @@ scopes! {
     ReadEnvironments "environments:read" None;
     /// Create and change environments.
     WriteEnvironments "environments:write" None;
-    /// Read the organization's webhooks and what they were sent.
+    /// Read the organization's webhooks and their deliveries.
     ReadWebhooks "webhooks:read" None;
     /// Create and change the organization's webhooks.
     WriteWebhooks "webhooks:write" None;
@@ -89,7 +91,7 @@ scopes! {
     ReadKeys "keys:read" None;
     /// Create, rotate and revoke API keys.
     WriteKeys "keys:write" None;
-    /// Read what was done to the organization.
+    /// Read the audit log.
     ReadAudit "audit:read" None;
     /// Read the organization's settings.
     ReadOrganization "organization:read" None;
@@ -104,33 +106,33 @@ pub struct Caller<S: Scope> {
     pub source: Source,
     /// All scopes of the key.
     pub scopes: Vec<String>,
-    /// What the caller proved it with.
+    /// The secret that the caller authenticated with.
     pub proof: Proof,
     scope: PhantomData<fn() -> S>,
 }
 
-/// A caller of one session: with an API key, or with that session's client token.
+/// A caller of one session, with an API key or with that session's client token.
 pub struct SessionCaller<S: Scope> {
     pub org: OrgId,
     pub session: SessionId,
     pub actor: Actor,
-    /// The caller sees nothing beyond this level.
+    /// Highest event level that the caller may read.
     pub level: Level,
-    /// What the caller proved it with.
+    /// The secret that the caller authenticated with.
     pub proof: Proof,
     scope: PhantomData<fn() -> S>,
 }
 
-/// A secret that was good when the request began.
+/// A secret that was valid when the request began.
 pub struct Proof(SecretString);
 
 impl<S: Scope> Caller<S> {
-    /// Who to write down as the author of a command.
+    /// Returns the author and origin to record with a command.
     pub fn stamp(&self, origin: &Origin) -> Stamp {
         Stamp { actor: self.actor.clone(), origin: origin.clone() }
     }
 
-    /// Something that this caller does, to be remembered with it.
+    /// Builds an audit record of an action by this caller.
     pub fn act(
         &self,
         origin: &Origin,
@@ -143,7 +145,7 @@ impl<S: Scope> Caller<S> {
 }
 
 impl<S: Scope> SessionCaller<S> {
-    /// Who to write down as the author of a command.
+    /// Returns the author and origin to record with a command.
     pub fn stamp(&self, origin: &Origin) -> Stamp {
         Stamp { actor: self.actor.clone(), origin: origin.clone() }
     }
@@ -180,7 +182,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         let in_query = query_token(parts.uri.query());
         let secret = match bearer(&parts.headers) {
             Some(secret) => secret,
-            // A key of the organization never belongs in a URL.
+            // Only client tokens are accepted in a URL, never an organization's key.
             None => {
                 in_query.filter(|token| token.starts_with(key::CLIENT_TOKEN_PREFIX)).ok_or_else(no_key)?
             }
@@ -214,7 +216,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
     }
 }
 
-/// Whoever runs the service: no key of an organization is enough.
+/// The operator of the deployment. No organization's key is accepted.
 pub struct Operator(());
 
 impl FromRequestParts<App> for Operator {
@@ -229,7 +231,7 @@ impl FromRequestParts<App> for Operator {
 }
 
 impl Proof {
-    /// How long it is believed before it is asked again.
+    /// Returns how long the secret is trusted before it is checked again.
     pub fn interval(&self) -> Duration {
         let (of_key, of_token) = limit::STREAM_PROOF_INTERVAL;
         if self.is_token() { of_token } else { of_key }
@@ -239,7 +241,7 @@ impl Proof {
         self.0.expose_secret().starts_with(key::CLIENT_TOKEN_PREFIX)
     }
 
-    /// Whether the secret still opens anything. Also true while nobody can say.
+    /// Checks whether the secret is still valid. Returns true while the database is unavailable.
     pub async fn holds(&self, app: &App) -> bool {
         let secret = self.0.expose_secret();
         if self.is_token() {
@@ -250,23 +252,23 @@ impl Proof {
     }
 }
 
-/// Verified keys, for a moment: a revocation must take effect within 5 s.
+/// Short-lived cache of verified keys. A revocation must take effect within 5 s.
 #[derive(Default)]
 pub struct KeyCache(Mutex<HashMap<[u8; 32], (Instant, LiveKey)>>);
 
 impl KeyCache {
     fn get(&self, hash: &[u8; 32]) -> Option<LiveKey> {
-        let cache = self.0.lock().expect("no holder of the key cache panics");
+        let cache = self.0.lock().expect("the key cache lock is not poisoned");
         cache.get(hash).filter(|(at, _)| at.elapsed() < limit::KEY_CACHE_TTL).map(|(_, key)| key.clone())
     }
 
-    /// Forgets a key that was revoked here; other processes forget it in time.
+    /// Removes a key that this process revoked. Other processes drop it after the cache TTL.
     pub fn forget(&self, key: KeyId) {
-        self.0.lock().expect("no holder of the key cache panics").retain(|_, (_, held)| held.key != key);
+        self.0.lock().expect("the key cache lock is not poisoned").retain(|_, (_, held)| held.key != key);
     }
 
     fn put(&self, hash: [u8; 32], key: LiveKey) {
-        let mut cache = self.0.lock().expect("no holder of the key cache panics");
+        let mut cache = self.0.lock().expect("the key cache lock is not poisoned");
         if cache.len() >= limit::KEY_CACHE_ENTRIES_MAX {
             cache.retain(|_, (at, _)| at.elapsed() < limit::KEY_CACHE_TTL);
         }
@@ -277,7 +279,7 @@ impl KeyCache {
 }
 
 impl App {
-    /// The key behind a secret, if it may do anything now.
+    /// Returns the key with this secret, if it is valid and its organization is not suspended.
     async fn open_key(&self, secret: &str) -> Result<LiveKey, ApiError> {
         let key = self.live_key(secret).await?.ok_or_else(wrong_key)?;
         if key.is_suspended { Err(suspended()) } else { Ok(key) }
@@ -298,8 +300,8 @@ impl App {
         Ok(found)
     }
 
-    /// Takes a request from the caller's allowance and from that of its organization,
-    /// and says what is left of the one that ends first.
+    /// Takes one request from the rate limits of the caller and of its organization, and records the
+    /// remaining allowance of the one with fewer requests left.
     pub(super) fn take_one(&self, who: Who, org: OrgId, parts: &Parts) -> Result<(), ApiError> {
         let is_trigger = matches!(who, Who::Trigger(_));
         let rates = if is_trigger { &self.0.trigger_rates } else { &self.0.rates };
@@ -312,7 +314,7 @@ impl App {
             left = of_all;
         }
         if let Some(told) = parts.extensions.get::<Told>() {
-            // Set once: a request has one caller.
+            // Set only once, because a request has one caller.
             let _ = told.0.set(left);
         }
         let (who, rates, code, wait) = match (own, shared) {
@@ -322,7 +324,7 @@ impl App {
             }
             _ => return Ok(()),
         };
-        let message = format!("this {who} may make {} requests a second; slow down", rates.per_second());
+        let message = format!("this {who} may make {} requests per second; slow down", rates.per_second());
         Err(ApiError { retry_after: Some(wait), code, ..ApiError::new(ErrorType::RateLimited, message) })
     }
 }
@@ -353,7 +355,7 @@ fn allows(scopes: &[String], wanted: &str) -> bool {
     })
 }
 
-/// Whether a key with the scopes `held` may give the scope `wanted` to another.
+/// Whether a key with the scopes `held` may grant the scope `wanted` to another key.
 pub fn grants(held: &[String], wanted: &str) -> bool {
     let group = |scope: &str| scope.strip_suffix('*').map(str::to_owned);
     held.iter().any(|scope| {

@@ -1,4 +1,6 @@
-//! JSON bodies, strictly: the right media type, known fields, valid values.
+//! Extractors of request bodies.
+//!
+//! They check the media type, reject unknown fields and validate values.
 
 use axum::{
     body::Bytes,
@@ -11,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 use crate::{base::seal::sha256, wire::ErrorType};
 
-/// A valid body, and the hash of its bytes.
+/// A validated JSON body and the SHA-256 of its bytes.
 pub struct Body<T> {
     pub value: T,
     pub digest: [u8; 32],
@@ -34,7 +36,7 @@ where
     }
 }
 
-/// A body that may be absent; its value is the default then.
+/// A body that may be absent; the value is then the default.
 pub struct OptionalBody<T>(pub Body<T>);
 
 impl<T, S> FromRequest<S> for OptionalBody<T>
@@ -58,7 +60,7 @@ where
     }
 }
 
-/// Lines of JSON, unread, and the hash of their bytes.
+/// The raw bytes of an `application/x-ndjson` body and their SHA-256.
 pub struct Lines {
     pub bytes: Bytes,
     pub digest: [u8; 32],
@@ -81,7 +83,7 @@ impl<S: Send + Sync> FromRequest<S> for Lines {
     }
 }
 
-/// Bytes of whatever kind.
+/// The bytes of a body of any media type.
 pub struct Raw(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Raw {
@@ -92,7 +94,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     }
 }
 
-/// The body of a call that takes no field: nothing, or an empty object.
+/// Body of a request without fields: empty, or an empty JSON object.
 #[derive(Debug, Default, serde::Deserialize, garde::Validate, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
@@ -111,7 +113,7 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("application/json")
 }
 
-/// The media type without its parameters.
+/// Returns the media type without its parameters.
 pub(super) fn essence(headers: &HeaderMap) -> &str {
     let media_type =
         headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -119,7 +121,7 @@ pub(super) fn essence(headers: &HeaderMap) -> &str {
 }
 
 fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T, ApiError> {
-    // serde would take an array for the fields in their order.
+    // serde would accept an array as the fields in order.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(refused(None, "the body must be a JSON object".to_owned()));
     }
@@ -140,7 +142,7 @@ fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T
 }
 
 fn refused(param: Option<String>, message: String) -> ApiError {
-    // serde names the unknown field in its message only.
+    // serde names the unknown field only in its message.
     let named =
         message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()).map(str::to_owned);
     let param = match (param, named) {

@@ -1,4 +1,4 @@
-//! Credentials: store, list, rotate, delete, make default.
+//! Credentials: store, list, rotate, delete, set the default.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// Store a provider key.
+/// Store a provider key
 #[utoipa::path(post, path = "/credentials", tag = "credentials", operation_id = "createCredential",
     request_body = CreateCredential, responses((status = 201, body = CredentialView), Errors))]
 pub async fn create(
@@ -67,22 +67,24 @@ pub async fn create(
     .await
 }
 
-/// Refuses a credential for repositories that says not where it may go, or that could not
-/// be sent there.
+/// Rejects a repository credential whose `base_url` is missing or invalid, or whose key cannot be sent in
+/// a header.
 fn check_repositories(wanted: &CreateCredential) -> Result<(), ApiError> {
     if wanted.base_url.as_deref().and_then(source::base).is_none() {
-        let message = "a credential for repositories needs a `base_url`, as in https://github.com/acme: it is sent \
-                       to repositories below that and nowhere else";
+        let message = "a credential for repositories needs a `base_url`, as in https://github.com/acme; it is \
+                       sent only to repositories below that URL";
         return Err(ApiError::invalid("base_url", message));
     }
     if !is_secret_value(&wanted.key) {
-        let message = "a token, or user:password, has 8 to 4096 printable ASCII characters";
+        let message = "a token, or user:password, must have 8 to 4096 printable ASCII characters";
         return Err(ApiError::invalid("key", message));
     }
     Ok(())
 }
 
-/// List credentials, newest first.
+/// List credentials
+///
+/// Newest first.
 #[utoipa::path(get, path = "/credentials", tag = "credentials", operation_id = "listCredentials",
     params(PageQuery), responses((status = 200, body = Page<CredentialView>), Errors))]
 pub async fn list(
@@ -98,7 +100,9 @@ pub async fn list(
     Ok(answer(&list.page(credentials, rows, |credential| credential.id, view)))
 }
 
-/// Get a credential, without its key.
+/// Get a credential
+///
+/// The key is not returned.
 #[utoipa::path(get, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "getCredential",
     params(("credential_id" = CredentialId, Path)), responses((status = 200, body = CredentialView), Errors))]
 pub async fn get(
@@ -110,7 +114,9 @@ pub async fn get(
     Ok(answer(&view(tx.credential(path::id(&credential)?).await?)))
 }
 
-/// Rotate the key behind a credential; running sessions use it from their next call on.
+/// Rotate the key of a credential
+///
+/// Running sessions use the new key from their next model call.
 #[utoipa::path(patch, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "rotateCredential",
     params(("credential_id" = CredentialId, Path)), request_body = RotateCredential,
     responses((status = 200, body = CredentialView), Errors))]
@@ -131,7 +137,9 @@ pub async fn rotate(
     Ok(answer(&view(credential)))
 }
 
-/// Delete a credential. Sessions that pinned it cannot call their model any more.
+/// Delete a credential
+///
+/// Sessions that pinned it can no longer call their model.
 #[utoipa::path(delete, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "deleteCredential",
     params(("credential_id" = CredentialId, Path)), responses((status = 204), Errors))]
 pub async fn delete(
@@ -147,7 +155,7 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// Make a credential the default for its provider.
+/// Make a credential the default of its provider
 #[utoipa::path(put, path = "/credentials/default", tag = "credentials", operation_id = "setDefaultCredential",
     request_body = DefaultCredential, responses((status = 200, body = CredentialView), Errors))]
 pub async fn set_default(
@@ -170,7 +178,7 @@ pub async fn set_default(
     Ok(answer(&view(credential)))
 }
 
-/// Refuses a key beside a credential.
+/// Rejects `key` together with `credential`.
 pub(super) fn check_choice(has_key: bool, has_credential: bool) -> Result<(), ApiError> {
     if has_key && has_credential {
         return Err(ApiError::invalid("credential", "send `key` or `credential`, not both"));
@@ -199,7 +207,7 @@ pub(super) async fn store_for_model(
     Ok(credential)
 }
 
-/// What is remembered of a stored key: everything but the key.
+/// Builds the audit record of a stored key, without the key itself.
 pub(super) fn created<'a, S: Scope>(
     caller: &'a Caller<S>,
     origin: &Origin,
@@ -210,7 +218,7 @@ pub(super) fn created<'a, S: Scope>(
     caller.act(origin, "credential.created", id, details)
 }
 
-/// The credential that a caller named, if it is one of theirs.
+/// Returns the credential named by the caller, if it exists in the organization.
 pub(super) async fn existing(
     unit: &mut Unit,
     credential: Option<CredentialId>,
@@ -219,13 +227,13 @@ pub(super) async fn existing(
     match unit.tx().credential(id).await {
         Ok(credential) => Ok(Some(credential.id)),
         Err(crate::store::Error::NotFound) => {
-            Err(ApiError::invalid("credential", "there is no such credential"))
+            Err(ApiError::invalid("credential", "no credential with this id exists"))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether a repeated create names the key that the agent already has.
+/// Whether a repeated create sends the key that the agent already has.
 pub(super) async fn is_same_key(
     app: &App,
     unit: &mut Unit,

@@ -1,4 +1,4 @@
-//! What became of each event on its way to each destination.
+//! Deliveries of a session's events: list, read, send again.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// Which deliveries are listed.
+/// Filters for listing deliveries.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -39,14 +39,16 @@ pub struct DeliveryQuery {
     #[param(value_type = Option<DestinationId>)]
     pub destination: Option<String>,
     pub status: Option<DeliveryStatus>,
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// List a session's deliveries, newest event first.
+/// List a session's deliveries
+///
+/// Newest event first.
 #[utoipa::path(get, path = "/sessions/{session_id}/deliveries", tag = "webhooks",
     operation_id = "listDeliveries", params(("session_id" = SessionId, Path), DeliveryQuery),
     responses((status = 200, body = Page<DeliveryView>), Errors))]
@@ -73,7 +75,9 @@ pub async fn list(
     Ok(json(&Page { data, next_cursor: page.next_cursor }))
 }
 
-/// Get a delivery.
+/// Get a delivery
+///
+/// Includes its attempts.
 #[utoipa::path(get, path = "/sessions/{session_id}/deliveries/{delivery_id}", tag = "webhooks",
     operation_id = "getDelivery",
     params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
@@ -87,7 +91,9 @@ pub async fn get(
     Ok(json(&told(&mut tx, Of::Session(path::id(&session)?), path::id(&delivery)?).await?))
 }
 
-/// Send a delivery again, whatever became of it, under the same `webhook-id`.
+/// Send a delivery again
+///
+/// Allowed in any status. The `webhook-id` stays the same.
 #[utoipa::path(post, path = "/sessions/{session_id}/deliveries/{delivery_id}/redeliver", tag = "webhooks",
     operation_id = "redeliver",
     params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
@@ -102,7 +108,7 @@ pub async fn redeliver(
     let (session, delivery) = (path::id(&session)?, path::id(&delivery)?);
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let row = unit.tx().delivery(Of::Session(session), delivery).await?;
-        // 409 with a reason beats a delivery to nowhere.
+        // A deleted destination is reported as 409, instead of queueing a delivery that cannot be sent.
         match unit.tx().destination(Some(session), Id::from_uuid(row.destination_id)).await {
             Ok(_) => {}
             Err(crate::store::Error::NotFound) => {
@@ -116,14 +122,14 @@ pub async fn redeliver(
     .await
 }
 
-/// Makes a delivery due at once.
+/// Makes a delivery due immediately.
 pub(super) async fn again(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
     unit.tx().redeliver(delivery).await?;
     unit.notification(Notification::Delivery);
     view(unit.tx().delivery(of, delivery).await?)
 }
 
-/// A delivery with its tries.
+/// Returns a delivery with its attempts.
 pub(super) async fn told(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
     let row = tx.delivery(of, delivery).await?;
     let attempts = tx.attempts(delivery, DELIVERY_ATTEMPTS_SHOWN).await?;
@@ -135,7 +141,7 @@ pub(super) async fn told(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<De
     })
 }
 
-/// A delivery as the owner of a webhook sees it.
+/// Builds the view of a delivery for the owner of an organization webhook.
 pub(super) fn of_webhook(view: DeliveryView) -> DeliveryView {
     let webhook = view.destination.map(|id| WebhookId::from_uuid(id.uuid()));
     DeliveryView { destination: None, webhook, ..view }

@@ -26,7 +26,9 @@ use crate::{
     },
 };
 
-/// Add a destination; events from now on are sent to it.
+/// Add a webhook destination to a session
+///
+/// Events appended from now on are sent to it.
 #[utoipa::path(post, path = "/sessions/{session_id}/destinations", tag = "webhooks",
     operation_id = "createDestination", params(("session_id" = SessionId, Path)),
     request_body = CreateDestination, responses((status = 201, body = DestinationView), Errors))]
@@ -53,7 +55,9 @@ pub async fn create(
     .await
 }
 
-/// List a session's destinations, oldest first.
+/// List a session's destinations
+///
+/// Oldest first.
 #[utoipa::path(get, path = "/sessions/{session_id}/destinations", tag = "webhooks",
     operation_id = "listDestinations", params(("session_id" = SessionId, Path)),
     responses((status = 200, body = Page<DestinationView>), Errors))]
@@ -69,7 +73,7 @@ pub async fn list(
     Ok(json(&Page { data, next_cursor: None }))
 }
 
-/// Get a destination.
+/// Get a destination
 #[utoipa::path(get, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
     operation_id = "getDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
@@ -83,7 +87,9 @@ pub async fn get(
     Ok(json(&view(tx.destination(Some(path::id(&session)?), path::id(&destination)?).await?)?))
 }
 
-/// Change a destination. Also of an archived session: what was not delivered goes on.
+/// Change a destination
+///
+/// Also possible for an archived session: its pending deliveries continue.
 #[utoipa::path(patch, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
     operation_id = "updateDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
@@ -101,7 +107,9 @@ pub async fn patch(
     Ok(json(&view(destination)?))
 }
 
-/// Replace the signing secret; for a while deliveries carry the signatures of both.
+/// Rotate the signing secret of a destination
+///
+/// During the overlap, deliveries are signed with both secrets.
 #[utoipa::path(post, path = "/sessions/{session_id}/destinations/{destination_id}/rotate-secret", tag = "webhooks",
     operation_id = "rotateDestinationSecret",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
@@ -121,7 +129,9 @@ pub async fn rotate(
     .await
 }
 
-/// Remove a destination; what was still to be sent to it is dead.
+/// Delete a destination
+///
+/// Its pending deliveries become `dead_letter`.
 #[utoipa::path(delete, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
     operation_id = "deleteDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
@@ -137,7 +147,8 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// Stores a destination for the events beyond `after`; its secret is in the view once.
+/// Stores a destination for events with a `seq` larger than `after`. The view contains the generated
+/// secret.
 pub(super) async fn store(
     app: &App,
     unit: &mut Unit,
@@ -149,8 +160,8 @@ pub(super) async fn store(
     Ok(DestinationView { secret, ..view(destination)? })
 }
 
-/// Stores a destination of a session or of the organization; returns its secret where
-/// it was made here. One that the caller brought is known to them.
+/// Stores a destination of a session, or of the organization if `session` is `None`. Returns the secret
+/// only if it was generated here.
 pub(super) async fn insert(
     app: &App,
     unit: &mut Unit,
@@ -211,7 +222,7 @@ pub(super) async fn update(
     Ok(tx.destination(session, destination.id).await?)
 }
 
-/// Replaces the secret of a destination; returns it where it was made here.
+/// Replaces the secret of a destination. Returns the secret only if it was generated here.
 pub(super) async fn replace_secret(
     app: &App,
     unit: &mut Unit,
@@ -248,7 +259,7 @@ async fn seal(app: &App, tx: &mut Tx, id: DestinationId, secret: &Secret) -> Res
 }
 
 fn view(destination: Destination) -> Result<DestinationView, ApiError> {
-    // The statement that read it asked for a session's.
+    // The query selected a destination of a session.
     let session = destination.session.ok_or_else(ApiError::not_found)?;
     Ok(DestinationView {
         id: destination.id,

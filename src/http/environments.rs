@@ -1,4 +1,4 @@
-//! Environments: store, list, read, change, delete.
+//! Environments: create, list, read, change, delete, build.
 
 use std::collections::BTreeMap;
 
@@ -34,12 +34,12 @@ use crate::{
     },
 };
 
-/// How far root file systems are, by their keys.
+/// States of root file system builds, by key.
 type Builds = BTreeMap<String, Build>;
-/// Values of secrets by their names.
+/// Values of secrets, by name.
 type Values = BTreeMap<String, String>;
 
-/// Store an environment.
+/// Create an environment
 #[utoipa::path(post, path = "/environments", tag = "environments", operation_id = "createEnvironment",
     request_body = CreateEnvironment, responses((status = 201, body = EnvironmentView), Errors))]
 pub async fn create(
@@ -66,7 +66,9 @@ pub async fn create(
     .await
 }
 
-/// List environments, newest first.
+/// List environments
+///
+/// Newest first, without build logs.
 #[utoipa::path(get, path = "/environments", tag = "environments", operation_id = "listEnvironments",
     params(PageQuery), responses((status = 200, body = Page<EnvironmentView>), Errors))]
 pub async fn list(
@@ -82,14 +84,16 @@ pub async fn list(
     let keys: Vec<_> = environments.iter().filter_map(|named| key(&app, &named.config)).collect();
     let builds: Builds = tx.rootfs_builds(&keys).await?.into_iter().collect();
     let view = |named: Named| {
-        // What was said on the way is told one by one.
+        // Build logs are only returned when a single environment is read.
         let build = key(&app, &named.config).and_then(|key| builds.get(&key).cloned());
         view(named, build.map(|build| Build { log: String::new(), ..build }))
     };
     Ok(answer(&list.page(environments, rows, |environment| environment.id, view)))
 }
 
-/// Get an environment, without the values of its secrets.
+/// Get an environment
+///
+/// The values of its secrets are not returned.
 #[utoipa::path(get, path = "/environments/{environment_id}", tag = "environments", operation_id = "getEnvironment",
     params(("environment_id" = EnvironmentId, Path)), responses((status = 200, body = EnvironmentView), Errors))]
 pub async fn get(
@@ -102,8 +106,10 @@ pub async fn get(
     Ok(answer(&shown(&app, &mut tx, named).await?))
 }
 
-/// Change an environment. Sessions keep what they pinned; new values of secrets reach
-/// them with their next turn.
+/// Change an environment
+///
+/// Existing sessions keep their pinned configuration; new values of secrets reach them with their next
+/// turn.
 #[utoipa::path(patch, path = "/environments/{environment_id}", tag = "environments",
     operation_id = "updateEnvironment", params(("environment_id" = EnvironmentId, Path)),
     request_body = PatchEnvironment, responses((status = 200, body = EnvironmentView), Errors))]
@@ -141,7 +147,9 @@ pub async fn patch(
     Ok(answer(&shown))
 }
 
-/// Make what an environment's image and packages come to, also where that failed before.
+/// Build an environment's image and packages
+///
+/// Also retries a failed build.
 #[utoipa::path(post, path = "/environments/{environment_id}/build", tag = "environments",
     operation_id = "buildEnvironment", params(("environment_id" = EnvironmentId, Path)),
     responses((status = 202, body = EnvironmentView), Errors))]
@@ -161,7 +169,9 @@ pub async fn build(
     .await
 }
 
-/// Delete an environment. Sessions that pinned secrets of it cannot run any more.
+/// Delete an environment
+///
+/// Sessions that pinned secrets of it can no longer run.
 #[utoipa::path(delete, path = "/environments/{environment_id}", tag = "environments",
     operation_id = "deleteEnvironment", params(("environment_id" = EnvironmentId, Path)),
     responses((status = 204), Errors))]
@@ -178,20 +188,20 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// What is remembered of an environment: what it may reach and whose secrets it has, never
-/// their values.
+/// Details of an environment for the audit log: network policy and secret names with hosts, never secret
+/// values.
 fn told(named: &Named) -> serde_json::Value {
     json!({ "name": named.name, "network": named.config.network, "secrets": named.secrets })
 }
 
-/// The values that were sent, and of those that were not, the ones that are kept.
+/// Returns the value of each secret: the one that was sent, else the stored one.
 fn values_of(secrets: &[SecretInput], kept: &Values) -> Result<Values, ApiError> {
     let value = |(at, secret): (usize, &SecretInput)| {
         let value = secret.value.as_ref().or_else(|| kept.get(&secret.name));
         match value.filter(|value| is_secret_value(value)) {
             Some(value) => Ok((secret.name.clone(), value.clone())),
             None => {
-                let message = "a secret has a value of 8 to 4096 printable ASCII characters";
+                let message = "a secret needs a value of 8 to 4096 printable ASCII characters";
                 Err(ApiError::invalid(format!("secrets[{at}].value"), message))
             }
         }
@@ -207,7 +217,7 @@ fn taken(error: store::Error) -> ApiError {
     match error {
         store::Error::Conflict(name) if name == "environment_name" => ApiError {
             param: Some("name".to_owned()),
-            ..ApiError::conflict("name_taken", "there is an environment of this name; PATCH it instead")
+            ..ApiError::conflict("name_taken", "an environment with this name exists; PATCH it instead")
         },
         error => error.into(),
     }
@@ -218,7 +228,7 @@ async fn seal(app: &App, tx: &mut Tx, id: EnvironmentId, values: &Values) -> Res
         return Ok(Vec::new());
     }
     let context = context(tx.org(), id);
-    let plain = serde_json::to_vec(values).expect("text serialises");
+    let plain = serde_json::to_vec(values).expect("a map of strings serializes to JSON");
     let data_key = tx.data_key(app.0.store.master()).await?;
     Ok(data_key.seal(&plain, &context, app.0.journal.origin()))
 }
@@ -234,7 +244,7 @@ async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Resul
     serde_json::from_slice(&plain).map_err(|error| corrupt(&error))
 }
 
-/// Asks for what an environment's sandboxes are made on.
+/// Requests a build of the environment's root file system.
 async fn want(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Result<(), ApiError> {
     let rootfs = RootFs::of(Some(config), &app.0.images.default);
     if !rootfs.is_host() {
@@ -243,7 +253,7 @@ async fn want(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Resu
     Ok(())
 }
 
-/// Under which its root file system is known, where there is one to make.
+/// Returns the key of the environment's root file system, if it needs a build.
 fn key(app: &App, config: &Environment) -> Option<String> {
     let rootfs = RootFs::of(Some(config), &app.0.images.default);
     (!rootfs.is_host()).then(|| rootfs.key())

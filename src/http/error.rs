@@ -1,4 +1,4 @@
-//! Errors of handlers, and their one form on the wire.
+//! Errors of handlers and their conversion to the API's error format.
 
 use std::{any::Any, borrow::Cow, time::Duration};
 
@@ -9,7 +9,7 @@ use axum::{
 
 use crate::{blob, domain::decide::Rejection, journal, net, store, trigger::Refused, wire::ErrorType};
 
-/// Why a request was not done.
+/// Error response of a handler.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     pub kind: ErrorType,
@@ -20,51 +20,50 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error of a type, with a message that says what to do.
+    /// Creates an error with a message that tells the caller what to do.
     pub fn new(kind: ErrorType, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), code: None, param: None, retry_after: None }
     }
 
-    /// 400: the field `param` is not as it must be.
+    /// 400: the value of the field `param` is invalid.
     pub fn invalid(param: impl Into<String>, message: impl Into<Cow<'static, str>>) -> Self {
         Self { param: Some(param.into()), ..Self::new(ErrorType::Invalid, message) }
     }
 
-    /// 404: the same words for what never existed and for what is another's.
+    /// 404: the same message for an unknown id and for a resource of another organization.
     pub fn not_found() -> Self {
         Self::new(ErrorType::NotFound, "there is no such resource")
     }
 
-    /// 409, with the exact reason.
+    /// 409 with a machine-readable reason.
     pub fn conflict(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Conflict, message) }
     }
 
-    /// 402: a budget is used up; `code` says which kind. Never an answer that is tried again.
+    /// 402: a budget is exhausted; `code` says which. Not retryable without raising the budget.
     pub fn payment_required(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::PaymentRequired, message) }
     }
 
-    /// 422, with the exact reason.
+    /// 422 with a machine-readable reason.
     pub fn unprocessable(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Unprocessable, message) }
     }
 
-    /// 503: try again after a while.
+    /// 503: temporarily unavailable; retry after the given time.
     pub fn unavailable(retry_after: Duration) -> Self {
-        // A commit whose answer was lost may have been done.
-        let message =
-            "the service cannot do this right now; try again, with the same Idempotency-Key if you sent one";
+        // A commit whose response was lost may have taken effect.
+        let message = "temporarily unavailable; retry, with the same Idempotency-Key if you sent one";
         Self { retry_after: Some(retry_after), ..Self::new(ErrorType::Unavailable, message) }
     }
 
-    /// The status code of this error.
+    /// Returns the status code of this error.
     pub fn status(&self) -> StatusCode {
         status(self.kind)
     }
 }
 
-/// The status code of a type of error.
+/// Returns the status code of an error type.
 pub fn status(kind: ErrorType) -> StatusCode {
     match kind {
         ErrorType::Invalid => StatusCode::BAD_REQUEST,
@@ -84,7 +83,8 @@ pub fn status(kind: ErrorType) -> StatusCode {
 }
 
 impl IntoResponse for ApiError {
-    /// Carries itself to `finish`, which knows the request's id and writes the body.
+    /// Attaches the error to the response. The request middleware knows the request id and writes the
+    /// body.
     fn into_response(self) -> Response {
         let mut response = self.status().into_response();
         if let Some(after) = self.retry_after {
@@ -105,13 +105,10 @@ impl From<store::Error> for ApiError {
             store::Error::NotFound => Self::not_found(),
             store::Error::Busy => Self {
                 retry_after: Some(Duration::from_secs(1)),
-                ..Self::conflict(
-                    "in_flight",
-                    "an equal request is still being worked on; ask again in a moment",
-                )
+                ..Self::conflict("in_flight", "an identical request is still in progress; retry in a moment")
             },
             store::Error::Unavailable { retry_after, source } => {
-                tracing::warn!(error = %source, "the database is not available");
+                tracing::warn!(error = %source, "database unavailable");
                 Self::unavailable(retry_after)
             }
             error @ store::Error::Unstorable => Self::new(ErrorType::Invalid, error.to_string()),
@@ -120,16 +117,16 @@ impl From<store::Error> for ApiError {
                 ..Self::conflict("slug_taken", "another open session has this slug; use another one")
             },
             store::Error::Conflict(constraint) => {
-                tracing::debug!(constraint, "a row was refused");
+                tracing::debug!(constraint, "a constraint rejected a row");
                 Self::conflict(
                     "conflict",
-                    "this conflicts with what another request did; read again and retry",
+                    "this conflicts with another request; read the resource again and retry",
                 )
             }
             error @ (store::Error::Corrupt(_) | store::Error::Database(_)) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::error!(%error, source, "a request failed");
-                Self::new(ErrorType::Internal, "the service failed; the request was not done")
+                tracing::error!(%error, source, "request failed");
+                Self::new(ErrorType::Internal, "internal error; the request was not executed")
             }
         }
     }
@@ -187,7 +184,7 @@ impl From<blob::Error> for ApiError {
         match error {
             blob::Error::NotFound => Self::not_found(),
             blob::Error::Unavailable(reason) => {
-                tracing::warn!(reason, "the blob store is not available");
+                tracing::warn!(reason, "blob store unavailable");
                 Self::unavailable(Duration::from_secs(5))
             }
         }
@@ -200,18 +197,18 @@ impl From<net::Refused> for ApiError {
     }
 }
 
-/// For a path that no route has.
+/// Handler of paths that match no route.
 pub async fn unknown_route() -> ApiError {
-    ApiError::new(ErrorType::NotFound, "there is no such route; see openapi.yaml for those that exist")
+    ApiError::new(ErrorType::NotFound, "unknown route; openapi.yaml lists the routes")
 }
 
-/// For a path that has other methods.
+/// Handler of known paths with an unsupported method.
 pub async fn wrong_method() -> ApiError {
-    ApiError::new(ErrorType::MethodNotAllowed, "this path does not take that method")
+    ApiError::new(ErrorType::MethodNotAllowed, "this path does not support this method")
 }
 
-/// For a handler that panicked. The panic itself was logged by the trigger.
+/// Response of a handler that panicked. The panic hook has already logged the panic.
 pub fn panicked(_panic: Box<dyn Any + Send>) -> Response {
-    ApiError::new(ErrorType::Internal, "the service failed; whether the request was done is not known")
+    ApiError::new(ErrorType::Internal, "internal error; the request may or may not have been executed")
         .into_response()
 }

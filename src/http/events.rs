@@ -1,4 +1,4 @@
-//! The log of a session: pages, streams, single events, spilled bodies.
+//! A session's log: pages, streams, single events, bodies of truncated events.
 
 use std::collections::HashMap;
 
@@ -33,52 +33,52 @@ use crate::{
     wire::{Page, event::EventView},
 };
 
-/// Which events are wanted, and how.
+/// Filters for reading or following events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventQuery {
-    /// Events beyond this `seq`.
+    /// Only events with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
-    /// Events up to this level; `internal` when absent.
+    /// Highest event level to return; `internal` when absent.
     pub level: Option<Level>,
-    /// An exact type, or `prefix.*`.
+    /// Exact event type, or `prefix.*`.
     #[serde(rename = "type")]
     #[param(rename = "type")]
     pub kind: Option<String>,
     /// Id of a turn.
     #[param(value_type = Option<TurnId>)]
     pub turn_id: Option<String>,
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// `sse` follows the log as server-sent events.
     pub stream: Option<StreamMode>,
-    /// Streams only: also answers while they grow, as frames of type `agent.message.delta`
-    /// without an id. Best effort: pieces are never stored, and only the process that
-    /// runs the turn has them.
+    /// Streams only: also send model responses while they are generated, as frames of type
+    /// `agent.message.delta` without an id. Best effort: pieces are not stored, and only the process that
+    /// runs the turn can send them.
     pub deltas: Option<bool>,
-    /// A client token, for a browser's EventSource.
+    /// A client token, for EventSource in a browser.
     #[serde(rename = "token")]
     #[param(rename = "token")]
-    pub _token: Option<String>, // read by the extractor of the caller
+    pub _token: Option<String>, // read by the caller's extractor
 }
 
-/// How a log may be followed.
+/// Format in which a log can be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamMode {
     Sse,
 }
 
-/// List events in order, or follow them with `stream=sse`.
+/// List events, or follow them with `stream=sse`
 ///
-/// A stream replays the log beyond `after` or `Last-Event-ID`, the larger of the
-/// two, and then follows it: no gap, no duplicate.
+/// Events are in order of `seq`. A stream first replays the log after `after` or `Last-Event-ID`,
+/// whichever is larger, then follows it without gaps or duplicates.
 #[utoipa::path(get, path = "/sessions/{session_id}/events", tag = "events", operation_id = "listEvents",
     params(("session_id" = SessionId, Path), EventQuery, ("Last-Event-ID" = Option<i64>, Header,
-        description = "The `seq` that was seen last; a stream goes on behind it.")),
+        description = "Largest `seq` already received; a stream resumes after it.")),
     responses((status = 200, content(
         (Page<EventView> = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn list(
@@ -90,17 +90,17 @@ pub async fn list(
     match query.stream {
         Some(StreamMode::Sse) => follow(app, caller, &headers, query).await,
         None => {
-            // A page begins at `after` alone; what is no place is told all the same.
+            // A page only uses `after`, but an invalid header is still rejected.
             last_seen(&headers)?;
             page(&app, &caller, query).await
         }
     }
 }
 
-/// Follow events as server-sent events.
+/// Follow events as server-sent events
 #[utoipa::path(get, path = "/sessions/{session_id}/stream", tag = "events", operation_id = "streamEvents",
     params(("session_id" = SessionId, Path), EventQuery, ("Last-Event-ID" = Option<i64>, Header,
-        description = "The `seq` that was seen last; a stream goes on behind it.")),
+        description = "Largest `seq` already received; the stream resumes after it.")),
     responses((status = 200, content((String = "text/event-stream"))), Errors))]
 pub async fn stream(
     State(app): State<App>,
@@ -111,7 +111,9 @@ pub async fn stream(
     follow(app, caller, &headers, query).await
 }
 
-/// List the messages that a person would read, in order.
+/// List the messages of a session
+///
+/// User-level messages in order: input of callers and messages of the agent.
 #[utoipa::path(get, path = "/sessions/{session_id}/messages", tag = "events", operation_id = "listMessages",
     params(("session_id" = SessionId, Path), MessageQuery),
     responses((status = 200, body = Page<EventView>), Errors))]
@@ -125,24 +127,24 @@ pub async fn messages(
     read_page(&app, &caller, after, limit, wanted).await
 }
 
-/// Which messages are wanted.
+/// Filters for listing messages.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct MessageQuery {
-    /// Messages beyond this `seq`.
+    /// Only messages with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
     /// A client token.
     #[serde(rename = "token")]
     #[param(rename = "token")]
-    pub _token: Option<String>, // read by the extractor of the caller
+    pub _token: Option<String>, // read by the caller's extractor
 }
 
-/// Get one event.
+/// Get an event
 #[utoipa::path(get, path = "/sessions/{session_id}/events/{event_id}", tag = "events", operation_id = "getEvent",
     params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
     responses((status = 200, body = EventView), Errors))]
@@ -157,7 +159,9 @@ pub async fn get(
     Ok(json(&views.first()))
 }
 
-/// Get the whole body of an event, as it was before it was cut.
+/// Get the complete body of an event
+///
+/// Returns the body as it was before truncation.
 #[utoipa::path(get, path = "/sessions/{session_id}/events/{event_id}/content", tag = "events",
     operation_id = "getEventContent", params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
     responses((status = 200, content((Object = "application/json"))), Errors))]
@@ -174,7 +178,7 @@ pub async fn content(
     let mut response = whole.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    // What an agent wrote is never run by a browser that opens it.
+    // A browser must never execute content that an agent wrote.
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
@@ -219,17 +223,17 @@ async fn read_page(
     let mut entries = tx.events(caller.session, &range).await?;
     let has_more = entries.len() > rows;
     entries.truncate(rows);
-    // A log is read by `seq`: its cursor is one, and `after` takes it too.
+    // The cursor of a log page is a `seq`, which `after` accepts as well.
     let next_cursor = entries.last().filter(|_| has_more).map(|entry| entry.seq.to_string());
     let data = views(&mut tx, caller.session, entries).await?;
     Ok(json(&Page { data, next_cursor }))
 }
 
-/// The place in a log that `after` names; its beginning when it names none.
+/// Returns the position given by `after`; 0 when absent.
 fn place(after: Option<i64>) -> Result<i64, ApiError> {
     match after.unwrap_or_default() {
         after @ 0.. => Ok(after),
-        _ => Err(ApiError::invalid("after", "`after` is the `seq` of an event, 0 or more")),
+        _ => Err(ApiError::invalid("after", "`after` must be the `seq` of an event, 0 or larger")),
     }
 }
 
@@ -240,21 +244,21 @@ async fn follow(
     query: EventQuery,
 ) -> Result<Response, ApiError> {
     app.0.store.begin(caller.org).await?.session(caller.session).await?;
-    // A browser repeats its first URL when it reconnects: the larger place wins.
+    // A reconnecting browser repeats its first URL: the larger of both positions applies.
     let tail = tail(&caller, query, last_seen(headers)?)?;
     let frames = app.0.streams.follow(tail).map_err(full)?;
     Ok(sse(app, caller.proof, frames, written))
 }
 
-/// The `seq` that a reader has seen last. One that cannot be read is refused: a stream
-/// from the beginning would repeat everything.
+/// Returns the `seq` in `Last-Event-ID`. An invalid value is rejected, because a stream from the
+/// beginning would repeat everything.
 fn last_seen(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let read = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
-    let refused = || ApiError::invalid("Last-Event-ID", "`Last-Event-ID` is the `seq` of an event");
+    let refused = || ApiError::invalid("Last-Event-ID", "`Last-Event-ID` must be the `seq` of an event");
     headers.get("last-event-id").map(|value| read(value).ok_or_else(refused)).transpose()
 }
 
-/// What a reader asked for, within what it may read.
+/// Builds the requested tail, limited to what the caller may read.
 pub(super) fn tail(
     caller: &SessionCaller<ReadLog>,
     query: EventQuery,
@@ -275,7 +279,7 @@ pub(super) fn full(_: Full) -> ApiError {
     ApiError::unavailable(std::time::Duration::from_secs(5))
 }
 
-/// A frame of server-sent events: LF only, no `event:` line, the `seq` as its id.
+/// Formats a frame as a server-sent event: LF only, no `event:` line, the `seq` as id.
 fn written(frame: Frame) -> String {
     match frame {
         Frame::Event(item) if item.json.is_empty() => ": unreadable event\n\n".to_owned(),
@@ -285,7 +289,7 @@ fn written(frame: Frame) -> String {
     }
 }
 
-/// Frames as the body of an answer, for as long as the reader may read them.
+/// Streams frames as a response body until they end or the caller's key is no longer valid.
 pub(super) fn sse<F: Send + 'static>(
     app: App,
     proof: Proof,
@@ -298,7 +302,7 @@ pub(super) fn sse<F: Send + 'static>(
     let frames = futures::stream::unfold(state, async |(app, proof, mut reader, written)| {
         let (frames, due, may_read) = &mut reader;
         loop {
-            // Cancel safe: a frame that was not received stays in the channel.
+            // Cancel-safe: a frame that was not received stays in the channel.
             tokio::select! {
                 biased;
                 () = sleep_until(*due) => {
@@ -320,7 +324,7 @@ pub(super) fn sse<F: Send + 'static>(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Proxies must pass each frame on at once.
+    // Proxies must forward each frame immediately.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
@@ -330,7 +334,7 @@ async fn visible(tx: &mut Tx, caller: &SessionCaller<ReadLog>, event: &str) -> R
     if entry.level > caller.level { Err(ApiError::not_found()) } else { Ok(entry) }
 }
 
-/// Events on the wire; input says when a turn took it.
+/// Converts log entries to event views; input events get the time at which a turn consumed them.
 async fn views(tx: &mut Tx, session: SessionId, entries: Vec<Entry>) -> Result<Vec<EventView>, ApiError> {
     let is_input = |entry: &&Entry| entry.kind == "user.message";
     let turns: Vec<_> = entries.iter().filter(is_input).filter_map(|entry| entry.turn_id).collect();

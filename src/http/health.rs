@@ -1,4 +1,4 @@
-//! Whether the process lives and whether it can do its work.
+//! Liveness and readiness endpoints.
 
 use axum::{Json, extract::State};
 use serde::Serialize;
@@ -6,21 +6,25 @@ use utoipa::ToSchema;
 
 use super::{App, error::ApiError, openapi::Errors};
 
-/// A healthy answer.
+/// Response of a healthy process.
 #[derive(Serialize, ToSchema)]
 pub struct Health {
     /// Always `ok`.
     status: &'static str,
 }
 
-/// The process lives.
+/// Check liveness
+///
+/// Returns 200 while the process runs.
 #[utoipa::path(get, path = "/healthz", tag = "service", security(()), operation_id = "healthz",
     responses((status = 200, body = Health), Errors))]
 pub async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// The process can serve: its database answers.
+/// Check readiness
+///
+/// Returns 200 if the database responds.
 #[utoipa::path(get, path = "/readyz", tag = "service", security(()), operation_id = "readyz",
     responses((status = 200, body = Health), Errors))]
 pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiError> {

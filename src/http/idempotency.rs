@@ -1,4 +1,4 @@
-//! Writes that may be sent twice: one effect, one answer.
+//! Idempotent writes: a repeated request has one effect and gets the same response.
 
 use axum::{
     extract::FromRequestParts,
@@ -16,34 +16,34 @@ use crate::{
     store::idempotency::{Begun, Slot},
 };
 
-/// The `Idempotency-Key` of a request and what it was sent to.
+/// The `Idempotency-Key` of a request and its target.
 pub struct IdempotentRequest {
-    /// Each alone tells that it was sent before; mostly there is one or none.
+    /// Keys of the request, usually zero or one. A match of any of them identifies a repeated request.
     keys: Vec<String>,
     target: String,
 }
 
-/// What to answer.
+/// Response of an idempotent write.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
     pub body: Value,
-    /// Fields that are shown once: merged into the answer, never stored.
+    /// Field that is returned once: merged into the response, never stored.
     pub shown_once: Option<(&'static str, Value)>,
-    /// Whether it was stored by an earlier request.
+    /// True if an earlier request stored this response.
     pub replayed: bool,
 }
 
 impl Answer {
-    /// An answer that may be stored.
+    /// Creates a response that may be stored.
     pub fn new(status: StatusCode, body: &impl Serialize) -> Self {
-        let body = serde_json::to_value(body).expect("our own types serialise");
+        let body = serde_json::to_value(body).expect("response types serialize to JSON");
         Self { status, body, shown_once: None, replayed: false }
     }
 
-    /// Has it written for the keys of its request, at the latest by the commit.
+    /// Stores the response under the request's keys, at the latest with the commit.
     pub fn keep(&self, unit: &mut Unit) {
-        unit.keep(self.status.as_u16(), || serde_json::to_vec(&self.body).expect("JSON serialises"));
+        unit.keep(self.status.as_u16(), || serde_json::to_vec(&self.body).expect("a JSON value serializes"));
     }
 }
 
@@ -70,27 +70,27 @@ impl FromRequestParts<App> for IdempotentRequest {
 }
 
 impl IdempotentRequest {
-    /// A request that was known by other names than an `Idempotency-Key`.
+    /// Creates a request identified by keys other than an `Idempotency-Key` header.
     pub fn of(keys: Vec<String>, target: String) -> Self {
         Self { keys, target }
     }
 
-    /// The key that a caller named, if any.
+    /// Returns the first key, if any.
     pub fn key(&self) -> Option<&str> {
         self.keys.first().map(String::as_str)
     }
 
-    /// Where its answers are kept, for a body of this digest.
+    /// Returns the slots that store the response to a request with this body digest.
     pub fn slots(&self, digest: [u8; 32]) -> impl Iterator<Item = Slot> {
         let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
         let slot = move |key: &String| Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
         self.keys.iter().map(slot)
     }
 
-    /// Does `work` in one unit of work, at most once for each `Idempotency-Key`.
+    /// Runs `work` in one unit of work, at most once per `Idempotency-Key`.
     ///
     /// # Errors
-    /// 422 when the key was used for another request, 409 while an equal one runs.
+    /// 422 if the key was used for another request, 409 while an identical request runs.
     pub async fn run(
         &self,
         app: &App,
@@ -121,7 +121,7 @@ impl IdempotentRequest {
 }
 
 impl IdempotentRequest {
-    /// Forgets what was answered, because in the end it was refused.
+    /// Deletes the stored response, because the request was rejected after all.
     pub async fn forget(&self, app: &App, org: OrgId) -> Result<(), ApiError> {
         if self.keys.is_empty() {
             return Ok(());
@@ -144,7 +144,7 @@ fn mismatch() -> ApiError {
     }
 }
 
-/// The text of an `Idempotency-Key`, if it can be one.
+/// Parses an `Idempotency-Key` header.
 pub fn key_of(value: &HeaderValue) -> Result<String, ApiError> {
     let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
     text.map(str::to_owned).ok_or_else(|| {
@@ -154,12 +154,12 @@ pub fn key_of(value: &HeaderValue) -> Result<String, ApiError> {
     })
 }
 
-/// 204 with nothing in it.
+/// Builds an empty 204 response.
 pub fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// JSON that no cache may keep.
+/// Builds a JSON response with `Cache-Control: no-store`.
 pub fn json(body: &impl Serialize) -> Response {
     let mut response = axum::Json(body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -1,7 +1,7 @@
-//! API keys: made with scopes and an end, rotated with an overlap, revoked.
+//! API keys: create with scopes and an expiration, rotate with an overlap, revoke.
 //!
-//! A key is shown once. It can give away only what it has: whoever holds a key for
-//! reading cannot make one for writing.
+//! A key is shown once. It can grant only scopes that it has: a read-only key cannot create a key that
+//! writes.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
@@ -28,7 +28,9 @@ use crate::{
     },
 };
 
-/// Create an API key with scopes that the caller's own key has.
+/// Create an API key
+///
+/// Its scopes must be a subset of the caller's own scopes.
 #[utoipa::path(post, path = "/keys", tag = "keys", operation_id = "createKey",
     request_body = CreateKey, responses((status = 201, body = KeyView), Errors))]
 pub async fn create(
@@ -57,7 +59,9 @@ pub async fn create(
     .await
 }
 
-/// List API keys, newest first, without their secrets.
+/// List API keys
+///
+/// Newest first, without their secrets.
 #[utoipa::path(get, path = "/keys", tag = "keys", operation_id = "listKeys", params(PageQuery),
     responses((status = 200, body = Page<KeyView>), Errors))]
 pub async fn list(
@@ -73,7 +77,9 @@ pub async fn list(
     Ok(answer(&list.page(keys, rows, |key| key.id, view)))
 }
 
-/// Get an API key, without its secret.
+/// Get an API key
+///
+/// The secret is not returned.
 #[utoipa::path(get, path = "/keys/{key_id}", tag = "keys", operation_id = "getKey",
     params(("key_id" = KeyId, Path)), responses((status = 200, body = KeyView), Errors))]
 pub async fn get(
@@ -85,8 +91,9 @@ pub async fn get(
     Ok(answer(&view(tx.key(path::id(&key)?).await?)))
 }
 
-/// Replace an API key by one with the same name, scopes and end; the old one goes on
-/// for a while.
+/// Rotate an API key
+///
+/// Creates a key with the same name, scopes and expiration. The old key stays valid during the overlap.
 #[utoipa::path(post, path = "/keys/{key_id}/rotate", tag = "keys", operation_id = "rotateKey",
     params(("key_id" = KeyId, Path)), request_body = RotateKey,
     responses((status = 201, body = KeyView), Errors))]
@@ -104,7 +111,7 @@ pub async fn rotate(
         if !old.is_live {
             return Err(ApiError::conflict(
                 "key_ended",
-                "the key has expired or was revoked; make a new one",
+                "the key has expired or was revoked; create a new one",
             ));
         }
         check_scopes(&caller, &old.scopes)?;
@@ -119,7 +126,9 @@ pub async fn rotate(
     .await
 }
 
-/// Revoke an API key; within five seconds it opens nothing any more.
+/// Revoke an API key
+///
+/// Takes effect within five seconds.
 #[utoipa::path(delete, path = "/keys/{key_id}", tag = "keys", operation_id = "revokeKey",
     params(("key_id" = KeyId, Path)), responses((status = 204), Errors))]
 pub async fn revoke(
@@ -140,7 +149,7 @@ pub async fn revoke(
     Ok(no_content())
 }
 
-/// What a new key is like.
+/// Properties of a new key.
 struct Made<'a> {
     name: &'a str,
     scopes: &'a [String],
@@ -158,7 +167,7 @@ async fn make(app: &App, unit: &mut Unit, made: Made<'_>) -> Result<KeyView, Api
     Ok(KeyView { key: Some(secret), ..view })
 }
 
-/// Refuses words that are no scopes, and scopes that the caller lacks.
+/// Rejects unknown scopes, and scopes that the caller's key lacks.
 fn check_scopes(caller: &Caller<WriteKeys>, wanted: &[String]) -> Result<(), ApiError> {
     let known = scopes();
     for scope in wanted {
@@ -169,13 +178,13 @@ fn check_scopes(caller: &Caller<WriteKeys>, wanted: &[String]) -> Result<(), Api
             });
         if !is_known {
             let message = format!(
-                "`{scope}` is no scope; there are *, {} and each group as in sessions:*",
+                "unknown scope `{scope}`; valid scopes are *, {} and groups like sessions:*",
                 known.into_iter().collect::<Vec<_>>().join(", ")
             );
             return Err(ApiError::invalid("scopes", message));
         }
         if !grants(&caller.scopes, scope) {
-            let message = format!("this key lacks the scope `{scope}`, so it cannot give it to another");
+            let message = format!("this key lacks the scope `{scope}`, so it cannot grant it");
             return Err(ApiError::new(ErrorType::Forbidden, message));
         }
     }

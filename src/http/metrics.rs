@@ -1,4 +1,6 @@
-//! `/metrics`, for a listener of its own: it needs no key and names no organization.
+//! The `/metrics` endpoint.
+//!
+//! It has its own listener, needs no key and names no organization.
 
 use axum::{Router, extract::State, http::header::CONTENT_TYPE, response::IntoResponse, routing::get};
 use metrics::gauge;
@@ -6,7 +8,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::store::{self, Store};
 
-/// The version of Prometheus' text format that is spoken.
+/// Version of the Prometheus text format.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Clone)]
@@ -15,8 +17,8 @@ struct Watched {
     own: &'static PrometheusHandle,
 }
 
-/// The route `/metrics`: what this process gathered, and what the deployment is doing,
-/// which every process tells alike.
+/// Builds the router with `/metrics`: metrics of this process, and gauges of the whole deployment, which
+/// every process reports with the same values.
 pub fn router(store: Store, own: &'static PrometheusHandle) -> Router {
     describe();
     Router::new().route("/metrics", get(metrics)).with_state(Watched { store, own })
@@ -24,10 +26,10 @@ pub fn router(store: Store, own: &'static PrometheusHandle) -> Router {
 
 async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
     let counted = count(&watched.store).await;
-    // What this process gathered is worth reading most while the database is away.
+    // While the database is unavailable, the metrics of this process are still reported.
     gauge!("sojourn_database_up").set(f64::from(u8::from(counted.is_ok())));
     if let Err(error) = counted {
-        tracing::warn!(%error, "the metrics of the deployment could not be counted");
+        tracing::warn!(%error, "could not query the deployment's metrics");
     }
     watched.own.run_upkeep();
     ([(CONTENT_TYPE, TEXT_FORMAT)], watched.own.render())
@@ -52,44 +54,44 @@ async fn count(store: &Store) -> store::Result<()> {
 
 fn describe() {
     for (name, text) in [
-        ("sojourn_database_up", "Whether the database answered this scrape."),
-        ("sojourn_sessions_overdue", "Sessions that should move and do not; 0 when healthy."),
-        ("sojourn_turns", "Turns that are under way, by state."),
-        ("sojourn_jobs_ready", "Jobs that a worker could take now."),
-        ("sojourn_jobs_ready_age_seconds", "How long the oldest job that could be taken has been waiting."),
-        ("sojourn_jobs_held", "Jobs that a worker holds."),
-        ("sojourn_sandboxes", "Sandboxes that are there, by state."),
-        ("sojourn_deliveries_pending", "Deliveries that will be tried, now or later."),
-        ("sojourn_deliveries_due_age_seconds", "How long the oldest delivery that is due has been waiting."),
+        ("sojourn_database_up", "Whether the database responded to this scrape."),
+        ("sojourn_sessions_overdue", "Sessions that should make progress and do not; 0 when healthy."),
+        ("sojourn_turns", "Turns that are not finished, by state."),
+        ("sojourn_jobs_ready", "Jobs that a worker could claim now."),
+        ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
+        ("sojourn_jobs_held", "Jobs that are leased to a worker."),
+        ("sojourn_sandboxes", "Existing sandboxes, by state."),
+        ("sojourn_deliveries_pending", "Deliveries that are not settled."),
+        ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
     ] {
         metrics::describe_gauge!(name, text);
     }
-    metrics::describe_gauge!("sojourn_streams", "Streams that this process serves.");
+    metrics::describe_gauge!("sojourn_streams", "Open streams of this process.");
     for (name, text) in [
-        ("sojourn_append_seconds", "How long an append of a turn took, until it was durable."),
-        ("sojourn_stream_lag_seconds", "How old an event was when a stream that was up to date had sent it."),
-        ("sojourn_http_seconds", "How long a request took until its answer began, by route."),
-        ("sojourn_model_seconds", "How long a model took to answer."),
-        ("sojourn_tool_seconds", "How long a tool ran."),
-        ("sojourn_sandbox_start_seconds", "How long a sandbox took to be there."),
-        ("sojourn_turn_seconds", "How long turns took."),
+        ("sojourn_append_seconds", "Duration of a turn's append until it was durable."),
+        ("sojourn_stream_lag_seconds", "Age of an event when an up-to-date stream sent it."),
+        ("sojourn_http_seconds", "Time from a request until its response began, by route."),
+        ("sojourn_model_seconds", "Duration of a model call."),
+        ("sojourn_tool_seconds", "Duration of a tool call."),
+        ("sojourn_sandbox_start_seconds", "Time to start a sandbox."),
+        ("sojourn_turn_seconds", "Duration of turns."),
     ] {
         metrics::describe_histogram!(name, text);
     }
     for (name, text) in [
-        ("sojourn_model_faults_total", "Model calls that failed, by code; most are tried again."),
-        ("sojourn_runtime_faults_total", "Faults of the service within a turn, by code."),
-        ("sojourn_model_tokens_total", "Tokens that models read and wrote."),
+        ("sojourn_model_faults_total", "Failed model calls, by code; most are retried."),
+        ("sojourn_runtime_faults_total", "Internal errors during a turn, by code."),
+        ("sojourn_model_tokens_total", "Input and output tokens of models."),
         (
             "sojourn_cost_micros_total",
-            "What turns cost, in micro-USD, by part; without steps of no known price.",
+            "Cost of turns in micro-USD, by part; steps without a known price are not included.",
         ),
-        ("sojourn_steps_unpriced_total", "Model calls that no price list knew."),
-        ("sojourn_tool_calls_total", "Tool calls, by what became of them."),
-        ("sojourn_sandboxes_lost_total", "Sandboxes that were found dead."),
-        ("sojourn_turns_ended_total", "Turns that ended, by reason."),
-        ("sojourn_turns_taken_over_total", "Turns that a worker took over from one that died."),
-        ("sojourn_delivery_attempts_total", "Tries to deliver a webhook, by outcome."),
+        ("sojourn_steps_unpriced_total", "Model calls without a known price."),
+        ("sojourn_tool_calls_total", "Tool calls, by outcome."),
+        ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),
+        ("sojourn_turns_ended_total", "Ended turns, by reason."),
+        ("sojourn_turns_taken_over_total", "Turns taken over from a crashed worker."),
+        ("sojourn_delivery_attempts_total", "Webhook delivery attempts, by outcome."),
     ] {
         metrics::describe_counter!(name, text);
     }

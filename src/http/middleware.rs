@@ -1,4 +1,4 @@
-//! What surrounds every request: its id, its log line, and the form of its errors.
+//! Request middleware: request id, log line, error format, size and time limits.
 
 use std::time::{Duration, Instant};
 
@@ -26,14 +26,14 @@ use crate::{
     wire::{ErrorBody, ErrorType, error::ErrorDetail},
 };
 
-/// Gives the request an id, runs it, and writes errors in their one form.
+/// Assigns the request id, runs the request, and writes errors in the API's format.
 pub async fn middleware(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let id: RequestId = app.0.journal.origin().id();
     let started = Instant::now();
-    // The path only: a query may hold a token.
+    // Only the path, because a query may contain a token.
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let span = tracing::info_span!("request", otel.kind = "server", request.id = %id, method = %method, path);
-    // The route and not the path: ids would be labels without end.
+    // The route instead of the path: ids would make the label's cardinality unbounded.
     let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let parent = request.headers().get(trace::TRACEPARENT).and_then(|value| value.to_str().ok());
     trace::continue_from(&span, parent);
@@ -52,12 +52,12 @@ pub async fn middleware(State(app): State<App>, mut request: Request, next: Next
     let labels = [("method", method.to_string()), ("route", route.unwrap_or_default()), ("status", status)];
     metrics::histogram!("sojourn_http_seconds", &labels).record(started.elapsed());
     let duration_ms = started.elapsed().as_millis() as u64;
-    span.in_scope(|| tracing::debug!(status = response.status().as_u16(), duration_ms, "answered"));
+    span.in_scope(|| tracing::debug!(status = response.status().as_u16(), duration_ms, "request answered"));
     response
 }
 
-/// Refuses a body that is larger than its route takes: by its length where that is
-/// said, else where it goes beyond.
+/// Rejects a body that exceeds the limit of its route: by `Content-Length` if it is present, else when
+/// the read bytes exceed the limit.
 pub async fn bounded(request: Request, next: Next) -> Response {
     let bytes_max = body_bytes_max(request.uri().path());
     let said = request.headers().get(header::CONTENT_LENGTH);
@@ -65,7 +65,7 @@ pub async fn bounded(request: Request, next: Next) -> Response {
     if let Some(said) = said.filter(|bytes| *bytes > bytes_max as u64) {
         if said <= BODY_DRAIN_BYTES_MAX {
             let drained = drain(request.into_body());
-            // Whoever is slower than this gets the answer all the same.
+            // A slower client gets the response after this timeout.
             let _ = tokio::time::timeout(REQUEST_TIMEOUT, drained).await;
         }
         let message = format!("the body is larger than {bytes_max} bytes");
@@ -91,13 +91,13 @@ fn is_archive(path: &str) -> bool {
     path.starts_with("/v3/sessions/") && path.ends_with("/archive.tar")
 }
 
-/// Answers 503 when no answer has begun within `REQUEST_TIMEOUT`. The body of an
-/// answer may take longer: a stream goes on for hours.
+/// Returns 503 if no response has begun within `REQUEST_TIMEOUT`. The body of a response may take longer:
+/// a stream runs for hours.
 ///
-/// What the request was doing is dropped: a transaction that was not committed is
-/// undone, one that was being committed may have been done.
+/// The request's work is dropped: an uncommitted transaction is rolled back; a transaction that was being
+/// committed may have taken effect.
 pub async fn in_time(request: Request, next: Next) -> Response {
-    // What is sent in one piece may be long on its way.
+    // The upload of an archive may take long.
     let is_upload = request.method() == Method::PUT && is_archive(request.uri().path());
     let patience = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };
     match tokio::time::timeout(patience, next.run(request)).await {
@@ -106,7 +106,7 @@ pub async fn in_time(request: Request, next: Next) -> Response {
     }
 }
 
-/// An error in the form that every error has; anything else as it is.
+/// Converts an error response to the API's error format; leaves other responses unchanged.
 fn formed(mut response: Response, id: RequestId) -> Response {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
@@ -125,7 +125,7 @@ fn formed(mut response: Response, id: RequestId) -> Response {
     let headers = std::mem::take(response.headers_mut());
     let mut formed = (super::error::status(error.kind), Json(body)).into_response();
     for (name, value) in &headers {
-        // The body is another one now.
+        // The body was replaced.
         if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
             formed.headers_mut().insert(name, value.clone());
         }
@@ -133,7 +133,7 @@ fn formed(mut response: Response, id: RequestId) -> Response {
     formed
 }
 
-/// The errors that a layer answers without asking a handler.
+/// Error for a response that a layer produced without a handler.
 fn of_framework(status: axum::http::StatusCode) -> ApiError {
     use axum::http::StatusCode;
 
@@ -143,13 +143,13 @@ fn of_framework(status: axum::http::StatusCode) -> ApiError {
             format!("the body is larger than {} bytes", crate::base::limit::BODY_BYTES_MAX),
         ),
         StatusCode::METHOD_NOT_ALLOWED => {
-            ApiError::new(ErrorType::MethodNotAllowed, "this path does not take that method")
+            ApiError::new(ErrorType::MethodNotAllowed, "this path does not support this method")
         }
         StatusCode::NOT_FOUND => ApiError::not_found(),
         status if status.is_client_error() => {
             ApiError::new(ErrorType::Invalid, "the request is not well formed")
         }
-        _ => ApiError::new(ErrorType::Internal, "the service failed"),
+        _ => ApiError::new(ErrorType::Internal, "internal error"),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The API: routes, extractors, and handlers that parse, ask and answer.
+//! The HTTP API: routes, extractors, and handlers.
 //!
-//! A handler holds no rule: what a session may do is `domain`'s to decide, through
-//! `journal`. It never waits on a worker. Our status codes exist only here.
+//! Handlers contain no rules: `domain` decides what a session may do, called through `journal`. Handlers do
+//! not call workers. Status codes exist only in this module.
 
 mod admin;
 mod agents;
@@ -61,7 +61,7 @@ use crate::{
     trigger,
 };
 
-/// What the handlers reach. Cheap to clone.
+/// State of the handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct App(Arc<Inner>);
 
@@ -73,7 +73,7 @@ struct Inner {
     streams: Streams,
     webhooks: net::Client,
     models: net::Client,
-    /// Whether agents may name `scripted/...`.
+    /// Whether agents may use `scripted/...` models.
     scripted: bool,
     local_sources: net::LocalDirectories,
     images: Images,
@@ -87,47 +87,47 @@ struct Inner {
     operator: Option<[u8; 32]>,
 }
 
-/// The images that environments may name.
+/// The images that environments may use.
 #[derive(Clone)]
 pub struct Images {
-    /// That of an environment which names none.
+    /// Image of an environment that names none.
     pub default: String,
-    /// Why a root file system cannot be had, where that is so.
+    /// Returns the reason if a root file system is unavailable.
     pub refuse: Arc<Refuse>,
 }
 
-/// Tells why a root file system cannot be had.
+/// Returns the reason if a root file system is unavailable.
 pub type Refuse = dyn Fn(&RootFs) -> Option<NotHad> + Send + Sync;
 
-/// Why a root file system cannot be had here.
+/// Reason why a root file system is unavailable in this deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotHad {
     UnknownImage,
-    /// Packages cannot be installed, and what to do instead.
+    /// Packages cannot be installed; contains the remedy.
     Packages(&'static str),
 }
 
-/// What the composition root hands over.
+/// Dependencies passed by the composition root.
 pub struct Parts {
     pub store: Store,
     pub journal: Journal,
     pub blobs: Blobs,
     pub streams: Streams,
-    /// Which addresses an organization may name for webhooks and for models.
+    /// Clients that check which addresses an organization may use for webhooks and for models.
     pub webhooks: net::Client,
     pub models: net::Client,
     pub scripted: bool,
-    /// Directories of which repositories may be cloned.
+    /// Local directories whose repositories may be cloned.
     pub local_sources: net::LocalDirectories,
     pub images: Images,
-    /// Requests that one key may make in a second.
+    /// Sustained requests per second of one key.
     pub requests_per_second: u32,
-    /// Opens `/v3/admin`; nothing does without it.
+    /// Grants access to `/v3/admin`; without it the admin API is disabled.
     pub operator_key: Option<String>,
 }
 
 impl App {
-    /// The API over its parts.
+    /// Builds the API from its parts.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
             store: parts.store,
@@ -152,16 +152,16 @@ impl App {
         }))
     }
 
-    /// The model that a name means, if it may be used here.
+    /// Parses a model name and checks that it may be used in this deployment.
     fn check_model(&self, model: &str) -> Result<ModelName, error::ApiError> {
         trigger::check_model(model, self.0.scripted)
             .map_err(|reason| error::ApiError::invalid("model", reason))
     }
 
-    /// Every route, with what surrounds them and the pages `beside` them.
+    /// Builds the router: all routes with their middleware, and the pages `beside` them.
     ///
-    /// From the outside in: the request gets its id and its errors their form;
-    /// browsers are let in; a panic becomes a 500; bodies and time are bounded.
+    /// Middleware from the outside in: request id and error format; CORS; panics become 500; limits on
+    /// body size and time.
     pub fn router(self, beside: Router<Self>) -> Router {
         let (router, _) = routes_and_document().split_for_parts();
         router
@@ -169,7 +169,7 @@ impl App {
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::wrong_method)
             .layer(axum::middleware::from_fn(middleware::in_time))
-            // The layer beside it bounds every body, each route by its own size.
+            // `bounded` limits every body by the size allowed for its route.
             .layer(axum::extract::DefaultBodyLimit::disable())
             .layer(axum::middleware::from_fn(middleware::bounded))
             .layer(CatchPanicLayer::custom(error::panicked))
@@ -179,7 +179,7 @@ impl App {
     }
 }
 
-/// The routes and their description, which cannot exist without each other.
+/// Builds the routes and their OpenAPI document together.
 fn routes_and_document() -> OpenApiRouter<App> {
     let v3 = of_agents().merge(of_sessions()).merge(of_organization());
     OpenApiRouter::with_openapi(openapi::header())
@@ -188,7 +188,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
         .nest("/v3", v3)
 }
 
-/// What sessions are made of, and what starts them.
+/// Routes of agents and of what starts their sessions.
 fn of_agents() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(agents::create, agents::list))
@@ -211,7 +211,7 @@ fn of_agents() -> OpenApiRouter<App> {
         .routes(routes!(environments::build))
 }
 
-/// Sessions with all that they have.
+/// Routes of sessions.
 fn of_sessions() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(sessions::create::create, sessions::list::list))
@@ -243,7 +243,7 @@ fn of_sessions() -> OpenApiRouter<App> {
         .routes(routes!(deliveries::redeliver))
 }
 
-/// Who may call, what is used, who is told.
+/// Routes of keys, organizations, usage and webhooks.
 fn of_organization() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(keys::create, keys::list))
@@ -270,7 +270,7 @@ fn of_organization() -> OpenApiRouter<App> {
         .routes(routes!(webhooks::redeliver))
 }
 
-/// What concerns the sandbox of a session.
+/// Routes of a session's sandbox.
 fn sandbox_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(sessions::checkpoints::create, sessions::checkpoints::list))
@@ -292,7 +292,7 @@ fn sandbox_routes() -> OpenApiRouter<App> {
 }
 
 fn cors() -> CorsLayer {
-    // A bearer token is no cookie: any origin may ask, none can ask on a user's behalf.
+    // Authentication uses no cookies, so every origin can be allowed: no site can send a user's credentials.
     CorsLayer::new()
         .allow_origin(AllowOrigin::any())
         .allow_methods(AllowMethods::list([

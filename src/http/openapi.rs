@@ -1,4 +1,4 @@
-//! The description of the API, emitted from the routes themselves.
+//! The OpenAPI document of the API, generated from the routes.
 
 mod refusals;
 
@@ -19,8 +19,7 @@ use utoipa::{
 use super::events::StreamMode;
 use crate::wire::{ErrorBody, ErrorType, error::ErrorDetail};
 
-/// What an operation may answer besides its success; which statuses these are, is known
-/// from what it takes.
+/// Error responses of an operation. `refusals` derives their statuses from what the operation takes.
 pub struct Errors;
 
 impl IntoResponses for Errors {
@@ -39,23 +38,23 @@ impl IntoResponses for Errors {
                        for minutes or months; its append-only log is what persists.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    servers((url = "/", description = "Where this document came from")),
+    servers((url = "/", description = "The server of this document")),
     tags(
         (name = "sessions", description = "Create, follow, steer and end sessions."),
         (name = "events", description = "The log of a session: pages, streams, single events."),
-        (name = "turns", description = "What the agent did with its input, turn by turn."),
-        (name = "agents", description = "What a session runs: prompt, model, tools, in immutable revisions."),
+        (name = "turns", description = "Turns, steps and results of a session."),
+        (name = "agents", description = "Prompt, model and tools of sessions, in immutable revisions."),
         (name = "credentials", description = "Provider keys, sealed at rest."),
-        (name = "environments", description = "What a session's sandbox is, and what it may reach."),
-        (name = "sandbox", description = "Commands and files of a session's sandbox, past its agent."),
-        (name = "schedules", description = "What an agent does at stated times, and what became of it."),
-        (name = "triggers", description = "Where others start sessions of an agent, by a signed message."),
-        (name = "webhooks", description = "Where events are sent, and what became of each."),
-        (name = "keys", description = "Who may call: API keys with scopes and an end."),
-        (name = "organization", description = "Settings of the organization, and what was done to it."),
-        (name = "admin", description = "Organizations, for whoever runs the service; opened by the operator's key."),
-        (name = "usage", description = "What was used, what it costs, and what may be spent."),
-        (name = "service", description = "Whether the service is alive and ready."),
+        (name = "environments", description = "Image, packages, network policy and secrets of sandboxes."),
+        (name = "sandbox", description = "Run commands and access files in a session's sandbox."),
+        (name = "schedules", description = "Cron schedules of an agent and their runs."),
+        (name = "triggers", description = "Inbound webhooks that start sessions of an agent."),
+        (name = "webhooks", description = "Webhooks, destinations and deliveries of events."),
+        (name = "keys", description = "API keys with scopes and an expiration."),
+        (name = "organization", description = "Settings and audit log of the organization."),
+        (name = "admin", description = "Manage organizations; requires the operator's key."),
+        (name = "usage", description = "Usage, prices and budgets."),
+        (name = "service", description = "Liveness and readiness of the service."),
     ),
     components(schemas(ErrorBody, ErrorDetail, ErrorType, StreamMode)),
     modifiers(&Security),
@@ -86,17 +85,17 @@ impl Modify for Security {
     }
 }
 
-/// The document without its paths.
+/// Builds the document without its paths.
 pub(super) fn header() -> utoipa::openapi::OpenApi {
     Head::openapi()
 }
 
-/// The whole document as YAML: what `openapi.yaml` must be.
+/// Returns the whole document as YAML, the content of `openapi.yaml`.
 pub fn document() -> String {
     description().to_yaml().expect("the document is plain data")
 }
 
-/// The whole document.
+/// Builds the whole document.
 pub fn description() -> utoipa::openapi::OpenApi {
     let (_, mut document) = super::routes_and_document().split_for_parts();
     let components = document.components.get_or_insert_default();
@@ -147,7 +146,7 @@ pub fn description() -> utoipa::openapi::OpenApi {
         }
         if let Some(RefOr::T(error)) = answers.remove("ERROR") {
             for (status, name, description) in refusals::of(operation, path, method) {
-                // Said once: it is the same everywhere.
+                // Shared component: the response is the same for every operation.
                 let one = || refusals::response(&error, description).into();
                 components.responses.entry(name.to_owned()).or_insert_with(one);
                 let place = Ref::from_response_name(name).into();
@@ -158,7 +157,7 @@ pub fn description() -> utoipa::openapi::OpenApi {
     document
 }
 
-/// What an operation does, as far as its answers and scopes depend on it.
+/// Kind of an operation, as far as its responses and scopes depend on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Method {
     Read,
@@ -166,15 +165,16 @@ enum Method {
     Write,
 }
 
-/// The scope that an operation needs: its first segment says of what, its method
-/// whether it reads. The test of every operation as everyone holds this to the truth.
+/// Returns the scope that an operation needs, from the resource in its path and from whether it reads. A
+/// test calls every operation with and without this scope.
 fn scope(path: &str, method: Method) -> String {
     let mut segments = path.trim_start_matches("/v3/").split('/');
     let group = match (segments.next().unwrap_or_default(), segments.nth(1)) {
-        // What may be spent and what things cost belong to what was used.
+        // Budget and prices share the scope of usage.
         ("budget" | "prices", _) => "usage",
-        // What starts an agent is not the agent.
-        ("agents", Some(group @ ("schedules" | "hooks"))) => group,
+        // Schedules and triggers have scopes of their own.
+        ("agents", Some("schedules")) => "schedules",
+        ("agents", Some("hooks")) => "triggers",
         (group, _) => group,
     };
     let verb = if method == Method::Read { "read" } else { "write" };
@@ -185,7 +185,7 @@ fn needs(scope: &str) -> Vec<SecurityRequirement> {
     ["bearer", "api_key"].map(|scheme| SecurityRequirement::new(scheme, [scope])).into()
 }
 
-/// Operations whose body may be left out: every field of it has a default.
+/// Operations with an optional body: every field has a default.
 const OPTIONAL_BODIES: [&str; 7] = [
     "mintClientToken",
     "rotateDestinationSecret",
@@ -196,19 +196,19 @@ const OPTIONAL_BODIES: [&str; 7] = [
     "writeFile",
 ];
 
-/// Headers of every answer to a caller whose key was accepted.
+/// Headers of every response to a caller whose key was accepted.
 const HEADERS: [(&str, &str); 4] = [
-    ("X-Request-Id", "Names this request in the service's logs."),
-    ("RateLimit-Limit", "Requests that this key may make at once."),
-    ("RateLimit-Remaining", "How many of these are left."),
-    ("RateLimit-Reset", "Seconds until all are there again."),
+    ("X-Request-Id", "Id of this request in the service's logs."),
+    ("RateLimit-Limit", "Size of the request burst that this key may make."),
+    ("RateLimit-Remaining", "Remaining requests of the burst."),
+    ("RateLimit-Reset", "Seconds until the whole burst is available again."),
 ];
 
 fn schema_of(header: &str) -> RefOr<Schema> {
     if header == "X-Request-Id" { String::schema() } else { u64::schema() }
 }
 
-/// Writes the headers of its success into an operation.
+/// Adds the headers of success responses to an operation.
 fn complete(operation: &mut Operation, is_open: bool) {
     let successes = operation.responses.responses.iter_mut().filter(|(class, _)| class.starts_with('2'));
     for (_, response) in successes {
@@ -226,20 +226,20 @@ fn idempotency_key() -> Parameter {
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
         .description(Some(
-            "Kept for 24 hours: the same request again gives the same answer, with `Idempotency-Replayed: true`; \
-             another request with the same key is 422.",
+            "Stored for 24 hours: a repetition gets the same response, with `Idempotency-Replayed: true`; \
+             a different request with the same key gets 422.",
         ))
         .schema(Some(String::schema()))
         .build()
 }
 
-/// What a success means where the operation says no more.
+/// Default description of a success response.
 fn meaning(class: &str) -> &'static str {
     match class {
-        "200" => "As asked.",
-        "201" => "It was created.",
-        "202" => "It was accepted and will be done.",
-        "204" => "It is done; there is nothing to say.",
+        "200" => "Success.",
+        "201" => "Created.",
+        "202" => "Accepted; processing continues in the background.",
+        "204" => "Done; the response has no body.",
         _ => "Done.",
     }
 }

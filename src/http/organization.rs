@@ -1,4 +1,4 @@
-//! The organization of the key, and what was done to it.
+//! The organization of the key and its audit log.
 
 use axum::{
     body::{Body as HttpBody, Bytes},
@@ -35,38 +35,38 @@ use crate::{
     },
 };
 
-/// Which records are listed.
+/// Filters for listing audit records.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AuditQuery {
-    /// An exact action, or `prefix.*`.
+    /// Exact action, or `prefix.*`.
     pub action: Option<String>,
-    /// The id of the thing that it was done to.
+    /// Id of the affected resource.
     pub target: Option<String>,
-    /// Done after this time (RFC 3339).
+    /// Only records after this time (RFC 3339).
     pub after: Option<String>,
-    /// Done before this time (RFC 3339).
+    /// Only records before this time (RFC 3339).
     pub before: Option<String>,
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// Which records are exported.
+/// Filters for exporting audit records.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ExportQuery {
-    /// Done after this time (RFC 3339).
+    /// Only records after this time (RFC 3339).
     pub after: Option<String>,
-    /// Done before this time (RFC 3339).
+    /// Only records before this time (RFC 3339).
     pub before: Option<String>,
 }
 
-/// Get the organization that the key belongs to.
+/// Get the organization of the key
 #[utoipa::path(get, path = "/organization", tag = "organization", operation_id = "getOrganization",
     responses((status = 200, body = OrganizationView), Errors))]
 pub async fn get(State(app): State<App>, caller: Caller<ReadOrganization>) -> Result<Response, ApiError> {
@@ -74,7 +74,7 @@ pub async fn get(State(app): State<App>, caller: Caller<ReadOrganization>) -> Re
     Ok(answer(&view(tx.organization().await?)))
 }
 
-/// Change the organization's name or how long it keeps archived sessions.
+/// Change the organization's name or retention
 #[utoipa::path(patch, path = "/organization", tag = "organization", operation_id = "updateOrganization",
     request_body = PatchOrganization, responses((status = 200, body = OrganizationView), Errors))]
 pub async fn patch(
@@ -94,7 +94,9 @@ pub async fn patch(
     Ok(answer(&view(organization)))
 }
 
-/// List what was done to the organization, newest first.
+/// List the audit log
+///
+/// Newest first.
 #[utoipa::path(get, path = "/audit", tag = "organization", operation_id = "listAudit", params(AuditQuery),
     responses((status = 200, body = Page<AuditView>), Errors))]
 pub async fn audit(
@@ -119,7 +121,9 @@ pub async fn audit(
     Ok(answer(&Page { data, next_cursor: page.next_cursor }))
 }
 
-/// Export what was done to the organization, newest first, a record a line.
+/// Export the audit log
+///
+/// Newest first, one JSON record per line.
 #[utoipa::path(get, path = "/audit/export", tag = "organization", operation_id = "exportAudit",
     params(ExportQuery), responses((status = 200, content((String = "application/x-ndjson"))), Errors))]
 pub async fn export(
@@ -136,7 +140,7 @@ pub async fn export(
     let rest = futures::stream::unfold((app, caller.org, Some(first)), async |(app, org, page)| {
         let (text, next) = page?;
         let following = match next {
-            // A reader sees a cut connection, never a log that only looks whole.
+            // On an error the connection is cut, so that a partial log does not look complete.
             Some(filter) => match lines(&app, org, filter).await {
                 Ok(page) => Ok(Some(page)),
                 Err(error) => Err(error),
@@ -151,7 +155,7 @@ pub async fn export(
     Ok(ndjson(HttpBody::from_stream(rest.boxed()), "audit.ndjson"))
 }
 
-/// Lines of JSON as a file that no browser runs.
+/// Builds a response with lines of JSON, as a download that browsers do not execute.
 pub(super) fn ndjson(body: HttpBody, name: &str) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();
@@ -166,7 +170,7 @@ pub(super) fn ndjson(body: HttpBody, name: &str) -> Response {
     response
 }
 
-/// A page of the log as text, and where the next one begins.
+/// Reads a page of the audit log as text, and the filter of the next page.
 async fn lines(app: &App, org: OrgId, filter: Filter) -> Result<(String, Option<Filter>), ApiError> {
     let rows = app.0.store.begin(org).await?.audit(&filter, i64::from(PAGE_ROWS_MAX)).await?;
     let next = rows
@@ -184,7 +188,7 @@ async fn lines(app: &App, org: OrgId, filter: Filter) -> Result<(String, Option<
 
 fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
     let parse = |text| OffsetDateTime::parse(text, &Rfc3339);
-    let refused = |_| ApiError::invalid(name, format!("`{name}` must be a time as in 2026-11-01T08:00:00Z"));
+    let refused = |_| ApiError::invalid(name, format!("`{name}` must be a time like 2026-11-01T08:00:00Z"));
     text.map(parse).transpose().map_err(refused)
 }
 

@@ -1,4 +1,4 @@
-//! Paging: limits within bounds, cursors bound to organization and query.
+//! Paging: validated limits, and cursors bound to an organization and a query.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::{Serialize, de::DeserializeOwned};
@@ -13,7 +13,7 @@ use crate::{
     wire::Page,
 };
 
-/// A query that names only what the list knows.
+/// Query parameters; unknown ones are rejected.
 pub struct Query<T>(pub T);
 
 impl<T, S> FromRequestParts<S> for Query<T>
@@ -33,10 +33,10 @@ where
     }
 }
 
-/// The rows that a page has.
+/// Validates the page size.
 ///
 /// # Errors
-/// 400 when the caller asks for none or for more than `PAGE_ROWS_MAX`.
+/// 400 if it is 0 or larger than `PAGE_ROWS_MAX`.
 pub fn rows(limit: Option<u32>) -> Result<usize, ApiError> {
     match limit.unwrap_or(PAGE_ROWS_DEFAULT) {
         rows @ 1..=PAGE_ROWS_MAX => Ok(rows as usize),
@@ -51,12 +51,12 @@ pub struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// A list by its name and everything that filters it.
+    /// Identifies a list by its name and all its filters.
     pub fn new(app: &'a App, org: OrgId, name: &str, filters: &impl std::fmt::Debug) -> Self {
         Self { app, scope: format!("{org}/{name}/{filters:?}") }
     }
 
-    /// Where the page begins.
+    /// Decodes the position in a cursor.
     pub fn position<P: DeserializeOwned>(&self, cursor: Option<&str>) -> Result<Option<P>, ApiError> {
         cursor
             .map(|cursor| cursor::decode(self.app.0.store.master(), &self.scope, cursor))
@@ -64,12 +64,12 @@ impl<'a> List<'a> {
             .map_err(|error| ApiError::invalid("cursor", format!("`cursor` is {error}")))
     }
 
-    /// A position as the list's cursor.
+    /// Encodes a position as a cursor of this list.
     pub fn spelled<P: Serialize>(&self, position: &P) -> String {
         cursor::encode(self.app.0.store.master(), &self.scope, position)
     }
 
-    /// A page of `rows`, of which one more was read to see whether there is a next.
+    /// Builds a page of at most `rows`. `read` has one row more if there is a next page.
     pub fn page<R, V, P: Serialize>(
         &self,
         mut read: Vec<R>,

@@ -1,4 +1,4 @@
-//! Ids in paths. One that is not spelled right does not exist.
+//! Ids in paths. A malformed id is handled like an unknown one.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 use crate::base::{Id, Kind};
 
-/// The segments of a path; those that no text can be read from are 404.
+/// The segments of a path; segments that cannot be decoded are 404.
 pub struct Path<T>(pub T);
 
 impl<T, S> FromRequestParts<S> for Path<T>
@@ -24,8 +24,8 @@ where
     }
 }
 
-/// The id that a path segment spells; anything else is 404, not 400: whether an id
-/// is well formed is nobody's business but its owner's.
+/// Parses the id in a path segment. A malformed id is 404 and not 400, so that the response does not
+/// depend on whether an id is well formed.
 pub fn id<K: Kind>(segment: &str) -> Result<Id<K>, ApiError> {
     Id::from_str(segment).map_err(|_| ApiError::not_found())
 }

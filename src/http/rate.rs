@@ -1,7 +1,7 @@
-//! How often a caller may ask, and what every answer says about it.
+//! Rate limits, and the headers that report them.
 //!
-//! The extractor of the caller takes one request from its allowance and leaves
-//! what remains with the request; `finish` writes it into the answer's headers.
+//! The caller's extractor takes one request from the allowance and attaches the rest to the request; the
+//! request middleware writes it to the response headers.
 
 use std::{
     sync::{
@@ -24,34 +24,34 @@ use crate::{
     domain::{KeyId, OrgId, SessionId, TriggerId},
 };
 
-/// Whose allowance a request is taken from.
+/// Owner of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Who {
     Key(KeyId),
-    /// The client tokens of one session share one.
+    /// All client tokens of one session.
     Tokens(SessionId),
-    /// Those who send to an inbound trigger share one.
+    /// All senders to one inbound trigger.
     Trigger(TriggerId),
     /// All keys and tokens of an organization together.
     Organization(OrgId),
 }
 
-/// What is left of an allowance.
+/// Remaining requests of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Requests that may be made at once.
+    /// Size of the burst.
     pub limit: u32,
-    /// Of these, how many are left.
+    /// Remaining requests of the burst.
     pub remaining: u32,
-    /// Seconds until all are there again.
+    /// Seconds until the whole burst is available again.
     pub reset_seconds: u64,
 }
 
-/// Where the extractor of the caller leaves the allowance for `finish`.
+/// Carries the allowance from the caller's extractor to the request middleware.
 #[derive(Clone, Debug, Default)]
 pub struct Told(pub Arc<OnceLock<Allowance>>);
 
-/// The allowances of a process.
+/// The rate limits of a process.
 pub struct Rates {
     limiter: RateLimiter<Who, DashMapStateStore<Who>, DefaultClock, StateInformationMiddleware>,
     per_second: u32,
@@ -59,9 +59,9 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Each caller may make `per_second` requests a second, sustained.
+    /// Limits each caller to `per_second` sustained requests per second.
     ///
-    /// A caller that was quiet may make those of `REQUESTS_BURST_SECONDS` at once.
+    /// After a pause a caller may send a burst of `REQUESTS_BURST_SECONDS` times that number.
     pub fn new(per_second: u32) -> Self {
         let burst = per_second.saturating_mul(REQUESTS_BURST_SECONDS).max(1);
         let per_second = per_second.max(1);
@@ -71,10 +71,10 @@ impl Rates {
         Self { limiter, per_second, asked: AtomicU32::new(0) }
     }
 
-    /// Takes one request; the error says how long to wait.
+    /// Takes one request. The error contains the time to wait.
     pub fn take(&self, who: Who) -> Result<Allowance, (Allowance, Duration)> {
         if self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(RATE_SWEEP_REQUESTS) {
-            // Whoever has its whole allowance again needs no row.
+            // A caller with its full allowance needs no entry.
             self.limiter.retain_recent();
         }
         match self.limiter.check_key(&who) {
@@ -85,7 +85,7 @@ impl Rates {
         }
     }
 
-    /// Requests a second that a caller may make, sustained.
+    /// Returns the sustained requests per second of one caller.
     pub fn per_second(&self) -> u32 {
         self.per_second
     }
@@ -97,7 +97,7 @@ impl Rates {
 }
 
 impl Allowance {
-    /// Says it in the headers of an answer (IETF draft-ietf-httpapi-ratelimit-headers-03).
+    /// Writes the allowance to the response headers (IETF draft-ietf-httpapi-ratelimit-headers-03).
     pub fn write(self, headers: &mut HeaderMap) {
         let fields = [
             ("ratelimit-limit", u64::from(self.limit)),
@@ -126,7 +126,7 @@ mod tests {
         for taken in 1..=REQUESTS_BURST_SECONDS {
             let left = rates.take(one).expect("the burst is there");
             assert_eq!(left.limit, REQUESTS_BURST_SECONDS);
-            // A second may pass meanwhile and give one back.
+            // A second may pass in the meantime and restore one request.
             assert!(left.remaining >= REQUESTS_BURST_SECONDS - taken && left.remaining < left.limit);
             assert!(left.reset_seconds <= u64::from(taken));
         }

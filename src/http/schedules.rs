@@ -1,4 +1,4 @@
-//! Schedules of an agent: what it does at stated times.
+//! Schedules of an agent and their runs.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Create a schedule of an agent.
+/// Create a schedule
 #[utoipa::path(post, path = "/agents/{agent_id}/schedules", tag = "schedules", operation_id = "createSchedule",
     params(("agent_id" = AgentId, Path)), request_body = CreateSchedule,
     responses((status = 201, body = ScheduleView), Errors))]
@@ -45,7 +45,7 @@ pub async fn create(
     let agent: AgentId = path::id(&agent)?;
     let cadence = cadence(&wanted.cron, &wanted.time_zone)?;
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        // Locked, so that an agent that is being deleted gets no schedule any more.
+        // The lock prevents adding a schedule to an agent that is being deleted.
         unit.tx().lock_agent(agent).await?;
         if unit.tx().count_schedules(agent).await? >= SCHEDULES_MAX {
             let message = format!("an agent has at most {SCHEDULES_MAX} schedules");
@@ -62,7 +62,9 @@ pub async fn create(
     .await
 }
 
-/// List an agent's schedules, newest first.
+/// List an agent's schedules
+///
+/// Newest first.
 #[utoipa::path(get, path = "/agents/{agent_id}/schedules", tag = "schedules", operation_id = "listSchedules",
     params(("agent_id" = AgentId, Path), PageQuery), responses((status = 200, body = Page<ScheduleView>), Errors))]
 pub async fn list(
@@ -80,7 +82,7 @@ pub async fn list(
     Ok(answer(&list.page(schedules, rows, |schedule| schedule.id, view)))
 }
 
-/// Get a schedule.
+/// Get a schedule
 #[utoipa::path(get, path = "/agents/{agent_id}/schedules/{schedule_id}", tag = "schedules",
     operation_id = "getSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 200, body = ScheduleView), Errors))]
@@ -93,7 +95,9 @@ pub async fn get(
     Ok(answer(&view(tx.schedule(path::id(&agent)?, path::id(&schedule)?).await?)))
 }
 
-/// Change a schedule. What it did before stays as it was.
+/// Change a schedule
+///
+/// Earlier runs are unchanged.
 #[utoipa::path(patch, path = "/agents/{agent_id}/schedules/{schedule_id}", tag = "schedules",
     operation_id = "updateSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     request_body = PatchSchedule, responses((status = 200, body = ScheduleView), Errors))]
@@ -119,7 +123,9 @@ pub async fn patch(
     Ok(answer(&view(schedule)))
 }
 
-/// Delete a schedule with its runs. What they started goes on.
+/// Delete a schedule with its runs
+///
+/// Sessions that it started continue.
 #[utoipa::path(delete, path = "/agents/{agent_id}/schedules/{schedule_id}", tag = "schedules",
     operation_id = "deleteSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 204), Errors))]
@@ -135,7 +141,9 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// Start a run now, also of a schedule that is turned off.
+/// Start a run now
+///
+/// Also possible while the schedule is disabled.
 #[utoipa::path(post, path = "/agents/{agent_id}/schedules/{schedule_id}/fire", tag = "schedules",
     operation_id = "fireSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 202, body = RunView), Errors))]
@@ -157,7 +165,9 @@ pub async fn fire(
     .await
 }
 
-/// List the runs of a schedule, newest first; they are kept for 30 days.
+/// List the runs of a schedule
+///
+/// Newest first. Runs are retained for 30 days.
 #[utoipa::path(get, path = "/agents/{agent_id}/schedules/{schedule_id}/runs", tag = "schedules",
     operation_id = "listScheduleRuns",
     params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path), PageQuery),
@@ -178,7 +188,7 @@ pub async fn runs(
     Ok(answer(&list.page(runs, rows, |run| run.id, run_view)))
 }
 
-/// The schedule that a caller wants, if it can ever do anything.
+/// Builds the requested schedule after checking that it can ever fire.
 async fn drawn_up(
     app: &App,
     unit: &mut Unit,
@@ -219,7 +229,7 @@ async fn drawn_up(
     if let Some(choice) =
         session_template.as_ref().and_then(|session_template| session_template.environment.clone())
     {
-        // It may be deleted later; then its runs fail.
+        // If the environment is deleted later, runs fail.
         trigger::environment(unit, choice, app.0.journal.origin()).await?;
     }
     Ok(Schedule {
@@ -240,7 +250,7 @@ async fn drawn_up(
     })
 }
 
-/// A schedule after a change; the slots that it missed while it was off stay missed.
+/// Applies a change to a schedule. Slots missed while it was disabled are not run.
 fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Result<Schedule, ApiError> {
     let is_moved = change.cron.is_some() || change.time_zone.is_some();
     schedule.cron = change.cron.unwrap_or(schedule.cron);
@@ -299,7 +309,7 @@ fn refused(error: &NoCadence) -> ApiError {
 fn only_of_new_sessions(field: &'static str) -> ApiError {
     ApiError::invalid(
         field,
-        format!("`{field}` is for sessions that the schedule makes; this one wakes `session_id`"),
+        format!("`{field}` applies to sessions that the schedule creates; this one wakes `session_id`"),
     )
 }
 

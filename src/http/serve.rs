@@ -1,9 +1,8 @@
-//! Connections: accepted, bounded in number and patience, and ended in order.
+//! HTTP connections: accepting, limits, timeouts and graceful shutdown.
 //!
-//! Called by `app`. Whoever sends its request a byte at a time, or nothing at all, is
-//! disconnected; so what anybody can hold of this process is a bounded number of
-//! connections for a bounded time. A request that has begun has its own time limit in
-//! `finish`.
+//! Called by `app`. A client that sends its request a byte at a time, or nothing at all, is disconnected;
+//! so a client can hold only a bounded number of connections for a bounded time. A request that has begun
+//! has its own time limit in `middleware`.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -26,14 +25,14 @@ use crate::base::limit::{
     CONNECTIONS_MAX, DRAIN_TIMEOUT, HEADER_BYTES_MAX, HEADER_TIMEOUT, HTTP2_PING, HTTP2_STREAMS_MAX,
 };
 
-/// What a connection begins with that speaks HTTP/2 without asking (RFC 9113, 3.4).
+/// First bytes of an HTTP/2 connection with prior knowledge (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Between two looks at a preface that is not whole yet.
+/// Interval between two checks of an incomplete preface.
 const PREFACE_POLL: Duration = Duration::from_millis(20);
-/// Pause after the system refused a connection: it has no file descriptors left.
+/// Pause after the operating system refused a connection because no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `stop`; requests under way are waited for, but not for long.
+/// Serves until `stop`. Running requests are drained for at most `DRAIN_TIMEOUT`.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
@@ -48,19 +47,19 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
                 connections.spawn(connection(stream, place, router.clone(), stop.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "could not accept a connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
     let drained = timeout(DRAIN_TIMEOUT, async { while connections.join_next().await.is_some() {} });
     if drained.await.is_err() {
-        tracing::warn!(left = connections.len(), "connections were cut at the end of the drain");
+        tracing::warn!(left = connections.len(), "connections closed at the end of the drain timeout");
     }
     connections.shutdown().await;
 }
 
-/// The next connection, once there is a place for it; others wait in the system's queue.
+/// Accepts the next connection once a permit is free; other connections wait in the system's backlog.
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
@@ -72,10 +71,10 @@ async fn accept(
 
 async fn connection(stream: TcpStream, place: OwnedSemaphorePermit, router: Router, stop: CancellationToken) {
     let _place = place;
-    // A frame of a stream leaves at once. Left to the kernel, the second of two small
-    // writes waits for the reader's delayed acknowledgement: 40 ms on every event.
+    // Disables Nagle's algorithm. With it, the second of two small
+    // writes would wait for the reader's delayed ACK: 40 ms for every event.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection keeps its small writes together");
+        tracing::debug!(%error, "could not set TCP_NODELAY");
     }
     let begun = tokio::select! {
         begun = timeout(HEADER_TIMEOUT, is_http2(&stream)) => begun,
@@ -116,12 +115,12 @@ async fn connection(stream: TcpStream, place: OwnedSemaphorePermit, router: Rout
         }
     };
     if let Err(error) = ended {
-        // Whoever hangs up in the middle ends here; there is nobody to tell.
-        tracing::debug!(%error, "a connection ended early");
+        // The client disconnected early; there is no one to respond to.
+        tracing::debug!(%error, "connection ended early");
     }
 }
 
-/// Whether the first bytes are those of HTTP/2; waits until they can be told.
+/// Whether the first bytes are the HTTP/2 preface; waits until they can be distinguished.
 async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     let mut seen = [0; PREFACE.len()];
     loop {

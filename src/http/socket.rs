@@ -1,5 +1,6 @@
-//! The log of a session over a WebSocket: the same events as its stream, one a text
-//! frame, under the same cursor and the same rights.
+//! A session's log over a WebSocket.
+//!
+//! Events, cursor and permissions are the same as for the SSE stream; each event is one text frame.
 
 use axum::{
     extract::{
@@ -32,37 +33,36 @@ use crate::{
     stream::Frame,
 };
 
-/// Which events are wanted.
+/// Filters for following events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct SocketQuery {
-    /// Events beyond this `seq`.
+    /// Only events with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
-    /// Events up to this level; `internal` when absent.
+    /// Highest event level to send; `internal` when absent.
     pub level: Option<Level>,
-    /// An exact type, or `prefix.*`.
+    /// Exact event type, or `prefix.*`.
     #[serde(rename = "type")]
     #[param(rename = "type")]
     pub kind: Option<String>,
     /// Id of a turn.
     #[param(value_type = Option<TurnId>)]
     pub turn_id: Option<String>,
-    /// Also answers while they grow, as messages of type `agent.message.delta`.
+    /// Also send model responses while they are generated, as messages of type `agent.message.delta`.
     pub deltas: Option<bool>,
     /// A client token, for a browser.
     pub token: Option<String>,
 }
 
-/// Follow events over a WebSocket.
+/// Follow events over a WebSocket
 ///
-/// Replays the log beyond `after` and then follows it, as a stream of server-sent
-/// events does: no gap, no duplicate. Each text frame is one event as JSON; a ping
-/// comes every 10 s. The service takes no messages.
+/// Replays the log after `after`, then follows it without gaps or duplicates. Each text frame is one
+/// event as JSON; the service sends a ping every 10 s. It accepts no messages.
 #[utoipa::path(get, path = "/sessions/{session_id}/ws", tag = "events", operation_id = "connectEvents",
     params(("session_id" = SessionId, Path), SocketQuery),
-    responses((status = 101, description = "The connection is a WebSocket from here on."), Errors))]
+    responses((status = 101, description = "The connection is upgraded to a WebSocket."), Errors))]
 pub async fn connect(
     State(app): State<App>,
     caller: SessionCaller<ReadLog>,
@@ -71,7 +71,10 @@ pub async fn connect(
 ) -> Result<Response, ApiError> {
     app.0.store.begin(caller.org).await?.session(caller.session).await?;
     let upgrade = upgrade.map_err(|_| {
-        ApiError::invalid("upgrade", "this path is a WebSocket; /stream has the same as server-sent events")
+        ApiError::invalid(
+            "upgrade",
+            "this path needs a WebSocket upgrade; for server-sent events use /stream",
+        )
     })?;
     let SocketQuery { after, level, kind, turn_id, deltas, token } = query;
     let query = EventQuery { after, level, kind, turn_id, limit: None, stream: None, deltas, _token: token };
@@ -81,12 +84,12 @@ pub async fn connect(
     let upgrade = upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(async move |mut socket| {
         let farewell = talk(&mut socket, &app, proof, frames).await;
-        // The reader may be gone already.
+        // The reader may already be disconnected.
         let _ = timeout(STREAM_WRITE_TIMEOUT, socket.send(Message::Close(farewell))).await;
     }))
 }
 
-/// Says what there is to say for as long as the reader may read; returns the farewell.
+/// Sends frames and pings while the reader's key is valid; returns the close frame to send.
 async fn talk(
     socket: &mut WebSocket,
     app: &App,
@@ -97,12 +100,12 @@ async fn talk(
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut due, mut may_read) = (Instant::now() + proof.interval(), true);
     loop {
-        // Cancel safe: what was not received stays where it is.
+        // Cancel-safe: an item that was not received stays in its channel.
         let message = tokio::select! {
             biased;
             () = sleep_until(due) => {
                 if !may_read {
-                    return Some(close(close_code::POLICY, "the key is not good any more"));
+                    return Some(close(close_code::POLICY, "the key is no longer valid"));
                 }
                 may_read = proof.holds(app).await;
                 due = Instant::now() + if may_read { proof.interval() } else { STREAM_LAST_WORD };
@@ -111,7 +114,7 @@ async fn talk(
             heard = socket.recv() => match heard {
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
                 Some(Ok(Message::Text(_) | Message::Binary(_))) => {
-                    return Some(close(close_code::UNSUPPORTED, "this socket takes no messages"));
+                    return Some(close(close_code::UNSUPPORTED, "this WebSocket accepts no messages"));
                 }
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
             },
@@ -120,10 +123,10 @@ async fn talk(
                 Some(Frame::Event(item)) if !item.json.is_empty() => Message::text(item.json.clone()),
                 Some(Frame::Delta(json)) => Message::text(json),
                 Some(Frame::Event(_) | Frame::Alive) => continue,
-                None => return Some(close(close_code::AWAY, "connect again behind the last seq")),
+                None => return Some(close(close_code::AWAY, "reconnect after the last seq")),
             },
         };
-        // A reader that takes nothing is cut off; it can resume.
+        // A reader that does not read is disconnected; it can resume.
         match timeout(STREAM_WRITE_TIMEOUT, socket.send(message)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return None,

@@ -1,4 +1,4 @@
-//! The repositories of a session: checked where they are named, told how far they are.
+//! Repositories of a session: validation on creation, and their clone status.
 
 use std::path::Path as FilePath;
 
@@ -24,8 +24,9 @@ use crate::{
     wire::source::SourceView,
 };
 
-/// List the repositories of a session and how far each is. Few are allowed, so that there
-/// is one list.
+/// List the repositories of a session
+///
+/// Includes their clone status. Their number is limited, so the list has no pages.
 #[utoipa::path(get, path = "/sessions/{session_id}/sources", tag = "sessions", operation_id = "listSources",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Vec<SourceView>), Errors))]
 pub async fn list(
@@ -42,14 +43,14 @@ pub async fn list(
     Ok(json(&views.map(|(source, status)| SourceView::new(source, status)).collect::<Vec<_>>()))
 }
 
-/// Refuses repositories that may not be cloned here, or not with what they name.
+/// Rejects repositories that this deployment does not allow, and unknown credentials.
 pub(super) async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<(), ApiError> {
     check_local(app, "sources", sources)?;
     trigger::sources(unit, sources).await?;
     Ok(())
 }
 
-/// The same for an environment.
+/// Runs the same checks for an environment.
 pub(super) async fn check_environment(
     app: &App,
     unit: &mut Unit,
@@ -61,8 +62,8 @@ pub(super) async fn check_environment(
     Ok(())
 }
 
-/// What of an environment that is sent along depends on this deployment; a stored one was
-/// checked then.
+/// Checks an inline environment against this deployment. A stored environment was checked when it was
+/// written.
 pub(super) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<(), ApiError> {
     match choice {
         Some(EnvironmentChoice::Inline(environment)) => {
@@ -73,14 +74,14 @@ pub(super) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Res
     }
 }
 
-/// Refuses images that nobody registered, and packages that cannot be installed here.
+/// Rejects unregistered images, and packages that cannot be installed in this deployment.
 fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(), ApiError> {
     let Images { default, refuse } = &app.0.images;
     let refused = match refuse(&RootFs::of(Some(environment), default)) {
         None => return Ok(()),
         Some(NotHad::UnknownImage) => ApiError {
             code: Some("unknown_image".into()),
-            ..ApiError::invalid(format!("{within}.image"), "there is no such image here")
+            ..ApiError::invalid(format!("{within}.image"), "no image with this name is registered")
         },
         Some(NotHad::Packages(words)) => ApiError {
             code: Some("packages_unavailable".into()),
@@ -90,7 +91,7 @@ fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(),
     Err(refused)
 }
 
-/// Refuses paths of this machine that lead to nothing which the operator allows.
+/// Rejects local paths outside of the directories that the operator allows.
 pub(super) fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<(), ApiError> {
     for (at, repository) in sources.iter().enumerate() {
         let Some(Ok(RepositoryLocation::Local(local))) = repository.url.as_deref().map(source::place) else {

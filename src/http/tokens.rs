@@ -1,4 +1,4 @@
-//! Client tokens: a browser's key to one session.
+//! Client tokens: short-lived tokens bound to one session.
 
 use std::time::Duration;
 
@@ -22,7 +22,9 @@ use crate::{
     wire::session::{ClientScope, ClientTokenView, MintClientToken},
 };
 
-/// Mint a client token. It dies with the session's archive.
+/// Create a client token
+///
+/// It is revoked when the session is archived.
 #[utoipa::path(post, path = "/sessions/{session_id}/client-tokens", tag = "sessions",
     operation_id = "mintClientToken", params(("session_id" = SessionId, Path)),
     request_body = MintClientToken, responses((status = 201, body = ClientTokenView), Errors))]
@@ -35,7 +37,7 @@ pub async fn mint(
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        // Locked, or a token could outlive the archive that ends them all.
+        // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
         if unit.tx().lock_session(id).await?.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
         }
@@ -52,7 +54,8 @@ pub async fn mint(
     .await
 }
 
-/// Makes a token of `ttl_seconds`: what is stored of it, and what its holder is shown.
+/// Creates a token with a lifetime of `ttl_seconds`. Returns the row to store and the view for the
+/// caller.
 pub(super) fn make(
     app: &App,
     scopes: &[ClientScope],

@@ -1,4 +1,4 @@
-//! What the agent did: result, turns, steps.
+//! Results, turns and steps of a session.
 
 use axum::{extract::State, response::Response};
 
@@ -22,7 +22,9 @@ use crate::{
     },
 };
 
-/// Get the last turn and its result: the agent's last message to the user.
+/// Get the result of the last turn
+///
+/// Returns the last turn and the agent's last message to the user.
 #[utoipa::path(get, path = "/sessions/{session_id}/result", tag = "turns", operation_id = "getResult",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = ResultView), Errors))]
 pub async fn result(
@@ -47,7 +49,9 @@ pub async fn result(
     Ok(json(&ResultView { last_turn: Some(turn.into()), result }))
 }
 
-/// List turns, newest first.
+/// List turns
+///
+/// Newest first.
 #[utoipa::path(get, path = "/sessions/{session_id}/turns", tag = "turns", operation_id = "listTurns",
     params(("session_id" = SessionId, Path), PageQuery),
     responses((status = 200, body = Page<TurnView>), Errors))]
@@ -67,7 +71,7 @@ pub async fn list(
     Ok(json(&list.page(turns, rows, |turn| turn.id, TurnView::from)))
 }
 
-/// Get a turn.
+/// Get a turn
 #[utoipa::path(get, path = "/sessions/{session_id}/turns/{turn_id}", tag = "turns", operation_id = "getTurn",
     params(("session_id" = SessionId, Path), ("turn_id" = TurnId, Path)),
     responses((status = 200, body = TurnView), Errors))]
@@ -80,7 +84,9 @@ pub async fn get(
     Ok(json(&TurnView::from(tx.turn(path::id(&session)?, path::id(&turn)?).await?)))
 }
 
-/// List steps in order: every answered model call, with its usage.
+/// List steps
+///
+/// Every completed model call in order, with its usage.
 #[utoipa::path(get, path = "/sessions/{session_id}/steps", tag = "turns", operation_id = "listSteps",
     params(("session_id" = SessionId, Path), PageQuery),
     responses((status = 200, body = Page<StepView>), Errors))]
@@ -91,7 +97,7 @@ pub async fn steps(
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
     if caller.level < Level::Internal {
-        // Steps are internal events; a client token sees them when minted so.
+        // Steps are internal events; a client token needs the level `internal` to read them.
         return Err(ApiError::not_found());
     }
     let list = List::new(&app, caller.org, "steps", &caller.session);
@@ -106,7 +112,7 @@ pub async fn steps(
 }
 
 fn step(entry: &Entry) -> Result<StepView, ApiError> {
-    // A cut body keeps its shape, so everything but the blocks is whole.
+    // A truncated body keeps its structure, so all fields except the blocks are complete.
     let event = entry.event(None).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?;
     let Body::StepCompleted(step) = event.draft.body else { return Err(ApiError::not_found()) };
     Ok(StepView {

@@ -1,4 +1,4 @@
-//! What was used, what it costs, and what may be spent.
+//! Usage, prices and budget of the organization.
 
 use axum::{extract::State, response::Response};
 use serde::Deserialize;
@@ -30,32 +30,34 @@ use crate::{
     },
 };
 
-/// Which usage is summed, and by what.
+/// Filters and grouping of usage.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct UsageQuery {
-    /// First day in UTC, as in 2026-01-31; by default four weeks back.
+    /// First day in UTC, for example 2026-01-31; default four weeks back.
     #[param(format = Date)]
     pub from: Option<String>,
-    /// Last day in UTC; today by default.
+    /// Last day in UTC; default today.
     #[param(format = Date)]
     pub to: Option<String>,
-    /// What the rows tell apart: `day`, `agent` and `model`, with commas; `day` by default.
+    /// Grouping: comma-separated list of `day`, `agent` and `model`; default `day`.
     pub by: Option<String>,
     /// Id of an agent.
     #[param(value_type = Option<AgentId>)]
     pub agent: Option<String>,
-    /// A model, as `provider/model`.
+    /// A model as `provider/model`.
     pub model: Option<String>,
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// Sum up what was used, by day, agent and model. It stays when sessions are deleted.
+/// Get usage by day, agent and model
+///
+/// Usage is retained when sessions are deleted.
 #[utoipa::path(get, path = "/usage", tag = "usage", operation_id = "getUsage", params(UsageQuery),
     responses((status = 200, body = Page<UsageRow>), Errors))]
 pub async fn usage(
@@ -69,7 +71,7 @@ pub async fn usage(
     let back = |days| to.checked_sub(Duration::days(days)).unwrap_or(Date::MIN);
     let from = day("from", query.from.as_deref())?.unwrap_or_else(|| back(USAGE_DAYS_DEFAULT - 1));
     if from > to || from <= back(USAGE_DAYS_MAX) {
-        let message = format!("`from` must not be after `to`, and at most {USAGE_DAYS_MAX} days are summed");
+        let message = format!("`from` to `to` must span 1 to {USAGE_DAYS_MAX} days");
         return Err(ApiError::invalid("from", message));
     }
     let by = by(query.by.as_deref().unwrap_or("day"))?;
@@ -87,7 +89,7 @@ pub async fn usage(
     })))
 }
 
-/// Get the organization's balance and spend caps, and what was spent.
+/// Get the organization's balance, spend caps and spend
 #[utoipa::path(get, path = "/budget", tag = "usage", operation_id = "getBudget",
     responses((status = 200, body = BudgetView), Errors))]
 pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
@@ -95,7 +97,9 @@ pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result
     Ok(answer(&view(&tx.spend_status(None).await?)))
 }
 
-/// Change the organization's spend caps. They bind the next model call.
+/// Change the organization's spend caps
+///
+/// They apply from the next model call.
 #[utoipa::path(patch, path = "/budget", tag = "usage", operation_id = "updateBudget", request_body = PatchBudget,
     responses((status = 200, body = BudgetView), Errors))]
 pub async fn patch_budget(
@@ -114,7 +118,7 @@ pub async fn patch_budget(
     Ok(answer(&view(&now)))
 }
 
-/// Get the prices by which this organization's steps are priced.
+/// Get the prices that apply to the organization
 #[utoipa::path(get, path = "/prices", tag = "usage", operation_id = "getPrices",
     responses((status = 200, body = PricesView), Errors))]
 pub async fn prices(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
@@ -134,7 +138,7 @@ fn view(now: &SpendStatus) -> BudgetView {
 
 fn day(param: &'static str, text: Option<&str>) -> Result<Option<Date>, ApiError> {
     let form = format_description!("[year]-[month]-[day]");
-    // Nothing was used before that, and the database has no day in the year -9999.
+    // There is no usage before that, and Postgres cannot represent the year -9999.
     let is_known = |day: &Date| day.year() >= 2000;
     let read = |text| Date::parse(text, form).ok().filter(is_known);
     text.map(|text| {
@@ -150,7 +154,7 @@ fn by(text: &str) -> Result<By, ApiError> {
             "day" => &mut by.day,
             "agent" => &mut by.agent,
             "model" => &mut by.model,
-            _ => return Err(ApiError::invalid("by", "`by` names `day`, `agent` and `model`, with commas")),
+            _ => return Err(ApiError::invalid("by", "`by` is a list of `day`, `agent`, `model`")),
         };
         *named = true;
     }

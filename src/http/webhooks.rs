@@ -1,4 +1,4 @@
-//! Webhooks of the organization: they hear of every session.
+//! Webhooks of the organization. They receive events of every session.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
@@ -35,7 +35,9 @@ use crate::{
     },
 };
 
-/// Add a webhook; events of all sessions from now on are sent to it.
+/// Add a webhook to the organization
+///
+/// Events of all sessions from now on are sent to it.
 #[utoipa::path(post, path = "/webhooks", tag = "webhooks", operation_id = "createWebhook",
     request_body = CreateDestination, responses((status = 201, body = WebhookView), Errors))]
 pub async fn create(
@@ -59,7 +61,9 @@ pub async fn create(
     .await
 }
 
-/// List the organization's webhooks, oldest first.
+/// List the organization's webhooks
+///
+/// Oldest first.
 #[utoipa::path(get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
     responses((status = 200, body = Page<WebhookView>), Errors))]
 pub async fn list(State(app): State<App>, caller: Caller<ReadWebhooks>) -> Result<Response, ApiError> {
@@ -68,7 +72,7 @@ pub async fn list(State(app): State<App>, caller: Caller<ReadWebhooks>) -> Resul
     Ok(answer(&Page { data, next_cursor: None }))
 }
 
-/// Get a webhook.
+/// Get a webhook
 #[utoipa::path(get, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "getWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 200, body = WebhookView), Errors))]
 pub async fn get(
@@ -80,7 +84,9 @@ pub async fn get(
     Ok(answer(&view(tx.destination(None, id(&webhook)?).await?)))
 }
 
-/// Change a webhook; enabling it again forgets why it was disabled.
+/// Change a webhook
+///
+/// Enabling it again clears `disabled_reason`.
 #[utoipa::path(patch, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "updateWebhook",
     params(("webhook_id" = WebhookId, Path)), request_body = PatchDestination,
     responses((status = 200, body = WebhookView), Errors))]
@@ -98,7 +104,9 @@ pub async fn patch(
     Ok(answer(&view))
 }
 
-/// Remove a webhook; what was still to be sent to it is dead.
+/// Delete a webhook
+///
+/// Its pending deliveries become `dead_letter`.
 #[utoipa::path(delete, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "deleteWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 204), Errors))]
 pub async fn delete(
@@ -113,7 +121,9 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// Replace the signing secret; for a while deliveries carry the signatures of both.
+/// Rotate the signing secret of a webhook
+///
+/// During the overlap, deliveries are signed with both secrets.
 #[utoipa::path(post, path = "/webhooks/{webhook_id}/rotate-secret", tag = "webhooks",
     operation_id = "rotateWebhookSecret", params(("webhook_id" = WebhookId, Path)), request_body = RotateSecret,
     responses((status = 200, body = WebhookView), Errors))]
@@ -135,7 +145,9 @@ pub async fn rotate(
     .await
 }
 
-/// Send a `webhook.test` event to a webhook, whatever it filters.
+/// Send a `webhook.test` event to a webhook
+///
+/// The webhook's filters are ignored.
 #[utoipa::path(post, path = "/webhooks/{webhook_id}/test", tag = "webhooks", operation_id = "testWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 202, body = DeliveryView), Errors))]
 pub async fn test(
@@ -160,20 +172,22 @@ pub async fn test(
     .await
 }
 
-/// Which deliveries are listed.
+/// Filters for listing deliveries.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct SentQuery {
     pub status: Option<DeliveryStatus>,
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// List what was sent to a webhook, newest first.
+/// List the deliveries of a webhook
+///
+/// Newest first.
 #[utoipa::path(get, path = "/webhooks/{webhook_id}/deliveries", tag = "webhooks",
     operation_id = "listWebhookDeliveries", params(("webhook_id" = WebhookId, Path), SentQuery),
     responses((status = 200, body = Page<DeliveryView>), Errors))]
@@ -193,7 +207,7 @@ pub async fn deliveries(
     let found = tx.deliveries_of_webhook(webhook, &filter, rows as i64 + 1).await?;
     let position = |row: &DeliveryRow| {
         let micros = row.created_at.unix_timestamp_nanos() / 1_000;
-        // Microseconds since 1970 fit for another 290,000 years.
+        // Microseconds since 1970 fit into an i64 for another 290,000 years.
         (i64::try_from(micros).unwrap_or(i64::MAX), Id::from_uuid(row.delivery_id) as DeliveryId)
     };
     let page = list.page(found, rows, position, |row| deliveries::view(row).map(of_webhook));
@@ -201,7 +215,9 @@ pub async fn deliveries(
     Ok(answer(&Page { data, next_cursor: page.next_cursor }))
 }
 
-/// Get a delivery of a webhook, with its tries.
+/// Get a delivery of a webhook
+///
+/// Includes its attempts.
 #[utoipa::path(get, path = "/webhooks/{webhook_id}/deliveries/{webhook_delivery_id}", tag = "webhooks",
     operation_id = "getWebhookDelivery",
     params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
@@ -217,7 +233,9 @@ pub async fn delivery(
     Ok(answer(&told(&mut tx, Of::Webhook(webhook), path::id(&delivery)?).await?))
 }
 
-/// Send a delivery again, whatever became of it, under the same `webhook-id`.
+/// Send a delivery of a webhook again
+///
+/// Allowed in any status. The `webhook-id` stays the same.
 #[utoipa::path(post, path = "/webhooks/{webhook_id}/deliveries/{webhook_delivery_id}/redeliver", tag = "webhooks",
     operation_id = "redeliverToWebhook",
     params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
@@ -239,7 +257,7 @@ pub async fn redeliver(
     .await
 }
 
-/// The row behind a webhook's id: a destination that no session owns.
+/// Parses a webhook id. A webhook is stored as a destination without a session.
 fn id(segment: &str) -> Result<DestinationId, ApiError> {
     let webhook: WebhookId = path::id(segment)?;
     Ok(Id::from_uuid(webhook.uuid()))

@@ -1,7 +1,7 @@
-//! A connection whose other side must take what it asked for.
+//! Connection wrapper that fails writes to a peer that does not read.
 //!
-//! Called by `serve`. Whoever asks for much and reads nothing would hold memory and a
-//! place for ever: a write that makes no progress for `STREAM_WRITE_TIMEOUT` ends it.
+//! Called by `serve`. A client that requests much and reads nothing would hold memory and a connection
+//! permit forever: a write that makes no progress for `STREAM_WRITE_TIMEOUT` ends the connection.
 
 use std::{
     io,
@@ -17,10 +17,10 @@ use tokio::{
 
 use crate::base::limit::STREAM_WRITE_TIMEOUT;
 
-/// A stream that gives up on a reader who takes nothing.
+/// A TCP stream with a write timeout.
 pub(super) struct WriteTimeout {
     stream: TcpStream,
-    /// When it gives up; runs only while a write waits.
+    /// Deadline of the current write; runs only while a write is pending.
     limit: Pin<Box<Sleep>>,
     waits: bool,
 }

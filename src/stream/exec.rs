@@ -1,8 +1,8 @@
-//! One reader of what a caller's command writes: from its place to the command's end.
+//! Follower of a command's output: from a reader's position to the command's end.
 //!
-//! While the command runs its output comes from where its worker puts it, afterwards from
-//! its answer: the same text. A reader's place is in that text, so it may have begun
-//! anywhere, under another process or after the end.
+//! While the command runs, its output comes from the chunks that its worker stores; afterwards from its
+//! result. Both are the same text. A position is an offset in that text, so a reader can resume with
+//! another process or after the end.
 
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
@@ -24,47 +24,47 @@ use crate::{
     wire::operation::{ExecFrame, ExecView},
 };
 
-/// What a follower wants of a command.
+/// A command to follow and the reader's position.
 #[derive(Clone, Debug)]
 pub struct ExecTail {
     pub org: OrgId,
     pub session: SessionId,
     pub exec: OperationId,
-    /// Where the reader is.
+    /// Position from which to continue.
     pub place: ExecPlace,
 }
 
-/// Bytes of the text of each output that a reader has.
+/// A position: bytes of stdout and stderr that a reader has received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecPlace {
     pub stdout: u64,
     pub stderr: u64,
 }
 
-/// One thing that a reader is told.
+/// A line for a reader.
 #[derive(Clone, Debug)]
 pub enum ExecLine {
-    /// A line of JSON, and where the reader is behind it.
+    /// One frame as JSON, and the reader's position after it.
     Frame { place: ExecPlace, json: String },
-    /// Nothing, so that nobody on the way believes the connection dead.
+    /// Heartbeat, so that proxies do not consider the connection dead.
     Alive,
 }
 
-/// What there is of a command.
+/// State and new output of a command.
 struct Look {
     seen: Seen,
-    /// Pieces of its outputs with their places, in order.
+    /// Pieces of output with their positions, in order.
     pieces: Vec<(OutputStream, u64, String)>,
 }
 
-/// There is nothing more to say: the command is over, or the reader is gone, too slow, or
-/// told to resume elsewhere.
+/// The follower ends: the command has ended, or the reader is gone, too slow, or must resume with another
+/// process.
 struct Ended;
 
 pub(super) struct Follower {
     store: Store,
     output: Watch,
-    /// Whoever archives a session answers its commands and tells only its log.
+    /// Archiving a session ends its commands and only notifies about the log.
     log: Watch,
     tail: ExecTail,
     lines: mpsc::Sender<ExecLine>,
@@ -116,7 +116,7 @@ impl Follower {
 
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let _open = Open::new();
-        // Ended either way; there is nobody left to tell.
+        // Ended in either case; no one to report to.
         let _ = stop.run_until_cancelled(self.follow()).await;
     }
 
@@ -128,7 +128,7 @@ impl Follower {
                 Ok(look) => self.say(look).await?,
                 Err(store::Error::NotFound) => return Err(Ended),
                 Err(error) => {
-                    tracing::debug!(%error, session.id = %self.tail.session, "a command could not be followed; it is tried again");
+                    tracing::debug!(%error, session.id = %self.tail.session, "exec stream read failed, retrying");
                 }
             }
             let closed = self.lines.clone();
@@ -159,7 +159,7 @@ impl Follower {
         Ok(Look { seen, pieces })
     }
 
-    /// Hands on what the reader does not have, and the end.
+    /// Sends the output that the reader does not have yet, and the end of the command.
     async fn say(&mut self, Look { seen, pieces }: Look) -> Result<(), Ended> {
         for (stream, position, content) in pieces {
             let from = self.tail.place.of(stream).saturating_sub(position);
@@ -181,7 +181,7 @@ impl Follower {
     }
 
     async fn frame(&mut self, frame: &ExecFrame) -> Result<(), Ended> {
-        let json = serde_json::to_string(frame).expect("our own types serialise");
+        let json = serde_json::to_string(frame).expect("frame types serialize to JSON");
         self.send(ExecLine::Frame { place: self.tail.place, json }).await
     }
 

@@ -1,8 +1,9 @@
-//! One read for all who follow a log in this process.
+//! Shared read of one session's log for all of its followers in this process.
 //!
-//! Called by followers. Whoever looks first after a notification takes what the notification said, or reads
-//! what is new; the others find it here. Only the newest events are kept, and only while more than one
-//! follower is there: who is further behind reads by itself until it has caught up.
+//! Called by followers. The first follower after a notification takes the entries contained in the
+//! notification, or reads the new events; the others find them here. Only the newest events are retained,
+//! and only while there is more than one follower. A follower that is further behind reads the database
+//! itself until it has caught up.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,11 +22,11 @@ use crate::{
     store::{self, Store, event::Range, notification::Watch},
 };
 
-/// The logs that are followed in this process.
+/// The followed logs of this process.
 #[derive(Clone, Default)]
 pub(super) struct Feeds(Arc<Mutex<HashMap<SessionId, Arc<Feed>>>>);
 
-/// A follower's place at a log's feed.
+/// A follower's registration at a log's feed.
 pub(super) struct Seat {
     feeds: Feeds,
     feed: Arc<Feed>,
@@ -35,33 +36,33 @@ struct Feed {
     org: OrgId,
     session: SessionId,
     followers: AtomicUsize,
-    // Held while the database is asked: whoever comes meanwhile waits for the answer.
+    // Held during the database read, so that concurrent followers wait for its result.
     newest: tokio::sync::Mutex<Newest>,
 }
 
-/// The events beyond `from` up to `to`, without a gap.
+/// The events after `from` up to and including `to`, without a gap.
 #[derive(Default)]
 struct Newest {
     items: VecDeque<Arc<Item>>,
     bytes: usize,
     from: i64,
-    /// None before anything was read.
+    /// None before the first read.
     to: Option<i64>,
-    /// The notifications that had come before the last look, and when that was.
+    /// Number of notifications before the last read, and the time of that read.
     notifications: u64,
     looked: Option<Instant>,
 }
 
-/// What a look gives.
+/// Result of a read through the feed.
 pub(super) enum Look {
-    /// The next events, maybe none; whether there may be more at once.
+    /// The next events, possibly none, and whether more may be available immediately.
     Next { items: Vec<Arc<Item>>, has_more: bool },
-    /// The follower is behind what is kept, which goes to `to`.
+    /// The follower is behind the retained events, which end at `to`.
     Behind { to: i64 },
 }
 
 impl Feeds {
-    /// Takes a place at a session's feed.
+    /// Registers a follower at a session's feed.
     pub(super) fn sit(&self, org: OrgId, session: SessionId) -> Seat {
         let new = || {
             Arc::new(Feed {
@@ -77,15 +78,15 @@ impl Feeds {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Feed>>> {
-        self.0.lock().expect("no holder of the feeds panics")
+        self.0.lock().expect("no code panics while it holds the feeds lock")
     }
 }
 
 impl Seat {
-    /// The events beyond `after`, when `notifications` have come to `watch`.
+    /// Returns the events after `after`, given that `watch` has counted `notifications`.
     ///
-    /// What a reader says it has seen proves nothing: only what was read moves the feed, or
-    /// what was told right behind it.
+    /// A position claimed by a reader is not trusted: the feed advances only to events that were read, or
+    /// that notifications reported directly after the last known one.
     pub(super) async fn look(
         &self,
         store: &Store,
@@ -139,15 +140,15 @@ impl Drop for Seat {
 }
 
 impl Newest {
-    /// Whether nobody has said anything since the last look. Without a notification that holds
-    /// for a while only: notifications may be lost.
+    /// Whether there was no notification since the last read. Without one, that only holds for a limited
+    /// time, because notifications can be lost.
     fn is_fresh(&self, notifications: u64) -> bool {
         self.notifications >= notifications
             && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
     }
 
-    /// What the notifications since the last look said that the log grew by, when all of them did
-    /// and it is what comes next.
+    /// Returns the entries reported by the notifications since the last read, if all of them contained
+    /// their entries and these directly follow the last known event.
     fn told(&self, watch: &Watch, notifications: u64) -> Option<Vec<Arc<Item>>> {
         let to = self.to?;
         let told = watch.told(self.notifications, notifications)?;
@@ -161,7 +162,7 @@ impl Newest {
         items.take(STREAM_PAGE_ROWS as usize).cloned().collect()
     }
 
-    /// Takes what was read beyond `begin`.
+    /// Adds events that were read after `begin`.
     fn keep(&mut self, begin: i64, items: &[Arc<Item>], is_shared: bool) {
         let Some(last) = items.last() else { return };
         if self.to.is_none() {
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!((newest.from, newest.to, seqs(&newest, 6)), (5, Some(7), vec![7]));
         newest.keep(7, &[item(8, STREAM_FEED_BYTES)], true);
         assert_eq!((newest.from, newest.to, seqs(&newest, 7)), (7, Some(8), vec![8]));
-        // One follower alone is given what it reads, and nothing is kept for it.
+        // Nothing is retained for a single follower.
         newest.keep(8, &[item(9, 10)], false);
         assert_eq!((newest.from, newest.to, newest.bytes), (9, Some(9), 0));
         let many: Vec<_> = (10..10 + 2 * STREAM_FEED_EVENTS as i64).map(|seq| item(seq, 1)).collect();

@@ -1,4 +1,4 @@
-//! One reader of one log: from its cursor to now, and on.
+//! Follower of one log for one reader: from its cursor to the present, then live.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -28,18 +28,18 @@ pub(super) struct Follower {
     seat: Seat,
     watch: Watch,
     pieces: Option<broadcast::Receiver<Arc<Piece>>>,
-    /// Pieces whose place has not come.
+    /// Pieces of responses that come after events not yet sent.
     pending: VecDeque<Arc<Piece>>,
     tail: Tail,
     frames: mpsc::Sender<Frame>,
     heartbeat: Instant,
     origin: Origin,
-    /// It has seen the end of the log: what comes now has just happened.
+    /// True once the end of the log was reached: later events are live.
     is_current: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Counts a stream for as long as it is there.
+/// Counts an open stream in `sojourn_streams` while it exists.
 pub(super) struct Open;
 
 impl Open {
@@ -55,7 +55,7 @@ impl Drop for Open {
     }
 }
 
-/// The reader is gone, too slow, or told to resume elsewhere.
+/// The follower ends: the reader is gone, too slow, or must resume with another process.
 struct Ended;
 
 impl Follower {
@@ -65,7 +65,7 @@ impl Follower {
         frames: mpsc::Sender<Frame>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        // What is said of an answer before it is one is narration at the least.
+        // Pieces of an unfinished response have at least the level `progress`.
         let wants_pieces = tail.deltas && tail.level >= Level::Progress;
         Self {
             store: streams.store.clone(),
@@ -84,7 +84,7 @@ impl Follower {
 
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let _open = Open::new();
-        // Ended either way; there is nobody left to tell.
+        // Ended in either case; no one to report to.
         let _ = stop.run_until_cancelled(self.follow()).await;
     }
 
@@ -109,13 +109,13 @@ impl Follower {
         }
     }
 
-    /// Hands on what is new. Returns whether there may be more at once.
+    /// Sends new events. Returns whether more may be available immediately.
     async fn look(&mut self, notifications: u64) -> Result<bool, Ended> {
         let looked = self.seat.look(&self.store, &self.watch, self.tail.after, notifications).await;
         match self.readable(looked) {
             Some(Look::Next { items, has_more }) => {
                 for item in items {
-                    // What an answer said while it grew was said before it is read here.
+                    // Pieces of a response were published before its event is read here, so send them first.
                     self.say_pieces().await?;
                     self.tail.after = item.seq;
                     if self.wants(&item) {
@@ -136,7 +136,7 @@ impl Follower {
         }
     }
 
-    /// Tells how long after its event a reader that keeps up has got it.
+    /// Records the delay between an event and its delivery, for a reader that keeps up.
     fn measure(&self, ts: Timestamp) {
         if self.is_current {
             let lag = (self.origin.now() - ts).as_seconds_f64().max(0.0);
@@ -144,8 +144,8 @@ impl Follower {
         }
     }
 
-    /// Reads the past by itself, and only what it wants. Whatever it did not get up to
-    /// `to` it does not want.
+    /// Reads past events from the database, filtered for this reader. Events up to `to` that are not in
+    /// the result do not match its filter.
     async fn catch_up(&mut self, to: i64) -> Result<bool, Ended> {
         let range = Range {
             after: self.tail.after,
@@ -167,10 +167,10 @@ impl Follower {
         Ok(true)
     }
 
-    /// None when the database is away: the next look finds what there is.
+    /// Returns `None` on a database error; the next read retries.
     fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
         let told = |error: &store::Error| {
-            tracing::debug!(%error, session.id = %self.tail.session, "a stream could not read; it tries again");
+            tracing::debug!(%error, session.id = %self.tail.session, "stream read failed, retrying");
         };
         read.inspect_err(told).ok()
     }
@@ -181,8 +181,8 @@ impl Follower {
             && self.tail.kind.as_ref().is_none_or(|kind| is_wanted(&item.kind, kind))
     }
 
-    /// Hands on the pieces that come right behind the last event. Those of an answer
-    /// that is there already are dropped, those of later ones wait for their place.
+    /// Sends the pieces that directly follow the last sent event. Pieces of a response that is already
+    /// complete are dropped; later ones wait.
     async fn say_pieces(&mut self) -> Result<(), Ended> {
         if let Some(receiver) = &mut self.pieces {
             while let Some(piece) = waiting(receiver) {
@@ -210,7 +210,7 @@ impl Follower {
     }
 }
 
-/// The next piece, for those who want any. A reader that is too slow misses some.
+/// Waits for the next piece, if this follower wants pieces. A reader that is too slow misses some.
 ///
 /// Cancel-safe: a piece that was not received stays in the channel.
 async fn next(pieces: &mut Option<broadcast::Receiver<Arc<Piece>>>) -> Arc<Piece> {
@@ -224,7 +224,7 @@ async fn next(pieces: &mut Option<broadcast::Receiver<Arc<Piece>>>) -> Arc<Piece
     }
 }
 
-/// A piece that is there already.
+/// Returns a piece that is already in the channel.
 fn waiting(receiver: &mut broadcast::Receiver<Arc<Piece>>) -> Option<Arc<Piece>> {
     loop {
         match receiver.try_recv() {

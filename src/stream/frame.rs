@@ -1,5 +1,4 @@
-//! What a stream says, before `http` writes it as server-sent events or over a
-//! WebSocket.
+//! Frames of a log stream, before `http` formats them as server-sent events or WebSocket messages.
 
 use std::sync::Arc;
 
@@ -9,22 +8,22 @@ use crate::{
     wire::event::EventView,
 };
 
-/// One thing that a reader is told.
+/// A frame for a reader of a log.
 #[derive(Clone, Debug)]
 pub enum Frame {
-    /// An event of the log: what moves the reader's cursor.
+    /// An event of the log; advances the reader's cursor.
     Event(Arc<Item>),
-    /// A piece of an answer that is still growing, as one line of JSON: best effort.
+    /// A piece of an unfinished response, as one line of JSON. Best effort.
     Delta(String),
-    /// Nothing, so that nobody on the way believes the connection dead.
+    /// Heartbeat, so that proxies do not consider the connection dead.
     Alive,
 }
 
-/// An event as every reader gets it.
+/// An event in the form shared by all readers.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub seq: i64,
-    /// The event as one line of JSON; empty when its row cannot be read.
+    /// The event as one line of JSON; empty if its row cannot be decoded.
     pub json: String,
     pub(super) ts: Timestamp,
     pub(super) level: Level,
@@ -36,7 +35,7 @@ impl Item {
     pub(super) fn of(entry: &Entry) -> Self {
         let json = EventView::of(entry).and_then(|view| serde_json::to_string(&view));
         let json = json.unwrap_or_else(|error| {
-            tracing::error!(%error, session.id = %entry.session, entry.seq, "an event cannot be written out");
+            tracing::error!(%error, session.id = %entry.session, entry.seq, "could not serialize an event");
             String::new()
         });
         Self {
@@ -50,8 +49,8 @@ impl Item {
     }
 }
 
-/// Whether an event's type is the wanted one: exactly, by its beginning when that ends
-/// in `.*`, by its ending when that begins with `*.`. As the store compares.
+/// Whether an event type matches a filter: exactly, by prefix if the filter ends in `.*`, or by suffix if
+/// it begins with `*.`. Same rules as in the store's queries.
 pub(super) fn is_wanted(kind: &str, wanted: &str) -> bool {
     if let Some(prefix) = wanted.strip_suffix('*').filter(|prefix| prefix.ends_with('.')) {
         return kind.starts_with(prefix);

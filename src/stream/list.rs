@@ -1,9 +1,9 @@
-//! The live list of an organization's sessions: those that are there, then whatever changes.
+//! Live list of an organization's sessions: a snapshot of the list, then its changes.
 //!
-//! A frame is a state, not a step: it replaces what the reader has of that session. All
-//! who follow the lists of one organization share one read a notification, and each filters for itself.
-//! A place in a list is a snapshot of the database, so that nothing is stepped over
-//! however late it was committed; `store::listing` says how.
+//! A frame contains a state, not a difference: it replaces the reader's copy of that session. All
+//! followers of one organization's lists share one read per notification, and each applies its own
+//! filter. A position in a list is a database snapshot, so that no change is skipped, however late it was
+//! committed; see `store::listing`.
 
 mod feed;
 mod follower;
@@ -31,84 +31,85 @@ use crate::{
 pub(super) use feed::Feeds;
 pub(super) use follower::Follower;
 
-/// What a follower wants of a list.
+/// A list to follow and the reader's position.
 #[derive(Clone, Debug)]
 pub struct Roll {
     pub org: OrgId,
-    /// Which sessions; what is `overdue` is not followed, for no change makes it so.
+    /// Filter of the list. `overdue` is not supported, because it changes without a change to the
+    /// session.
     pub filter: Filter,
-    /// Sessions that are said at the beginning, the newest ones.
+    /// Number of sessions in the initial snapshot, newest first.
     pub rows: i64,
-    /// Where the reader was; nowhere yet when absent.
+    /// Position of the reader; `None` sends the initial snapshot.
     pub from: Option<Position>,
 }
 
-/// A reader's place in a list.
+/// A reader's position in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Position {
     seen: Snapshot,
-    /// On the way from `seen` to a later moment.
+    /// Set while reading the changes between `seen` and a later snapshot.
     way: Option<(Snapshot, ListPosition)>,
 }
 
-/// One thing that a reader is told.
+/// A frame for a reader of a list.
 #[derive(Clone, Debug)]
 pub enum RollFrame {
-    /// A line of JSON, and where the reader is behind it; none while it hears the
-    /// beginning, which is then said again.
+    /// One line of JSON, and the reader's position after it. `None` during the initial snapshot, which is
+    /// sent again after an interruption.
     Line { position: Option<Position>, json: Arc<str> },
-    /// Nothing, so that nobody on the way believes the connection dead.
+    /// Heartbeat, so that proxies do not consider the connection dead.
     Alive,
 }
 
-/// A change as all followers share it.
+/// A change, in the form shared by all followers.
 #[derive(Debug)]
 struct Item {
     place: ListPosition,
-    /// Where a reader is behind it.
+    /// Position of a reader after this change.
     behind: Position,
     session: SessionId,
-    /// What filters ask for; none when the session is gone.
+    /// Properties that filters compare; `None` if the session was deleted.
     traits: Option<Traits>,
     json: Arc<str>,
 }
 
-/// What filters ask of a session.
+/// Properties of a session that filters compare.
 #[derive(Debug)]
 struct Traits {
     status: Status,
     agent: Option<AgentId>,
     key: Option<String>,
-    /// While it is open: it may be another's afterwards.
+    /// Only while the session is open: afterwards another session may use the slug.
     slug: Option<String>,
     parent: Option<SessionId>,
     metadata: Map<String, Value>,
     created_at: Timestamp,
 }
 
-/// How a session stands to a list.
+/// Relation of a session to a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
     In,
-    /// It may have been in it before.
+    /// Not in the list, but it may have been.
     Out,
-    /// It never was and never will be.
+    /// Never was in the list and never will be.
     Foreign,
 }
 
-/// The changes of one look.
+/// Changes returned by one read.
 enum Page {
     Changes {
         items: Vec<Arc<Item>>,
         end: Position,
         has_more: bool,
     },
-    /// The place is of another database: begin anew.
+    /// The position belongs to another database: start with a new initial snapshot.
     Foreign,
 }
 
 impl Position {
-    /// Whether what is read next is only what had come when the way was begun.
+    /// Whether the next read covers only changes up to a snapshot that was taken earlier.
     fn is_on_the_way(&self) -> bool {
         self.way.is_some()
     }
@@ -127,7 +128,7 @@ impl Traits {
         }
     }
 
-    /// As the store compares, but for what changes by itself.
+    /// Compares like the store's query, except for the time-dependent `overdue`.
     fn membership(&self, filter: &Filter) -> Membership {
         let is_own = filter.agent.is_none_or(|agent| self.agent == Some(agent))
             && filter.parent.is_none_or(|parent| self.parent == Some(parent))
@@ -153,7 +154,7 @@ impl Traits {
 }
 
 impl Item {
-    /// What a list with this filter says of it.
+    /// Returns the frame for a list with this filter, if any.
     fn said(&self, filter: &Filter) -> Option<Arc<str>> {
         match self.traits.as_ref().map(|traits| traits.membership(filter)) {
             None | Some(Membership::In) => Some(self.json.clone()),
@@ -166,7 +167,7 @@ impl Item {
     }
 }
 
-/// The newest sessions of a list and the place behind them.
+/// Reads the newest sessions of a list, and the position after them.
 async fn begin(store: &Store, roll: &Roll) -> store::Result<(Vec<Arc<str>>, Position)> {
     let mut tx = store.begin(roll.org).await?;
     let seen = tx.freeze().await?;
@@ -175,13 +176,13 @@ async fn begin(store: &Store, roll: &Roll) -> store::Result<(Vec<Arc<str>>, Posi
     Ok((lines, Position { seen, way: None }))
 }
 
-/// Where a list is now.
+/// Returns the current position of an organization's lists.
 async fn now(store: &Store, org: OrgId) -> store::Result<Position> {
     let seen = store.begin(org).await?.freeze().await?;
     Ok(Position { seen, way: None })
 }
 
-/// What changed beyond a place.
+/// Reads the changes after a position.
 async fn read(store: &Store, org: OrgId, from: &Position) -> store::Result<Page> {
     let mut tx = store.begin(org).await?;
     let current = tx.freeze().await?;
@@ -218,7 +219,7 @@ async fn read(store: &Store, org: OrgId, from: &Position) -> store::Result<Page>
     Ok(Page::Changes { items, end, has_more })
 }
 
-/// Sessions as lines, each as it would be in a page of the list.
+/// Serializes sessions as lines of JSON, in the same form as in a page of the list.
 async fn listed(tx: &mut Tx, sessions: Vec<Session>) -> store::Result<Vec<(SessionId, Arc<str>)>> {
     let line = |session: SessionView| {
         let id = session.id;

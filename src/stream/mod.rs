@@ -1,9 +1,9 @@
-//! Live tails of logs: replay, then follow, under one cursor.
+//! Live streams of logs, session lists and command output: replay, then follow, with one cursor.
 //!
-//! A follower registers its interest before it looks, takes what is beyond its
-//! cursor, hands it on, and waits for a notification or the poll. So there is no gap and no
-//! duplicate between replay and live, and losing a notification costs one poll. All who
-//! follow one session share one read a notification.
+//! A follower subscribes to notifications before it reads, sends what is after its cursor, and waits for
+//! a notification or the poll. So there is no gap and no duplicate between replay and live, and a lost
+//! notification delays an event by at most one poll interval. All followers of one session share one read
+//! per notification.
 
 mod exec;
 mod feed;
@@ -45,28 +45,28 @@ pub struct Streams {
     stop: CancellationToken,
 }
 
-/// What a follower wants of a log.
+/// A log to follow, with filters and the reader's position.
 #[derive(Clone, Debug)]
 pub struct Tail {
     pub org: OrgId,
     pub session: SessionId,
-    /// Events beyond this `seq`.
+    /// Only events with a larger `seq`.
     pub after: i64,
     pub level: Level,
-    /// An exact type, or `prefix.*`.
+    /// Exact event type, or `prefix.*`.
     pub kind: Option<String>,
     pub turn: Option<TurnId>,
-    /// Also answers while they grow, where they grow in this process.
+    /// Also send unfinished responses, if the turn runs in this process.
     pub deltas: bool,
 }
 
-/// There are too many streams already; try again later.
+/// The process has reached its limit of streams; try again later.
 #[derive(Debug, thiserror::Error)]
-#[error("this process serves as many streams as it may")]
+#[error("this process has reached its limit of open streams")]
 pub struct Full;
 
 impl Streams {
-    /// Streams that end when `stop` is cancelled; readers resume elsewhere.
+    /// Creates streams that end when `stop` is canceled; readers then resume with another process.
     pub fn new(store: Store, notifications: Notifications, origin: Origin, stop: CancellationToken) -> Self {
         let permits = Arc::new(Semaphore::new(STREAMS_MAX));
         let (feeds, lists) = (Feeds::default(), list::Feeds::default());
@@ -75,8 +75,8 @@ impl Streams {
 
     /// Follows a log.
     ///
-    /// The receiver's end is the reader: when it is dropped, or takes nothing for
-    /// `STREAM_WRITE_TIMEOUT`, the follower ends.
+    /// The follower ends when the returned receiver is dropped, or accepts nothing for
+    /// `STREAM_WRITE_TIMEOUT`.
     pub fn follow(&self, tail: Tail) -> Result<mpsc::Receiver<Frame>, Full> {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
         let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
@@ -84,7 +84,7 @@ impl Streams {
         Ok(reader)
     }
 
-    /// Follows the list of an organization's sessions, under the same bounds.
+    /// Follows the list of an organization's sessions, with the same limits.
     pub fn follow_list(&self, roll: Roll) -> Result<mpsc::Receiver<RollFrame>, Full> {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
         let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
@@ -92,7 +92,7 @@ impl Streams {
         Ok(reader)
     }
 
-    /// Follows what a command writes, to its end, under the same bounds.
+    /// Follows a command's output until the command ends, with the same limits.
     pub fn follow_exec(&self, tail: ExecTail) -> Result<mpsc::Receiver<ExecLine>, Full> {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
         let (lines, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);

@@ -1,5 +1,6 @@
-//! Sessions as lists and answers show them: the fold of the log, and what stands outside of
-//! it. Called by `http` and by the live list, which say the same of a session.
+//! Sessions as shown in lists and responses: the fold of the log plus state stored elsewhere.
+//!
+//! Called by `http` and by the live list, which show the same view of a session.
 
 use crate::{
     domain::{Session, Status, budget::Consumed},
@@ -11,7 +12,7 @@ use crate::{
     },
 };
 
-/// Sessions with what they wait for and their sandboxes.
+/// Builds session views with their retry times, sandboxes and usage of descendants.
 pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionView>, store::Error> {
     let waits = tx.waits(&sessions).await?;
     let mut sandboxes = tx.sandboxes(&sessions).await?;
@@ -20,7 +21,7 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
     let view = |session: Session| {
         let id = session.id;
         let is_archived = session.status == Status::Archived;
-        // The files of a closed session are gone with its sandbox.
+        // The files of an archived session were removed with its sandbox.
         let shown = sandboxes.remove(&id).filter(|shown| !(is_archived && shown.is_ended));
         let view = SessionView::from(session).waiting(waits.get(&id).copied());
         SessionView {
@@ -35,7 +36,7 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
     Ok(sessions.into_iter().map(view).collect())
 }
 
-/// One session.
+/// Builds the view of one session.
 pub async fn view(tx: &mut Tx, session: Session) -> Result<SessionView, store::Error> {
     let mut views = views(tx, vec![session]).await?;
     Ok(views.pop().expect("one session has one view"))

@@ -1,9 +1,8 @@
-//! From the outbox to the receivers: claim what is due, send it, write down what
-//! became of it.
+//! Dispatcher: claims due deliveries from the outbox, sends them, records the results.
 //!
-//! Deliveries go out side by side, each receiver's within permits of its own, so a slow
-//! one delays nobody else's. A dispatcher that dies between claim and settling loses nothing: the claim ends and
-//! the delivery is due again, under the same id.
+//! Deliveries are sent concurrently, with a limited number of permits per receiver, so a slow receiver
+//! does not delay others. If a dispatcher dies between claim and settlement, nothing is lost: the claim
+//! expires and the delivery is due again, with the same id.
 
 use std::{
     collections::HashMap,
@@ -39,7 +38,7 @@ use crate::{
     wire::event::EventView,
 };
 
-/// Sends the deliveries of the whole service, beside other dispatchers.
+/// Sends the deliveries of all organizations, concurrently with other dispatchers.
 #[derive(Clone)]
 pub struct Dispatcher {
     pub store: Store,
@@ -49,7 +48,7 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Delivers until `stop`; deliveries under way are waited for, but not for long.
+    /// Sends deliveries until `stop`. Running deliveries are drained for at most `DRAIN_TIMEOUT`.
     pub async fn run(self, stop: CancellationToken) {
         let mut deliveries = Deliveries::default();
         while !stop.is_cancelled() {
@@ -57,7 +56,7 @@ impl Dispatcher {
             tokio::select! {
                 () = self.notifications.delivery() => {}
                 () = sleep(CLAIM_POLL) => {}
-                // A permit that was waited for; else the next delivery comes with a notification.
+                // Only if a limit is reached; otherwise a notification announces the next delivery.
                 Some(done) = deliveries.under_way.join_next_with_id(), if deliveries.permits.is_crowded() => {
                     deliveries.settle(done);
                     deliveries.gather().await;
@@ -70,7 +69,7 @@ impl Dispatcher {
         under_way.shutdown().await;
     }
 
-    /// Claims as much as there are permits for.
+    /// Claims as many deliveries as there are free permits.
     async fn claim(&self, deliveries: &mut Deliveries) {
         loop {
             while let Some(done) = deliveries.under_way.try_join_next_with_id() {
@@ -90,7 +89,7 @@ impl Dispatcher {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "deliveries could not be claimed; trying again");
+                    tracing::warn!(%error, "could not claim deliveries, retrying");
                     return;
                 }
             }
@@ -108,16 +107,16 @@ impl Dispatcher {
             Ok(None) => {
                 (dead("the destination is disabled or its delivery cannot be written"), Duration::ZERO, true)
             }
-            // The claim runs out and the delivery is due again.
+            // The claim expires and the delivery is due again.
             Err(error) => {
-                tracing::warn!(%error, delivery.id = %claimed.delivery, "a delivery could not be prepared");
+                tracing::warn!(%error, delivery.id = %claimed.delivery, "could not prepare a delivery, retrying");
                 return Done { took: Duration::ZERO, has_answered: true };
             }
         };
         metrics::counter!("sojourn_delivery_attempts_total", "outcome" => outcome_of(&settled.status))
             .increment(1);
         if let Err(error) = self.store.settle_delivery(&claimed, &settled, &self.origin).await {
-            tracing::warn!(%error, delivery.id = %claimed.delivery, "a delivery could not be settled; it is sent again");
+            tracing::warn!(%error, delivery.id = %claimed.delivery, "could not settle a delivery; it is sent again");
         }
         Done { took, has_answered }
     }
@@ -142,8 +141,8 @@ impl Dispatcher {
         })))
     }
 
-    /// The event with its type: from the log, or the notice itself. None when its
-    /// session was deleted since.
+    /// Returns the event's type and JSON, from the log or from the notice itself. None if its session was
+    /// deleted in the meantime.
     async fn content(&self, claimed: &Claimed) -> store::Result<Option<(String, Box<RawValue>)>> {
         if let (Some(kind), Some(notice)) = (&claimed.kind, &claimed.notice) {
             return Ok(RawValue::from_string(notice.clone()).ok().map(|event| (kind.clone(), event)));
@@ -158,7 +157,7 @@ impl Dispatcher {
     }
 }
 
-/// The deliveries under way, with their permits.
+/// The running deliveries with their permits.
 #[derive(Default)]
 struct Deliveries {
     permits: Permits,
@@ -166,14 +165,14 @@ struct Deliveries {
     by_task: HashMap<task::Id, Permit>,
 }
 
-/// How a receiver was.
+/// Behavior of the receiver in one attempt.
 struct Done {
     took: Duration,
     has_answered: bool,
 }
 
 impl Deliveries {
-    /// Waits a moment for more deliveries to end.
+    /// Waits briefly for more deliveries to end, so that their permits are used by one claim.
     async fn gather(&mut self) {
         let wanted = self.under_way.len() / 4;
         let ended = async {
@@ -185,7 +184,7 @@ impl Deliveries {
         let _enough_or_late = timeout(WEBHOOK_GATHER, ended).await;
     }
 
-    /// Gives back the permit of a delivery, whatever became of it.
+    /// Releases the permit of an ended delivery, whatever its result.
     fn settle(&mut self, done: Result<(task::Id, Done), task::JoinError>) {
         let (id, Done { took, has_answered }) =
             done.unwrap_or_else(|panic| (panic.id(), Done { took: Duration::ZERO, has_answered: false }));
@@ -195,7 +194,7 @@ impl Deliveries {
     }
 }
 
-/// The event as it is sent; without the caller's `raw` unless it is wanted.
+/// Returns the event's JSON; without the caller's `raw` unless the destination includes it.
 fn event(entry: &Entry, include_raw: bool) -> Option<Box<RawValue>> {
     let view = EventView::of(entry).ok()?;
     let mut value = serde_json::to_value(&view).ok()?;
@@ -207,7 +206,7 @@ fn event(entry: &Entry, include_raw: bool) -> Option<Box<RawValue>> {
     serde_json::value::to_raw_value(&value).ok()
 }
 
-/// What became of one try, as a label.
+/// Metric label for the result of one attempt.
 fn outcome_of(status: &Status) -> &'static str {
     match status {
         Status::Delivered => "delivered",

@@ -1,8 +1,7 @@
-//! From the outbox to signed POSTs: claimed, written, signed, sent, scheduled again.
+//! Webhook delivery: claims deliveries from the outbox, signs and sends them, schedules retries.
 //!
-//! Started by `app` beside the worker; calls `store` for the outbox and `net` to
-//! send. A delivery is made at least once: a receiver tells repeats by
-//! `webhook-id`, which all tries share.
+//! Started by `app` beside the worker; calls `store` for the outbox and `net` for requests. Deliveries
+//! are at least once: receivers recognize repetitions by `webhook-id`, which all attempts share.
 
 mod dispatcher;
 mod permits;

@@ -1,8 +1,8 @@
-//! Who may have how many deliveries under way: a slow receiver delays nobody else's.
+//! Permits that limit concurrent deliveries, so that a slow receiver delays no other receiver.
 //!
-//! Kept by the dispatcher of one process. A destination has a few permits, an organization
-//! some, and receivers that were slow lately at most half of all: so the deliveries of a
-//! receiver that answers always find one.
+//! Owned by the dispatcher of one process. There are limits per destination and per organization, and
+//! recently slow receivers get at most half of all permits: so permits for deliveries to responsive
+//! receivers remain available.
 
 use std::{
     collections::HashMap,
@@ -19,12 +19,12 @@ use crate::{
     store::outbox::{Capacity, Claimed},
 };
 
-/// One delivery's permit.
+/// Permit of one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     destination: Uuid,
     org: Uuid,
-    /// Taken by a receiver that was known to be slow.
+    /// Whether the receiver was known to be slow when the permit was taken.
     was_slow: bool,
 }
 
@@ -33,14 +33,14 @@ pub struct Permit {
 pub struct Permits {
     destinations: HashMap<Uuid, i32>,
     orgs: HashMap<Uuid, i32>,
-    /// When a receiver was last slow.
+    /// Time at which a receiver was last slow.
     slow: HashMap<Uuid, Instant>,
     taken: usize,
     taken_by_slow: usize,
 }
 
 impl Permit {
-    /// A permit for this delivery.
+    /// Creates the permit for a delivery.
     pub fn of(claimed: &Claimed) -> Self {
         Self::new(claimed.destination.uuid(), claimed.org.uuid())
     }
@@ -51,7 +51,7 @@ impl Permit {
 }
 
 impl Permits {
-    /// What may be claimed now.
+    /// Returns which deliveries can be claimed now.
     pub fn capacity(&mut self, now: Instant) -> Capacity {
         self.slow.retain(|_, at| now.duration_since(*at) < WEBHOOK_SLOW_MEMORY.0);
         let full = |held: &HashMap<Uuid, i32>, most: i32| -> Vec<Uuid> {
@@ -70,7 +70,7 @@ impl Permits {
         }
     }
 
-    /// Whether the end of a delivery may let another one go.
+    /// Whether a limit is reached, so that the end of a delivery may allow another one.
     pub fn is_crowded(&self) -> bool {
         self.taken >= WEBHOOKS_IN_FLIGHT_MAX
             || self.taken_by_slow >= WEBHOOKS_SLOW_MAX
@@ -78,7 +78,7 @@ impl Permits {
             || self.orgs.values().any(|held| *held >= WEBHOOKS_PER_ORG_MAX)
     }
 
-    /// Takes a permit for a delivery that was claimed.
+    /// Takes a permit for a claimed delivery.
     pub fn take(&mut self, mut permit: Permit) -> Permit {
         permit.was_slow = self.slow.contains_key(&permit.destination);
         *self.destinations.entry(permit.destination).or_default() += 1;
@@ -88,7 +88,7 @@ impl Permits {
         permit
     }
 
-    /// Gives the permit back; `took` and `has_answered` say how the receiver was.
+    /// Releases a permit. `took` and `has_answered` describe how the receiver behaved.
     pub fn give_back(&mut self, permit: Permit, took: Duration, has_answered: bool, now: Instant) {
         for (held, id) in [(&mut self.destinations, permit.destination), (&mut self.orgs, permit.org)] {
             if let Some(count) = held.get_mut(&id) {

@@ -1,8 +1,7 @@
-//! What follows from a try. Pure: no I/O, and the time comes in.
+//! Retry schedule of deliveries. Pure: no I/O; the time is an input.
 //!
-//! Called by `worker` after each [`super::send`]. Ten tries over three days, as
-//! Standard Webhooks recommends; then the delivery is dead until someone asks for
-//! it to be sent again.
+//! Called by the dispatcher after each [`super::send`]. Ten attempts over three days, as recommended by
+//! Standard Webhooks; then the delivery is dead until it is redelivered on request.
 
 use std::time::Duration;
 
@@ -12,21 +11,21 @@ use crate::base::{
     limit::{WEBHOOK_JITTER, WEBHOOK_RETRY_AFTER_SECONDS_MAX, WEBHOOK_RETRY_SECONDS},
 };
 
-/// What becomes of a delivery after a try.
+/// Next state of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A 2xx: done.
+    /// 2xx: delivered.
     Delivered,
-    /// To be tried again, not before this time.
+    /// Retry, not before this time.
     Retry { at: Timestamp },
-    /// The last try failed.
+    /// The last attempt failed.
     Dead,
-    /// 410: the receiver wants no more deliveries. The delivery is dead, and the
-    /// destination disabled until its owner enables it.
+    /// 410: the receiver wants no more deliveries. The delivery is dead, and the destination is disabled
+    /// until its owner enables it.
     DisableDestination,
 }
 
-/// Decides after try number `tries` of a delivery; the first is 1.
+/// Decides after attempt number `tries` of a delivery, counted from 1.
 pub fn next(tries: u32, outcome: &Outcome, origin: &Origin) -> Next {
     match outcome.status {
         Some(200..300) => Next::Delivered,
@@ -38,9 +37,9 @@ pub fn next(tries: u32, outcome: &Outcome, origin: &Origin) -> Next {
     }
 }
 
-/// The scheduled delay with its jitter, or longer where the receiver asks for it.
+/// Returns the scheduled delay with jitter, or a longer one if the receiver requests it.
 ///
-/// A shorter wish is not followed: the schedule is what spares the sender.
+/// A shorter `Retry-After` is ignored, because the schedule limits the sender's load.
 fn delay(seconds: u64, retry_after: Option<Duration>, origin: &Origin) -> Duration {
     let scheduled = Duration::from_secs(seconds).mul_f64(1.0 + WEBHOOK_JITTER * origin.fraction());
     let longest = Duration::from_secs(WEBHOOK_RETRY_AFTER_SECONDS_MAX);

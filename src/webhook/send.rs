@@ -1,7 +1,7 @@
-//! One try: a delivery leaves, and what came of it comes back.
+//! One delivery attempt: sends the request and returns the outcome.
 //!
-//! Called by `worker`; calls `net`. Nothing here fails: whatever happens is an
-//! [`Outcome`], and `schedule` decides what follows from it.
+//! Called by the dispatcher; calls `net`. Never returns an error: every result is an [`Outcome`], and
+//! `schedule` decides what follows.
 
 use std::{error::Error, time::Duration};
 
@@ -22,23 +22,23 @@ use crate::{
     net,
 };
 
-/// What became of one try.
+/// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The receiver's answer, if it gave one.
+    /// Status of the receiver's response, if there was one.
     pub status: Option<u16>,
-    /// Why the try failed, for the organization to read; `None` after a 2xx.
+    /// Reason for the failure, shown to the organization; `None` after a 2xx.
     pub error: Option<String>,
     pub duration: Duration,
-    /// How long the receiver asks to be left alone.
+    /// Delay requested by the receiver's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
 /// Sends a delivery once, within `WEBHOOK_TIMEOUT`.
 ///
-/// The status decides, as soon as it is there: a receiver that says 200 and then
-/// breaks the connection has the delivery. Dropping the future drops the
-/// connection; the receiver may then have the delivery or not.
+/// The status decides as soon as it is received: if the receiver sends 200 and then closes the
+/// connection, the delivery succeeded. Dropping the future closes the connection; the receiver may or may
+/// not have the delivery.
 pub async fn send(client: &net::Client, signed: &SignedRequest) -> Outcome {
     let began = Instant::now();
     let (status, error, retry_after) = match post(client, signed).await {
@@ -60,8 +60,8 @@ async fn post(client: &net::Client, signed: &SignedRequest) -> Result<Response, 
     request.send().await.map_err(|error| explain(&error))
 }
 
-/// Reads the answer, so that the connection can be used again; what it says is
-/// of no interest. A long one is cut off by closing the connection.
+/// Reads and discards the response body, so that the connection can be reused. A long body is cut off by
+/// closing the connection.
 async fn drain(mut response: Response) {
     let mut left = WEBHOOK_RESPONSE_BYTES_MAX;
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -103,8 +103,8 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    // The form that RFC 9110 has senders use is one that RFC 2822 allows; the
-    // two obsolete ones are not worth a parser and count as absent.
+    // The date format that RFC 9110 requires of senders is valid in RFC 2822; the
+    // two obsolete formats are treated as absent.
     let date = OffsetDateTime::parse(text, &Rfc2822).ok()?;
     Some((date - now).try_into().unwrap_or(Duration::ZERO))
 }

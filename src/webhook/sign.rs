@@ -1,7 +1,7 @@
-//! Standard Webhooks 1.0.0: secrets, and signatures made with them.
+//! Standard Webhooks 1.0.0: secrets and signatures.
 //!
-//! Called by `delivery`, and by whoever stores a destination. The scheme is `v1`:
-//! base64 of HMAC-SHA256 over `id.timestamp.body`
+//! Called by `signed_request`, by handlers that store secrets, by inbound triggers and by `cli`.
+//! The scheme is `v1`: base64 of HMAC-SHA256 over `id.timestamp.body`
 //! (github.com/standard-webhooks/standard-webhooks, spec/standard-webhooks.md).
 
 use std::fmt;
@@ -21,26 +21,26 @@ use crate::base::{
     text::hex,
 };
 
-/// What a destination's deliveries are signed with.
+/// Signing secret of a destination or a trigger.
 #[derive(Clone)]
 pub struct Secret(SecretString);
 
-/// Signatures of one message that are looked at: there are two during a rotation.
+/// Maximum number of signatures checked per message; a rotation uses two.
 const SIGNATURES_MAX: usize = 8;
 
-/// Why a secret that an organization brought is refused.
+/// A secret provided by an organization has an invalid length.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("a secret has 1 to {WEBHOOK_SECRET_BYTES_MAX} bytes beyond its {WEBHOOK_SECRET_PREFIX} prefix")]
+#[error("a secret must have 1 to {WEBHOOK_SECRET_BYTES_MAX} bytes after its {WEBHOOK_SECRET_PREFIX} prefix")]
 pub struct SecretError;
 
 impl Secret {
-    /// A new secret of 256 random bits (the standard asks for 192 to 512).
+    /// Generates a secret of 256 random bits (the standard requires 192 to 512).
     pub fn generate(origin: &Origin) -> Self {
         let bits = Zeroizing::new(origin.bytes::<32>());
         Self(format!("{WEBHOOK_SECRET_PREFIX}{}", STANDARD.encode(*bits)).into())
     }
 
-    /// A secret that an organization brought, in any form that [`Secret::key`] reads.
+    /// Accepts a secret provided by an organization, in any form that [`Secret::key`] reads.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let bare = text.strip_prefix(WEBHOOK_SECRET_PREFIX).unwrap_or(text);
         if bare.is_empty() || bare.len() > WEBHOOK_SECRET_BYTES_MAX {
@@ -49,16 +49,16 @@ impl Secret {
         Ok(Self(text.into()))
     }
 
-    /// The secret as the organization knows it: shown once, and sealed for storage.
+    /// Returns the secret as text, to be shown once or sealed for storage.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
 
-    /// The bytes of the HMAC key.
+    /// Returns the bytes of the HMAC key.
     ///
-    /// What follows the prefix, when it is canonical base64 (padded or not), names
-    /// the bytes. Anything else is a secret of the organization's own making and is its
-    /// own UTF-8, prefix included: so the published verifiers read it.
+    /// If the text after the prefix is canonical base64, padded or not, the key is its decoded bytes.
+    /// Otherwise the key is the UTF-8 of the whole text, including the prefix. The published verifiers
+    /// use the same rule.
     fn key(&self) -> Zeroizing<Vec<u8>> {
         let text = self.expose();
         let bare = text.strip_prefix(WEBHOOK_SECRET_PREFIX).unwrap_or(text);
@@ -73,10 +73,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The value of `webhook-signature`: one signature per secret, by spaces.
+/// Builds the value of `webhook-signature`: one signature per secret, separated by spaces.
 ///
-/// There are two secrets while one is being replaced; a receiver that knows
-/// either accepts the delivery. `timestamp` is in seconds since 1970.
+/// There are two secrets during a rotation; a receiver that knows either one accepts the delivery.
+/// `timestamp` is in seconds since 1970.
 pub fn sign(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String {
     let signed = [format!("{id}.{timestamp}.").as_bytes(), body].concat();
     let signatures: Vec<_> =
@@ -84,8 +84,8 @@ pub fn sign(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String
     signatures.join(" ")
 }
 
-/// Whether one of the signatures in a `webhook-signature` was made with one of the
-/// secrets. Every pair is looked at, so the time it takes tells nothing.
+/// Whether a signature in `webhook-signature` was made with one of the secrets. Every pair is compared,
+/// so that the duration reveals nothing.
 pub fn is_signed(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8], signatures: &str) -> bool {
     let mut found = Choice::from(0);
     for secret in secrets {
@@ -97,9 +97,8 @@ pub fn is_signed(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8], sign
     found.into()
 }
 
-/// Whether an `X-Hub-Signature-256` was made with one of the secrets: HMAC-SHA256 of the
-/// body alone, under the secret as text
-/// (docs.github.com, "Validating webhook deliveries").
+/// Whether an `X-Hub-Signature-256` was made with one of the secrets: HMAC-SHA256 of the body alone, with
+/// the secret's text as key (docs.github.com, "Validating webhook deliveries").
 pub fn verify_github(secrets: &[Secret], body: &[u8], signature: &str) -> bool {
     let mut found = Choice::from(0);
     for secret in secrets {
@@ -109,23 +108,24 @@ pub fn verify_github(secrets: &[Secret], body: &[u8], signature: &str) -> bool {
     found.into()
 }
 
-/// Why a delivery is not believed.
+/// Reason for rejecting a received delivery.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Refused {
-    #[error("its signature is not made with this secret")]
+    #[error("the signature was not made with this secret")]
     Signature,
     #[error(
-        "its time is more than {WEBHOOK_TOLERANCE_SECONDS} s from now: an old delivery sent again, or a clock that is wrong"
+        "the timestamp is more than {WEBHOOK_TOLERANCE_SECONDS} s off: a replayed delivery or a wrong clock"
     )]
     Time,
-    #[error("its body is too large, was cut, or is no JSON")]
+    #[error("the body is too large, truncated, or not JSON")]
     Body,
 }
 
-/// Whether a delivery was signed with `secret`, and lately. `now` is in seconds since 1970.
+/// Verifies that a delivery was signed with `secret`, and recently. `now` is in seconds since 1970.
 ///
 /// # Errors
-/// `Signature`, or `Time` for one that is good and too far from `now`.
+/// `Signature` if the signature is invalid; `Time` if it is valid but its timestamp is too far from
+/// `now`.
 pub fn verify(
     secret: &Secret,
     id: &str,
@@ -169,7 +169,7 @@ mod tests {
             ("whsec_YWI=", b"ab".as_slice()),
             ("whsec_YWI", b"ab"),
             ("YWI=", b"ab"),
-            // The last character carries bits that no byte has.
+            // The last character has bits that belong to no byte.
             ("whsec_YWJ=", b"whsec_YWJ="),
             ("testsecret", b"testsecret"),
             ("whsec_testsecret", b"whsec_testsecret"),

@@ -1,8 +1,7 @@
-//! One event as a request to one destination: body, headers, signature.
+//! Signed request for one event and one destination: body, headers, signature.
 //!
-//! Called by `worker` for each try; calls `sign`. The body of a try is the body
-//! of every try: an event never changes, and only the timestamp and with it the
-//! signature are new.
+//! Called by the dispatcher for each attempt; calls `sign`. The body is the same in every attempt because
+//! an event never changes; only the timestamp and the signature differ.
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -20,27 +19,27 @@ const PRODUCT: &str = concat!("sojourn/", env!("CARGO_PKG_VERSION"));
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-/// Where the published client reads the id of the delivery.
+/// Header in which the published client reads the id of the delivery.
 const DELIVERY: HeaderName = HeaderName::from_static("x-oc-delivery-id");
 
-/// What a delivery is written from.
+/// Inputs of a signed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     pub url: &'a Url,
-    /// One per destination and event; the same over all tries.
+    /// One per destination and event; the same for all attempts.
     pub delivery: DeliveryId,
-    /// None for a notice about the organization.
+    /// `None` for a notice about the organization.
     pub session: Option<SessionId>,
-    /// The session's, verbatim.
+    /// Metadata of the session, unchanged.
     pub metadata: &'a Map<String, Value>,
     pub event_id: EventId,
-    /// As in `turn.completed`.
+    /// Event type, for example `turn.completed`.
     pub event_type: &'a str,
-    /// The event in its wire form, without `raw` unless the destination has it.
+    /// The event in its wire form; contains `raw` only if the destination includes it.
     pub event: &'a RawValue,
-    /// The destination's: one, or two while it is being replaced.
+    /// Secrets of the destination: one, or two during a rotation.
     pub secrets: &'a [Secret],
-    /// The time of this try; receivers refuse deliveries of more than 5 minutes.
+    /// Time of this attempt; receivers reject deliveries older than 5 minutes.
     pub at: Timestamp,
 }
 
@@ -53,7 +52,7 @@ pub struct SignedRequest {
     pub at: Timestamp,
 }
 
-// Camel case, unlike the rest of the wire: the published client reads it so.
+// Camel case, unlike the rest of the API, because the published client expects it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Envelope<'a> {
@@ -65,7 +64,7 @@ struct Envelope<'a> {
 }
 
 impl SignedRequest {
-    /// Writes and signs.
+    /// Serializes the envelope and signs it.
     pub fn write(parts: Parts<'_>) -> Self {
         let envelope = Envelope {
             r#type: parts.event_type,

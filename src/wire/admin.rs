@@ -1,4 +1,4 @@
-//! Organizations as the operator sees them, on the wire.
+//! Request and response bodies of the operator's organization API.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -10,71 +10,72 @@ use crate::{
     domain::{OrgId, price::PriceList},
 };
 
-/// An organization to make.
+/// Organization to create.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateOrganization {
-    /// What people call it.
+    /// Display name.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
 }
 
-/// What changes of an organization; an absent field stays.
+/// Changes to an organization; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchAdminOrganization {
-    /// Turns that may run at once; null is the deployment's own number.
+    /// Maximum number of concurrent turns; null uses the deployment's default.
     #[garde(inner(inner(range(min = 1, max = ORGANIZATION_TURNS_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<i32>, minimum = 1, maximum = 100000)]
     pub concurrency: Option<Option<i32>>,
-    /// Turns that run for each one of an organization of weight 1, when both have work.
+    /// Scheduling weight, 1 to 100: turns started for each turn of an organization of weight 1 while both
+    /// have queued work.
     #[garde(inner(range(min = 1, max = ORGANIZATION_WEIGHT_MAX)))]
     #[schema(minimum = 1, maximum = 100)]
     pub weight: Option<i32>,
 }
 
-/// What is added to a balance.
+/// Amount to add to a balance.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TopUp {
-    /// Micro-USD: 5000000 is five dollars; negative takes away.
+    /// Micro-USD: 5000000 is 5 USD. A negative amount is subtracted.
     #[garde(range(min = -1_000_000_000_000_000, max = 1_000_000_000_000_000))]
     #[schema(minimum = -1000000000000000i64, maximum = 1000000000000000i64)]
     pub micros: i64,
 }
 
-/// What a balance is from now on.
+/// New balance of an organization.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetBalance {
-    /// Micro-USD that are left; null is without a bound.
+    /// Remaining micro-USD; null means unlimited.
     #[garde(inner(range(min = -1_000_000_000_000_000, max = 1_000_000_000_000_000)))]
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required, minimum = -1000000000000000i64, maximum = 1000000000000000i64)]
     pub balance_micros: Option<i64>,
 }
 
-/// What is left to an organization.
+/// Remaining balance of an organization.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Balance {
-    /// Micro-USD; null is without a bound.
+    /// Micro-USD; null means unlimited.
     #[schema(required)]
     pub balance_micros: Option<i64>,
 }
 
-/// Prices in front of the bundled list.
+/// Price list that takes precedence over the bundled one.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetPrices {
-    /// The list; null takes the one away that is there.
+    /// The price list; null removes the organization's own list.
     #[garde(skip)]
     #[serde(deserialize_with = "crate::base::json::object_or_null")]
     #[schema(required)]
     pub prices: Option<PriceList>,
 }
 
-/// An organization as the operator sees it.
+/// Organization as shown to the operator.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminOrganization)]
 pub struct AdminOrganization {
@@ -82,13 +83,13 @@ pub struct AdminOrganization {
     pub name: String,
     /// `active`, `suspended` or `deleted`.
     pub state: &'static str,
-    /// Turns that may run at once; null is the deployment's own number.
+    /// Maximum number of concurrent turns; null uses the deployment's default.
     #[schema(required)]
     pub concurrency: Option<i32>,
     pub weight: i32,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
-    /// Its first API key, in the answer that made it and never again.
+    /// The first API key; only in the response to the create request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }

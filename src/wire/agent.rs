@@ -1,4 +1,4 @@
-//! Agents on the wire.
+//! Request and response bodies of agents.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// An agent to create. Equal to an existing one of the same name, it is that one.
+/// Agent to create. Returns the existing agent if one with this name has the same configuration.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateAgent {
@@ -30,44 +30,44 @@ pub struct CreateAgent {
     /// System prompt.
     #[garde(length(bytes, max = TEXT_BYTES_MAX))]
     pub prompt: String,
-    /// `provider/model`, as in `anthropic/claude-sonnet-4-5` or `scripted/demo`.
+    /// `provider/model`, for example `anthropic/claude-sonnet-4-5` or `scripted/demo`.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub model: String,
     #[garde(custom(countable), custom(fitting))]
     #[serde(default, deserialize_with = "json::object")]
     pub model_options: ModelOptions,
-    /// Recorded as given; every agent runs in the built-in loop.
+    /// Stored and returned as given; every agent runs in the built-in loop.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub runtime: Option<String>,
-    /// Provider key; stored sealed as a credential of its own. Not with `credential`.
+    /// Provider key; stored sealed as a separate credential. Mutually exclusive with `credential`.
     #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
-    /// A stored credential. Not with `key`.
+    /// Id of a stored credential. Mutually exclusive with `key`.
     #[garde(skip)]
     pub credential: Option<CredentialId>,
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
-    /// No turn of an agent starts that is not.
+    /// Turns start only while the agent is enabled.
     #[garde(skip)]
     #[serde(default = "super::yes")]
     #[schema(default = true)]
     pub enabled: bool,
-    /// What all its sessions together may cost over trailing days.
+    /// Spend caps over trailing windows of days, for all sessions of the agent together.
     #[garde(custom(countable))]
     #[serde(default, deserialize_with = "json::object")]
     pub spend_caps: SpendCaps,
-    /// Names of the tools it may use; absent for all.
+    /// Names of the allowed tools; absent allows all.
     #[garde(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX))))]
     pub tools: Option<Vec<String>>,
-    /// Repositories that are cloned for its sessions, in front of those of the environment
-    /// that have the same names.
+    /// Repositories cloned for its sessions. They override repositories of the environment with the same
+    /// name.
     #[garde(custom(sound_sources))]
     #[serde(default, deserialize_with = "json::objects")]
     pub sources: Vec<Repository>,
 }
 
-/// What to change of an agent; absent fields stay.
+/// Changes to an agent; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchAgent {
@@ -80,7 +80,7 @@ pub struct PatchAgent {
     pub model_options: Option<ModelOptions>,
     #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
-    /// Null falls back to the organization's default.
+    /// Null falls back to the organization's default credential.
     #[garde(skip)]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<CredentialId>)]
@@ -90,7 +90,7 @@ pub struct PatchAgent {
     pub limits: Option<LimitsInput>,
     #[garde(skip)]
     pub enabled: Option<bool>,
-    /// Replaces all three caps; one that is left out is removed.
+    /// Replaces all three caps; an omitted cap is removed.
     #[garde(custom(countable))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub spend_caps: Option<SpendCaps>,
@@ -98,13 +98,13 @@ pub struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
     pub tools: Option<Option<Vec<String>>>,
-    /// Replaces all of them.
+    /// Replaces the whole list.
     #[garde(inner(custom(sound_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub sources: Option<Vec<Repository>>,
 }
 
-/// Refuses options that every call would be refused for.
+/// Rejects model options that the provider would reject on every call.
 fn fitting(options: &ModelOptions, _context: &()) -> garde::Result {
     let max_tokens = options.max_tokens.unwrap_or(MODEL_MAX_TOKENS_DEFAULT);
     if max_tokens == 0 {
@@ -128,7 +128,7 @@ pub struct AgentView {
     pub id: AgentId,
     pub name: String,
     pub prompt: String,
-    /// SHA-256 of the prompt, in hexadecimal.
+    /// SHA-256 of the prompt, hex-encoded.
     pub prompt_hash: String,
     pub model: String,
     pub model_options: ModelOptions,
@@ -151,7 +151,7 @@ pub struct AgentView {
     pub updated_at: OffsetDateTime,
 }
 
-/// Which revision is active.
+/// The active revision.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct RevisionRef {
     pub id: RevisionId,
@@ -165,7 +165,7 @@ pub struct RevisionRef {
 pub struct RevisionView {
     pub id: RevisionId,
     pub agent_id: AgentId,
-    /// From 1 within the agent.
+    /// Number within the agent, starting at 1.
     pub number: i32,
     pub prompt: String,
     pub prompt_hash: String,
@@ -174,9 +174,9 @@ pub struct RevisionView {
     pub runtime: String,
     #[schema(required)]
     pub tools: Option<Vec<String>>,
-    /// SHA-256 of the configuration, in hexadecimal.
+    /// SHA-256 of the configuration, hex-encoded.
     pub digest: String,
-    /// Whether new sessions run it.
+    /// Whether new sessions use this revision.
     pub active: bool,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,

@@ -1,4 +1,4 @@
-//! Budgets and usage on the wire.
+//! Request and response bodies of budgets and usage.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -13,68 +13,68 @@ use crate::{
     },
 };
 
-/// What the organization may spend and has spent.
+/// Balance, spend caps and spend of the organization.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Budget)]
 pub struct BudgetView {
-    /// Micro-USD that are left; null without a bound. The operator tops it up.
+    /// Remaining micro-USD; null means unlimited. Only the operator can top it up.
     #[schema(required)]
     pub balance_micros: Option<i64>,
     pub spend_caps: SpendCaps,
     pub spent: Spent,
-    /// Reserved for model calls and commands that are under way.
+    /// Micro-USD reserved for running model calls and commands.
     pub reserved_micros: u64,
 }
 
-/// What to change of the organization's budget.
+/// Changes to the organization's budget.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchBudget {
-    /// Replaces all three caps; one that is left out is removed.
+    /// Replaces all three caps; an omitted cap is removed.
     #[garde(custom(countable))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub spend_caps: Option<SpendCaps>,
 }
 
-/// What was used, summed over everything that the row does not name.
+/// Usage, summed over every dimension that the row does not name.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UsageRow)]
 pub struct UsageRow {
-    /// A day in UTC, when asked for `by` day.
+    /// Day in UTC; present when grouped `by` day.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = Date)]
     pub day: Option<String>,
-    /// When asked for `by` agent; null for sessions without one.
+    /// Present when grouped `by` agent; null for sessions without an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<AgentId>)]
     pub agent_id: Option<Option<AgentId>>,
-    /// `provider/model`, when asked for `by` model; null for sessions without an agent.
+    /// `provider/model`; present when grouped `by` model; null for sessions without an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub model: Option<Option<String>>,
     pub usage: Usage,
 }
 
-/// What counts against the limits of the whole session, by their names: of tokens, cost
-/// and tool calls also what the sessions below it used.
+/// Usage that counts against the session's limits of the same names. Tokens, cost and tool calls include
+/// the session's descendants.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BudgetConsumed {
     pub tokens: u64,
     pub turns: u64,
-    /// Everything that has a price.
+    /// Cost of everything that has a price, in micro-USD.
     pub cost_micros: u64,
-    /// Of turns that ended.
+    /// Active seconds of ended turns.
     pub duration_seconds: u64,
     pub tool_calls: u64,
-    /// The part of the sessions below it; absent where there never was one.
+    /// Share of the descendant sessions; absent if the session never had a child.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub children: Option<ChildrenConsumed>,
 }
 
-/// What the sessions below one used, those of them too that were deleted.
+/// Usage of the descendant sessions, including deleted ones.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct ChildrenConsumed {
-    /// Children and theirs that were not deleted.
+    /// Number of descendant sessions that are not deleted.
     pub sessions: u64,
     pub tokens: u64,
     pub cost_micros: u64,
@@ -82,7 +82,7 @@ pub struct ChildrenConsumed {
 }
 
 impl BudgetConsumed {
-    /// The same with what the sessions below it used.
+    /// Adds the usage of the descendant sessions.
     pub fn with(self, children: ChildrenConsumed) -> Self {
         Self {
             tokens: self.tokens + children.tokens,
@@ -93,7 +93,7 @@ impl BudgetConsumed {
         }
     }
 
-    /// Of the session alone.
+    /// Usage of the session alone.
     pub fn of(session: &Session) -> Self {
         Self {
             tokens: session.usage.tokens(),

@@ -1,4 +1,4 @@
-//! Context and tools of a session on the wire.
+//! Request and response bodies of a session's context and registered tools.
 
 use std::collections::BTreeMap;
 
@@ -24,56 +24,57 @@ use crate::{
     },
 };
 
-/// What changes of a session's context: what is named, key by key; null removes.
+/// Changes to a session's context. Only the named keys change; null removes a key.
 #[derive(Clone, Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextInput {
-    /// Absolute; null for `/workspace`.
+    /// Absolute path; null resets it to `/workspace`.
     #[garde(inner(inner(length(bytes, min = 1, max = 4_096))), inner(inner(custom(absolute))))]
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<String>)]
     pub working_dir: Option<Option<String>>,
-    /// Variables of every command, the agent's too. No place for secrets: they are in the log.
+    /// Environment variables of every command, including the agent's. Not for secrets: values are written
+    /// to the log.
     #[garde(skip)]
     #[serde(deserialize_with = "json::object")]
     pub env_vars: BTreeMap<String, Option<String>>,
-    /// Whatever the callers keep; nobody else reads it.
+    /// State of the callers; the service does not interpret it.
     #[garde(custom(searchable))]
     pub custom_state: Map<String, Value>,
 }
 
-/// What the commands of a session start with.
+/// Working directory and environment variables of a session's commands, and the callers' state.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Context)]
 pub struct ContextView {
-    /// Null for `/workspace`.
+    /// Null means `/workspace`.
     #[schema(required)]
     pub working_dir: Option<String>,
     pub env_vars: BTreeMap<String, String>,
     pub custom_state: Map<String, Value>,
 }
 
-/// A tool that the session has. Nothing here runs it.
+/// Tool to register in a session. The service only records it and does not run it.
 #[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RegisterTool)]
 pub struct ToolInput {
-    /// Unique in the session: the same name again replaces it.
+    /// Unique within the session; registering the same name again replaces the tool.
     #[garde(length(bytes, min = 1, max = WORD_BYTES_MAX), custom(without_nul))]
     pub name: String,
-    /// The caller's own word; `custom` when absent.
+    /// Type chosen by the caller; `custom` when absent.
     #[garde(inner(length(bytes, min = 1, max = WORD_BYTES_MAX)), inner(custom(without_nul)))]
     pub tool_type: Option<String>,
     #[garde(length(bytes, max = DESCRIPTION_BYTES_MAX), custom(without_nul))]
     #[serde(default)]
     pub description: String,
-    /// JSON Schema of its input.
+    /// JSON Schema of the tool's input.
     #[garde(custom(searchable))]
     #[serde(default)]
     pub input_schema: Map<String, Value>,
 }
 
-/// A tool that was registered.
+/// A registered tool.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = RegisteredTool)]
 pub struct ToolView {
@@ -83,7 +84,7 @@ pub struct ToolView {
     pub input_schema: Map<String, Value>,
 }
 
-/// The tools of a session, by name.
+/// Tools of a session, sorted by name.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = RegisteredTools)]
 pub struct ToolList {
@@ -118,14 +119,14 @@ impl From<Tool> for ToolView {
     }
 }
 
-/// What is wrong with a context as a change leaves it: its field and the words.
+/// Returns the invalid field of a changed context and the message, if any.
 pub fn unsound(context: &Context) -> Option<(&'static str, String)> {
     if let Err(error) = sound_env(&context.env_vars, &()) {
         return Some(("env_vars", error.to_string()));
     }
     let bytes: usize = context.env_vars.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > METADATA_BYTES_MAX {
-        return Some(("env_vars", format!("has {bytes} bytes; at most {METADATA_BYTES_MAX} are kept")));
+        return Some(("env_vars", format!("has {bytes} bytes; at most {METADATA_BYTES_MAX} are allowed")));
     }
     let state = small_object(&context.custom_state, &());
     state.err().map(|error| ("custom_state", error.to_string()))

@@ -1,4 +1,4 @@
-//! A caller's hand on a session, on the wire.
+//! Request and response bodies of stopping a session and reattaching to one.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -7,25 +7,25 @@ use utoipa::ToSchema;
 use super::session::SessionView;
 use crate::base::limit::NAME_BYTES_MAX;
 
-/// Why a session is stopped.
+/// Reason for stopping a session.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StopSession {
-    /// For the log and for `stopped`.
+    /// Recorded in the log and in the session's `stopped` field.
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)), inner(custom(storable)))]
     pub reason: Option<String>,
 }
 
-/// Whose session is looked for.
+/// Client whose session to find.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reattach {
-    /// As the session was created with it.
+    /// The `client_id` that the session was created with.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX), custom(storable))]
     pub client_id: String,
 }
 
-/// The session of a client, if there is one.
+/// The client's session, or null if there is none.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Reattached {
     #[schema(required)]

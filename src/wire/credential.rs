@@ -1,4 +1,4 @@
-//! Provider keys on the wire: they go in and never come out.
+//! Request and response bodies of credentials. Keys are write-only.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,11 @@ use crate::{
     domain::CredentialId,
 };
 
-/// A provider key to store.
+/// Provider key to store.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateCredential {
-    /// `anthropic` (default), `openai`, or any name together with a `base_url`; `git` for
+    /// `anthropic` (default), `openai`, any other name together with a `base_url`, or `git` for
     /// repositories.
     #[garde(length(bytes, min = 1, max = WORD_BYTES_MAX), custom(provider_name))]
     #[serde(default = "anthropic")]
@@ -23,17 +23,17 @@ pub struct CreateCredential {
     pub key: String,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
-    /// Use it for agents without a credential of their own.
+    /// Use this credential for agents without one of their own.
     #[garde(skip)]
     #[serde(default)]
     pub is_default: bool,
-    /// Another endpoint that speaks the provider's protocol. Of `git`: the host, or the part
-    /// of it, whose repositories the key opens, as in `https://github.com/acme`.
+    /// Endpoint that implements the provider's protocol. For `git`: the host, or a path prefix on it, of
+    /// the repositories that the key may be sent to, for example `https://github.com/acme`.
     #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub base_url: Option<String>,
 }
 
-/// A new key behind a credential.
+/// New key of a credential.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateCredential {
@@ -41,18 +41,18 @@ pub struct RotateCredential {
     pub key: String,
 }
 
-/// Which credential becomes the default for its provider.
+/// Credential to make the default of its provider.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultCredential {
     #[garde(skip)]
     pub credential: CredentialId,
-    /// Must be the credential's own, when given.
+    /// If given, must equal the credential's provider.
     #[garde(skip)]
     pub provider: Option<String>,
 }
 
-/// What may be shown of a credential.
+/// Credential, without its key.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Credential)]
 pub struct CredentialView {
@@ -60,7 +60,7 @@ pub struct CredentialView {
     pub provider: String,
     #[schema(required)]
     pub name: Option<String>,
-    /// The end of the key, to tell keys apart.
+    /// Last characters of the key, to tell keys apart.
     pub last4: String,
     pub is_default: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,5 +75,5 @@ fn anthropic() -> String {
 
 fn provider_name(name: &str, _context: &()) -> garde::Result {
     let valid = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if valid { Ok(()) } else { Err(garde::Error::new("takes lower-case letters, digits and dashes")) }
+    if valid { Ok(()) } else { Err(garde::Error::new("may have only lower-case letters, digits and dashes")) }
 }

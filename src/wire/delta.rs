@@ -1,11 +1,13 @@
-//! A piece of an answer on the wire: shaped like an event, and none.
+//! Stream frame for a piece of a model response.
+//!
+//! It has the shape of an event but is not stored in the log.
 
 use serde::Serialize;
 
 use crate::domain::{SessionId, StepId, TurnId, piece::Piece};
 
-/// A frame of type `agent.message.delta`. It has no id and moves no cursor: `seq` is
-/// that of the event that it follows.
+/// A frame of type `agent.message.delta`. It has no SSE id and does not advance the cursor; `seq` is that
+/// of the last event before it.
 #[derive(Debug, Serialize)]
 pub struct DeltaView<'a> {
     #[serde(rename = "type")]
@@ -22,13 +24,13 @@ pub struct DeltaView<'a> {
 struct Said<'a> {
     /// `text` or `thinking`.
     kind: &'static str,
-    /// Which block of the answer it belongs to.
+    /// Index of the content block within the response.
     block: usize,
     text: &'a str,
 }
 
 impl<'a> DeltaView<'a> {
-    /// What readers of a stream are told of a piece.
+    /// Builds the frame that stream readers receive for a piece.
     pub fn of(piece: &'a Piece) -> Self {
         let kind = if piece.is_thinking { "thinking" } else { "text" };
         Self {

@@ -1,4 +1,4 @@
-//! Environments on the wire: values of secrets go in and never come out.
+//! Request and response bodies of environments. Values of secrets are write-only.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// An environment to store.
+/// Environment to create.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateEnvironment {
@@ -29,44 +29,45 @@ pub struct CreateEnvironment {
     pub secrets: Vec<SecretInput>,
 }
 
-/// What to change of an environment; absent fields stay. Sessions keep what they pinned,
-/// but for the values of secrets.
+/// Changes to an environment; absent fields are unchanged. Existing sessions keep the configuration that
+/// they pinned, but use new values of its secrets.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchEnvironment {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
-    /// Replaces the whole of it.
+    /// Replaces the whole configuration.
     #[garde(inner(custom(sound)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub config: Option<Environment>,
-    /// Replaces all of them; one without `value` keeps the value it has.
+    /// Replaces the whole list; a secret without `value` keeps its current value.
     #[garde(inner(length(max = SECRETS_MAX)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub secrets: Option<Vec<SecretInput>>,
 }
 
-/// A secret with its value.
+/// Secret with its value.
 #[derive(Clone, Deserialize, ToSchema)]
 #[schema(as = EnvironmentSecret)]
 #[serde(deny_unknown_fields)]
 pub struct SecretInput {
-    /// The variable in which commands find the placeholder.
+    /// Environment variable that holds the secret's placeholder in commands.
     pub name: String,
     /// 8 to 4096 printable ASCII characters.
     pub value: Option<String>,
-    /// Hosts that get the value instead; each one `config.network` allows.
+    /// Hosts to which the egress proxy sends the value in place of the placeholder. `config.network` must
+    /// allow each of them.
     pub hosts: Vec<String>,
 }
 
 impl SecretInput {
-    /// Without the value.
+    /// The name and hosts of the secret, without its value.
     pub fn binding(&self) -> SecretBinding {
         SecretBinding { name: self.name.clone(), hosts: self.hosts.clone() }
     }
 }
 
-/// An environment, without the values of its secrets.
+/// Environment, without the values of its secrets.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = NamedEnvironment)]
 pub struct EnvironmentView {
@@ -74,8 +75,8 @@ pub struct EnvironmentView {
     pub name: String,
     pub config: Environment,
     pub secrets: Vec<SecretBinding>,
-    /// How far what its image and packages come to is; null where there is nothing to make,
-    /// or nobody has asked for it in the last 14 days.
+    /// State of the root file system build for its image and packages. Null if nothing needs to be built,
+    /// or if no build was requested in the last 14 days.
     #[schema(required)]
     pub build: Option<Build>,
     #[serde(with = "time::serde::rfc3339")]
@@ -84,7 +85,7 @@ pub struct EnvironmentView {
     pub updated_at: OffsetDateTime,
 }
 
-/// Refuses an environment that no sandbox can be.
+/// Rejects an environment that no sandbox can be created from.
 pub(super) fn sound(environment: &Environment, _context: &()) -> garde::Result {
     match environment.problem() {
         None => Ok(()),
@@ -92,7 +93,7 @@ pub(super) fn sound(environment: &Environment, _context: &()) -> garde::Result {
     }
 }
 
-/// Refuses a choice that is none.
+/// Rejects an invalid inline environment and a name or id of invalid length.
 pub(super) fn sound_choice(choice: &Option<EnvironmentChoice>, context: &()) -> garde::Result {
     match choice {
         None => Ok(()),

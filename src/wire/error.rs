@@ -1,59 +1,59 @@
-//! The body of every answer that is not a success.
+//! Body of every error response.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What kind of error it is. Stable: programs decide on it.
+/// Error class. Stable; programs can branch on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorType {
-    /// 400: the request is not well formed; `param` names the field.
+    /// 400: the request is malformed; `param` names the field.
     Invalid,
-    /// 401: no key, or one that is unknown, expired or revoked.
+    /// 401: no key was sent, or the key is unknown, expired or revoked.
     Unauthorized,
     /// 402: the organization has no credit left.
     PaymentRequired,
-    /// 403: the key lacks the scope.
+    /// 403: the key lacks the required scope.
     Forbidden,
-    /// 404: no such thing for this caller.
+    /// 404: the resource does not exist or belongs to another organization.
     NotFound,
-    /// 405: the path exists, the method does not.
+    /// 405: the path exists, but does not support the method.
     MethodNotAllowed,
-    /// 409: the state of the thing forbids it; `code` says how.
+    /// 409: the resource's state does not allow the request; `code` gives the reason.
     Conflict,
-    /// 413: the body is larger than the route takes.
+    /// 413: the body exceeds the limit of the route.
     TooLarge,
     /// 415: the body is not `application/json`.
     UnsupportedMediaType,
-    /// 422: well formed, but it cannot be done; `code` says why.
+    /// 422: the request is well formed but cannot be processed; `code` gives the reason.
     Unprocessable,
-    /// 429: too many requests; see Retry-After.
+    /// 429: too many requests; retry after the time in `Retry-After`.
     RateLimited,
-    /// 500: a fault of the service.
+    /// 500: internal error of the service.
     Internal,
-    /// 503: try again; see Retry-After.
+    /// 503: temporarily unavailable; retry after the time in `Retry-After`.
     Unavailable,
 }
 
-/// An error, as every route answers it.
+/// Error response of every route.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
-/// What went wrong and what to do about it.
+/// The error and how to handle it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     #[serde(rename = "type")]
     pub kind: ErrorType,
-    /// For people: what was wrong, what is allowed.
+    /// Human-readable: what was wrong and what is allowed.
     pub message: String,
-    /// For programs: the exact reason within the type, as in `archived`.
+    /// Machine-readable reason within the type, for example `archived`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// The field, header or query parameter at fault.
+    /// Field, header or query parameter that caused the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub param: Option<String>,
-    /// Names this request in the service's logs.
+    /// Id of this request in the service's logs.
     pub request_id: String,
 }

@@ -1,4 +1,4 @@
-//! Events on the wire: the envelope around a body that is passed on unread.
+//! Response bodies of events: an envelope around an uninterpreted body.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -9,12 +9,12 @@ use crate::domain::{Actor, Entry, EventId, Level, SessionId, StepId, TurnId};
 
 /// An event of a session's log.
 ///
-/// The body depends on the type; clients must ignore types that they do not know.
+/// The body depends on the type; clients must ignore unknown types.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Event)]
 pub struct EventView {
     pub id: EventId,
-    /// Gapless from 1 within the session.
+    /// Position in the session's log: starts at 1, without gaps.
     pub seq: i64,
     #[serde(with = "time::serde::rfc3339")]
     pub ts: OffsetDateTime,
@@ -32,25 +32,25 @@ pub struct EventView {
     pub turn_id: Option<TurnId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_id: Option<StepId>,
-    /// Path of the whole body, when the one here was cut.
+    /// Path of the complete body; present if the body here was truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_ref: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_truncated: Option<bool>,
-    /// Bytes of the whole body.
+    /// Size of the complete body in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_bytes: Option<i32>,
-    /// Input only: when a turn took it; null while it waits.
+    /// Input events only: time at which a turn consumed the input; null while it is pending.
     #[serde(skip_serializing_if = "Option::is_none", with = "processed")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub processed_at: Option<Option<OffsetDateTime>>,
 }
 
 impl EventView {
-    /// The event that a row of the log records.
+    /// Builds an event from a row of the log.
     ///
     /// # Errors
-    /// When a column does not hold the JSON that was written to it.
+    /// If a column does not hold valid JSON.
     pub fn of(entry: &Entry) -> Result<Self, serde_json::Error> {
         let is_cut = entry.content_ref.is_some();
         Ok(Self {

@@ -1,4 +1,4 @@
-//! Ids in the API's description: strings with a prefix.
+//! Schemas of ids in the OpenAPI document: strings with a prefix.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! API keys on the wire.
+//! Request and response bodies of API keys.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -10,29 +10,29 @@ use crate::{
     domain::{KeyId, session::Source},
 };
 
-/// An API key to create.
+/// API key to create.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateKey {
-    /// What people call it.
+    /// Display name.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
-    /// What it may do, as in `sessions:read`, `agents:*` or `*`; no more than the
+    /// Scopes of the key, for example `sessions:read`, `agents:*` or `*`; limited to those of the
     /// caller's own key.
     #[garde(length(min = 1, max = KEY_SCOPES_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))]
     pub scopes: Vec<String>,
-    /// When it ends; never when absent.
+    /// Expiration time; the key does not expire when absent.
     #[garde(skip)]
     #[serde(default, with = "time::serde::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<OffsetDateTime>,
-    /// What the sessions have as their `source` that it makes.
+    /// Value of `source` in the sessions that this key creates.
     #[garde(skip)]
     #[serde(default)]
     pub source: KeySource,
 }
 
-/// What a key is for: `cli` for people at a command line, `api` for programs.
+/// Purpose of a key: `cli` for interactive use, `api` for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeySource {
@@ -56,11 +56,11 @@ impl From<Source> for KeySource {
     }
 }
 
-/// How a key is replaced.
+/// Options of a key rotation.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RotateKey {
-    /// How long the old key goes on: 0 to 604800 seconds, default a day.
+    /// Seconds for which the old key stays valid: 0 to 604800, default 86400.
     #[garde(range(min = 0, max = KEY_OVERLAP_SECONDS.1))]
     #[schema(minimum = 0, maximum = 604800)]
     pub overlap_seconds: Option<i64>,
@@ -72,11 +72,11 @@ pub struct RotateKey {
 pub struct KeyView {
     pub id: KeyId,
     pub name: String,
-    /// Its last characters, to tell keys apart.
+    /// Last characters of the key, to tell keys apart.
     pub hint: String,
     pub scopes: Vec<String>,
     pub source: KeySource,
-    /// The key itself, in the answer that made it and never again.
+    /// The key itself; only in the response to the request that created it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub struct KeyView {
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub revoked_at: Option<OffsetDateTime>,
-    /// To the minute.
+    /// Accurate to the minute.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_used_at: Option<OffsetDateTime>,

@@ -1,4 +1,4 @@
-//! Limits as a caller sends them: with the other names that they are known by.
+//! Limits in requests, including their alternative names.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 use super::{countable, present};
 use crate::domain::session::Limits;
 
-/// Caps of a session: a number sets one, null removes it, one that is absent stays as
-/// it is, or as the agent has it.
+/// Limits of a session. A number sets a limit and null removes it; an absent limit is unchanged, or
+/// inherited from the agent on creation.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsInput {
@@ -16,11 +16,11 @@ pub struct LimitsInput {
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub tokens: Option<Option<u64>>,
-    /// Wall clock of one turn, in seconds.
+    /// Wall-clock time of one turn, in seconds.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub turn_seconds: Option<Option<u64>>,
-    /// Turns that the session may run.
+    /// Number of turns of the session.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub turns: Option<Option<u64>>,
@@ -32,11 +32,11 @@ pub struct LimitsInput {
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub cost_micros: Option<Option<u64>>,
-    /// The same in cents. Not with `cost_micros`.
+    /// Same limit as `cost_micros`, in cents. Mutually exclusive with `cost_micros`.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub cost_cap_cents: Option<Option<u64>>,
-    /// Seconds in which turns are worked on, in the whole session.
+    /// Active time of the whole session: sum of the durations of its turns, in seconds.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub duration_seconds: Option<Option<u64>>,
@@ -44,7 +44,7 @@ pub struct LimitsInput {
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub tool_calls: Option<Option<u64>>,
-    /// The same under another name. Not with `tool_calls`.
+    /// Alias of `tool_calls`. Mutually exclusive with `tool_calls`.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub iterations: Option<Option<u64>>,
@@ -53,7 +53,7 @@ pub struct LimitsInput {
 const MICROS_OF_CENT: u64 = 10_000;
 
 impl LimitsInput {
-    /// The limits that there are, changed as this says.
+    /// Applies these changes to the current limits.
     pub fn over(self, before: Limits) -> Limits {
         let micros = |cents: u64| cents.saturating_mul(MICROS_OF_CENT);
         let cost = self.cost_micros.or(self.cost_cap_cents.map(|cents| cents.map(micros)));
@@ -83,11 +83,11 @@ impl Validate for LimitsInput {
             (self.tool_calls.is_some() && self.iterations.is_some(), "tool_calls", "iterations"),
         ];
         for (_, one, other) in twice.into_iter().filter(|(is_twice, ..)| *is_twice) {
-            let error = garde::Error::new(format!("is named twice: send `{one}` or `{other}`"));
+            let error = garde::Error::new(format!("is set twice: send `{one}` or `{other}`"));
             report.append(parent().join(other), error);
         }
         if self.cost_cap_cents.flatten().is_some_and(|cents| cents > i64::MAX as u64 / MICROS_OF_CENT) {
-            report.append(parent().join("cost_cap_cents"), garde::Error::new("is more than can be counted"));
+            report.append(parent().join("cost_cap_cents"), garde::Error::new("is too large"));
         }
         if let Err(error) = countable(self, context) {
             report.append(parent(), error);

@@ -1,39 +1,39 @@
-//! Frames of the live list of sessions.
+//! Frames of the live session list.
 
 use serde::Serialize;
 
 use super::session::SessionView;
 use crate::domain::SessionId;
 
-/// One thing that a reader of the list is told. Each holds whatever was said before: a
-/// reader replaces what it has of the session.
+/// One frame of the live session list. Each frame is self-contained: a reader replaces its copy of the
+/// session.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 pub enum ListedFrame {
-    /// A session is in the list, as it is now.
+    /// The session is in the list; contains its current state.
     #[serde(rename = "session.listed")]
     Listed { session: Box<SessionView> },
-    /// A session is not in the list: any more, or at all.
+    /// The session is not in the list: it no longer matches, or never matched, the filter.
     #[serde(rename = "session.unlisted")]
     Unlisted { id: SessionId, reason: Unlisted },
-    /// All that was there when the stream began has been said; what follows is new.
+    /// The initial snapshot is complete; the frames that follow are changes.
     #[serde(rename = "list.current")]
     Current,
 }
 
-/// Why a session is not in the list.
+/// Reason why a session is not in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlisted {
-    /// It was deleted.
+    /// The session was deleted.
     Deleted,
-    /// The list's filters do not let it through.
+    /// The session does not match the list's filters.
     Filtered,
 }
 
 impl ListedFrame {
-    /// The frame as one line of JSON.
+    /// Serializes the frame as one line of JSON.
     pub fn line(&self) -> String {
-        serde_json::to_string(self).expect("our own types serialise")
+        serde_json::to_string(self).expect("frame types serialize to JSON")
     }
 }

@@ -1,7 +1,7 @@
-//! The JSON of the API: what comes in, strictly, and what goes out.
+//! JSON types of the API: strictly validated requests, and responses.
 //!
-//! Shared by `http`, `stream`, `webhook` and `cli`. Unknown input fields are
-//! refused; `metadata`, `input` objects, `refs` and `raw` travel verbatim.
+//! Used by `http`, `stream`, `webhook` and `cli`. Unknown input fields are rejected; `metadata`, `input`
+//! objects, `refs` and `raw` are passed through verbatim.
 
 pub mod admin;
 pub mod agent;
@@ -32,7 +32,7 @@ pub mod webhook;
 pub use error::{ErrorBody, ErrorType};
 pub use page::Page;
 
-/// Tells a field that is `null` from one that is absent.
+/// Deserializes a field so that `null` differs from an absent field.
 fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: serde::Deserialize<'de>,
@@ -41,13 +41,12 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
-/// For a field that is true unless the caller says otherwise.
+/// Default of a field that is true when absent.
 fn yes() -> bool {
     true
 }
 
-/// Refuses a number in a small structure that a signed counter cannot hold: JSON
-/// clients disagree on what lies beyond, and sums must not overflow.
+/// Rejects numbers above `i64::MAX`: JSON clients disagree on larger numbers, and sums must not overflow.
 fn countable<T: serde::Serialize>(value: &T, _context: &()) -> garde::Result {
     fn beyond(value: &serde_json::Value) -> bool {
         use serde_json::Value;
@@ -62,11 +61,11 @@ fn countable<T: serde::Serialize>(value: &T, _context: &()) -> garde::Result {
 
     match serde_json::to_value(value) {
         Ok(value) if !beyond(&value) => Ok(()),
-        Ok(_) | Err(_) => Err(garde::Error::new(format!("has a number above {}", i64::MAX))),
+        Ok(_) | Err(_) => Err(garde::Error::new(format!("contains a number above {}", i64::MAX))),
     }
 }
 
-/// Refuses an object whose JSON is larger than `METADATA_BYTES_MAX`.
+/// Rejects an object whose JSON is larger than `METADATA_BYTES_MAX`.
 fn small_object(object: &serde_json::Map<String, serde_json::Value>, _context: &()) -> garde::Result {
     use crate::base::limit::METADATA_BYTES_MAX;
 
@@ -74,6 +73,6 @@ fn small_object(object: &serde_json::Map<String, serde_json::Value>, _context: &
     if bytes <= METADATA_BYTES_MAX {
         Ok(())
     } else {
-        Err(garde::Error::new(format!("is {bytes} bytes of JSON; at most {METADATA_BYTES_MAX} are kept")))
+        Err(garde::Error::new(format!("is {bytes} bytes of JSON; at most {METADATA_BYTES_MAX} are allowed")))
     }
 }

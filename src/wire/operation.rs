@@ -1,4 +1,4 @@
-//! A caller's own commands and files on the wire.
+//! Request and response bodies of execs and file operations.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,27 @@ use crate::{
     },
 };
 
-/// A command to run in the session's sandbox.
+/// Command to run in the session's sandbox.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
-    /// A line for bash, or a program and its arguments.
+    /// A command line for bash, or a program and its arguments.
     #[garde(custom(sound_command))]
     pub command: Command,
-    /// Absolute path; `/workspace` when absent.
+    /// Absolute path; the session's `working_dir` or `/workspace` when absent.
     #[garde(inner(length(bytes, min = 1, max = 4_096)), inner(custom(absolute)))]
     pub working_dir: Option<String>,
-    /// Variables beyond those of the session's environment.
+    /// Environment variables in addition to those of the session.
     #[garde(custom(sound_env))]
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Wall time at most: 1 to 3600 seconds, 600 when absent.
+    /// Maximum wall-clock time: 1 to 3600 seconds, default 600.
     #[garde(range(min = 1, max = DIRECT_EXEC_SECONDS_MAX))]
     #[schema(minimum = 1, maximum = 3600)]
     pub timeout_seconds: Option<u64>,
 }
 
-/// A line for bash, or a program and its arguments.
+/// A command line for bash, or a program and its arguments.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Command {
@@ -43,28 +43,29 @@ pub enum Command {
     Argv(Vec<String>),
 }
 
-/// A caller's own command.
+/// Command started by a caller.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Exec)]
 pub struct ExecView {
     pub id: OperationId,
     pub state: ExecState,
     pub command: String,
-    /// Null until it is over; 128 + signal when a signal ended it.
+    /// Null until the command has ended; 128 + signal number if a signal terminated it.
     #[schema(required)]
     pub exit_code: Option<i32>,
     /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
     #[schema(required)]
     pub cause: Option<String>,
-    /// The first 256 KiB that it wrote, so far; what is not text is replaced.
+    /// The first 256 KiB of output so far; invalid UTF-8 is replaced.
     pub stdout: String,
     pub stderr: String,
-    /// Bytes that it wrote, kept or not; of one that runs, those that were read.
+    /// Total bytes written, including bytes that are not retained; while the command runs, the bytes read
+    /// so far.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     #[schema(required)]
     pub duration_ms: Option<u64>,
-    /// Why nobody knows its end.
+    /// Reason why the outcome is unknown or the command did not run.
     #[schema(required)]
     pub error: Option<ExecError>,
     #[serde(with = "time::serde::rfc3339")]
@@ -77,24 +78,24 @@ pub struct ExecView {
     pub completed_at: Option<OffsetDateTime>,
 }
 
-/// How a command is to end.
+/// Options for terminating a command.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KillExec {
-    /// A signal to send, instead of TERM and, one second later, KILL. But for KILL, what the
-    /// command makes of it is its own affair, and nobody waits for that.
+    /// Signal to send. By default TERM is sent, then KILL 1 second later. For any other signal than KILL,
+    /// the request does not wait for the command to react.
     #[garde(skip)]
     pub signal: Option<Signal>,
 }
 
-/// One thing that a reader of a command's output is told.
+/// One frame of a command's output stream.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type")]
 pub enum ExecFrame {
-    /// What it wrote next; what is not text is replaced.
+    /// Next output of the command; invalid UTF-8 is replaced.
     #[serde(rename = "exec.output")]
     Output { stream: OutputStream, text: String },
-    /// It is over; nothing follows. The fields are those of the command.
+    /// The command has ended; this is the last frame. The fields are those of the command.
     #[serde(rename = "exec.ended")]
     Ended {
         state: ExecState,
@@ -108,7 +109,7 @@ pub enum ExecFrame {
 }
 
 impl ExecFrame {
-    /// The end of a command that is over.
+    /// Builds the final frame of an ended command.
     pub fn ended(view: &ExecView) -> Self {
         Self::Ended {
             state: view.state,
@@ -122,20 +123,20 @@ impl ExecFrame {
     }
 }
 
-/// How far a command is.
+/// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecState {
-    /// It waits for a worker or for the sandbox.
+    /// Waiting for a worker or for the sandbox.
     Queued,
     Running,
-    /// It is over, whatever its exit code.
+    /// The command has ended, with any exit code.
     Completed,
-    /// It could not be run, or its end is not known; see `error`.
+    /// The command could not be run, or its outcome is unknown; see `error`.
     Failed,
 }
 
-/// Why a command has no end.
+/// Reason why a command failed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ExecError {
     /// `budget_exceeded`, `payment_required`, `sandbox_unavailable`, `lifecycle_hook_failed`,
@@ -144,17 +145,17 @@ pub struct ExecError {
     pub message: String,
 }
 
-/// What a directory of a session holds.
+/// Content of a directory in a session's sandbox.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Directory {
     pub path: String,
-    /// By name.
+    /// Sorted by name.
     pub entries: Vec<FileEntry>,
-    /// There are more than these.
+    /// True if the directory has more entries than are listed.
     pub truncated: bool,
 }
 
-/// A file in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct FileEntry {
     pub name: String,
@@ -162,13 +163,13 @@ pub struct FileEntry {
     #[serde(rename = "type")]
     pub kind: String,
     pub bytes: u64,
-    /// Null for a time that no calendar has.
+    /// Null if the timestamp is out of range.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(required)]
     pub modified_at: Option<OffsetDateTime>,
 }
 
-/// A file that was written.
+/// A written file.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct FileWritten {
     pub path: String,
@@ -176,7 +177,7 @@ pub struct FileWritten {
 }
 
 impl ExecRequest {
-    /// What is asked of the sandbox.
+    /// Builds the operation request for the sandbox.
     pub fn request(self) -> Request {
         let (argv, command) = match self.command {
             Command::Line(line) => (vec!["bash".to_owned(), "-c".to_owned(), line.clone()], line),
@@ -203,7 +204,7 @@ impl From<Entry> for FileEntry {
 }
 
 impl ExecView {
-    /// A command that was asked for and is not over.
+    /// Builds the view of a requested command that has not ended.
     pub fn open(
         id: OperationId,
         command: String,
@@ -228,7 +229,7 @@ impl ExecView {
         }
     }
 
-    /// The same with what came of it.
+    /// Adds the outcome of the command.
     pub fn answered(self, answer: Answer) -> Self {
         match answer {
             Answer::Exec { exit_code, cause, stdout, stderr, stdout_bytes, stderr_bytes, duration_ms } => {
@@ -257,7 +258,7 @@ impl ExecView {
     }
 }
 
-/// The word of a failure, as it is stored.
+/// The failure code as stored in the database.
 pub fn word(code: Failure) -> String {
     serde_json::to_value(code).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -272,7 +273,7 @@ fn sound_command(command: &Command, _context: &()) -> garde::Result {
         return Err(garde::Error::new("is empty"));
     }
     if bytes > DIRECT_EXEC_BYTES_MAX || all.len() > 1_024 {
-        return Err(garde::Error::new(format!("has at most 1024 words and {DIRECT_EXEC_BYTES_MAX} bytes")));
+        return Err(garde::Error::new(format!("takes at most 1024 words and {DIRECT_EXEC_BYTES_MAX} bytes")));
     }
     match all.iter().any(|word| word.contains('\0')) {
         true => Err(garde::Error::new("contains U+0000")),
@@ -283,7 +284,7 @@ fn sound_command(command: &Command, _context: &()) -> garde::Result {
 pub(super) fn absolute(path: &str, _context: &()) -> garde::Result {
     match path.starts_with('/') && !path.contains('\0') {
         true => Ok(()),
-        false => Err(garde::Error::new("is an absolute path")),
+        false => Err(garde::Error::new("must be an absolute path")),
     }
 }
 
@@ -296,11 +297,11 @@ pub(super) fn sound_env(env: &BTreeMap<String, String>, _context: &()) -> garde:
     let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len()).sum();
     if env.len() > 128 || bytes > DIRECT_EXEC_BYTES_MAX {
         return Err(garde::Error::new(format!(
-            "has at most 128 variables and {DIRECT_EXEC_BYTES_MAX} bytes"
+            "must have at most 128 variables and {DIRECT_EXEC_BYTES_MAX} bytes"
         )));
     }
     match env.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
         true => Ok(()),
-        false => Err(garde::Error::new("has names of letters, digits and underscores")),
+        false => Err(garde::Error::new("must have names of letters, digits and underscores")),
     }
 }

@@ -1,4 +1,4 @@
-//! The organization and its audit log on the wire.
+//! Request and response bodies of the organization and its audit log.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -17,27 +17,27 @@ use crate::{
 pub struct OrganizationView {
     pub id: OrgId,
     pub name: String,
-    /// Days after which an archived session is deleted; null keeps it.
+    /// Days after which an archived session is deleted; null retains it indefinitely.
     #[schema(required)]
     pub retention_days: Option<i32>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
-/// What may change of an organization; absent fields stay.
+/// Changes to an organization; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchOrganization {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
-    /// 1 to 36500 days; null keeps archived sessions for good.
+    /// 1 to 36500 days; null retains archived sessions indefinitely.
     #[garde(inner(inner(range(min = 1, max = RETENTION_DAYS_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<i32>, minimum = 1, maximum = 36500)]
     pub retention_days: Option<Option<i32>>,
 }
 
-/// Something that was done to the organization.
+/// Record of an action in the organization.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AuditRecord)]
 pub struct AuditView {
@@ -46,9 +46,9 @@ pub struct AuditView {
     pub at: OffsetDateTime,
     #[schema(value_type = Actor)]
     pub actor: Box<RawValue>,
-    /// As in `key.created`.
+    /// Action, for example `key.created`.
     pub action: String,
-    /// The id of the thing that it was done to.
+    /// Id of the affected resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     #[schema(value_type = Object)]

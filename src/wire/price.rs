@@ -1,20 +1,20 @@
-//! Prices on the wire.
+//! Response body of prices.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::price::PriceList;
 
-/// The prices that hold for an organization.
+/// The prices that apply to an organization.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Prices)]
 pub struct PricesView {
-    /// Always `micro_usd`; tokens are priced by the million.
+    /// Always `micro_usd`. Prices are per million tokens.
     pub unit: &'static str,
-    /// The organization's own list, where the operator agreed on one: it stands in
-    /// front of the bundled one.
+    /// The organization's own price list, if the operator set one; it takes precedence over the bundled
+    /// list.
     #[schema(required)]
     pub own: Option<PriceList>,
-    /// The list that is part of the program.
+    /// The price list included in the program.
     pub bundled: PriceList,
 }

@@ -1,4 +1,4 @@
-//! A session's sandbox on the wire.
+//! Request and response bodies of a session's sandbox and its checkpoints.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -7,41 +7,41 @@ use utoipa::ToSchema;
 
 use crate::domain::{CheckpointId, SandboxId};
 
-/// The sandbox of a session: the one that is there, else the last one.
+/// The sandbox of a session: the current one, or the last one.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Sandbox)]
 pub struct SandboxView {
     pub id: SandboxId,
     pub state: SandboxState,
-    /// Has all its files; null as soon as something may have changed one.
+    /// Checkpoint that contains all its files; null once a file may have changed since.
     #[schema(required)]
     pub checkpoint_id: Option<CheckpointId>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
-    /// When it is replaced by another with the same files; null for never.
+    /// Time at which it is replaced by another sandbox with the same files; null means never.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(required)]
     pub expires_at: Option<OffsetDateTime>,
 }
 
-/// The files of a session as they were.
+/// Saved files of a session.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Checkpoint)]
 pub struct CheckpointView {
     pub id: CheckpointId,
-    /// The sandbox whose files these are.
+    /// The sandbox that the files come from.
     pub sandbox_id: SandboxId,
-    /// SHA-256 of what is stored, in hexadecimal.
+    /// SHA-256 of the stored archive, hex-encoded.
     pub digest: String,
-    /// Bytes of what is stored.
+    /// Size of the stored archive in bytes.
     pub bytes: u64,
-    /// A caller asked for it; the newest 8 of these are kept.
+    /// True if a caller requested it; the newest 8 of these are retained.
     pub by_hand: bool,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
-/// Which checkpoint to go back to.
+/// Checkpoint to restore.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
@@ -49,20 +49,20 @@ pub struct Restore {
     pub checkpoint_id: String,
 }
 
-/// What a sandbox is doing.
+/// State of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxState {
-    /// It is being made.
+    /// The sandbox is being created.
     Starting,
     /// Commands can run in it.
     Running,
-    /// Its processes stand still until it is needed.
+    /// Its processes are stopped in memory until the sandbox is needed.
     Frozen,
-    /// It is being removed; its files are kept.
+    /// It is being removed; its files are retained.
     Stopping,
-    /// It was removed; the next one gets its files.
+    /// It was removed; the next sandbox restores its files.
     Hibernated,
-    /// It died; the next one gets the files of its disk, or of the newest checkpoint.
+    /// It failed. The next sandbox gets the files of its disk, or of the newest checkpoint.
     Lost,
 }

@@ -1,4 +1,4 @@
-//! Schedules and their runs on the wire.
+//! Request and response bodies of schedules and their runs.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -24,11 +24,11 @@ use crate::{
     },
 };
 
-/// A schedule to create: each slot gets a session of its own, or wakes `session_id`.
+/// Schedule to create. Each slot starts a new session, or wakes `session_id`.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSchedule {
-    /// Five fields: minute, hour, day of month, month, day of week.
+    /// Cron expression with five fields: minute, hour, day of month, month, day of week.
     #[garde(length(bytes, min = 9, max = CRON_BYTES_MAX))]
     pub cron: String,
     /// Name of an IANA time zone.
@@ -36,11 +36,11 @@ pub struct CreateSchedule {
     #[serde(default = "utc")]
     #[schema(default = "UTC")]
     pub time_zone: String,
-    /// Text, or an object whose `text` is it: what every run is told.
+    /// Input of every run: a string, or an object with a `text` field.
     #[garde(custom(given))]
     #[schema(value_type = InputSchema)]
     pub input: Value,
-    /// What becomes of a slot while the run before goes on.
+    /// Handling of a slot while the previous run is still in progress.
     #[garde(skip)]
     #[serde(default)]
     pub overlap: Overlap,
@@ -48,23 +48,23 @@ pub struct CreateSchedule {
     #[serde(default = "super::yes")]
     #[schema(default = true)]
     pub enabled: bool,
-    /// The session to wake: one of this agent. Not with the fields below.
+    /// Existing session of this agent to wake. Mutually exclusive with the fields below.
     #[garde(skip)]
     pub session_id: Option<SessionId>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
-    /// In front of the agent's own.
+    /// Override the agent's limits.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
-    /// Id or name of an environment, or an object; read anew for each session.
+    /// Id or name of an environment, or an inline object; resolved again for each session.
     #[garde(custom(sound_choice))]
     pub environment: Option<EnvironmentChoice>,
 }
 
-/// What to change of a schedule; absent fields stay.
+/// Changes to a schedule; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchSchedule {
@@ -77,7 +77,7 @@ pub struct PatchSchedule {
     pub input: Option<Value>,
     #[garde(skip)]
     pub overlap: Option<Overlap>,
-    /// Enabling it forgets failures, and slots that were missed meanwhile.
+    /// Enabling the schedule resets its failure count and skips slots missed while it was disabled.
     #[garde(skip)]
     pub enabled: Option<bool>,
     /// Null removes it.
@@ -88,7 +88,7 @@ pub struct PatchSchedule {
     /// Replaces the whole object.
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
-    /// Only the limits that are named change.
+    /// Only the named limits change.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
@@ -111,7 +111,7 @@ pub struct ScheduleView {
     pub input: Value,
     pub overlap: Overlap,
     pub enabled: bool,
-    /// The session that it wakes; null where each slot gets one of its own.
+    /// The session to wake; null if each slot starts a new session.
     #[schema(required)]
     pub session_id: Option<SessionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,13 +122,13 @@ pub struct ScheduleView {
     pub limits: Option<Limits>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentChoice>,
-    /// The slot that comes next; null while it is not enabled.
+    /// Time of the next slot; null while the schedule is disabled.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime, required)]
     pub next_fire_at: Option<OffsetDateTime>,
-    /// Runs that failed since the last one that did not.
+    /// Failed runs since the last successful run.
     pub consecutive_failures: i32,
-    /// Why the service turned it off: `failing`. Enabling it again clears this.
+    /// Reason why the service disabled the schedule: `failing`. Enabling it again clears this.
     #[schema(required)]
     pub paused_reason: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
@@ -143,25 +143,25 @@ pub struct ScheduleView {
 pub struct RunView {
     pub id: RunId,
     pub state: RunState,
-    /// The time that it is for; of one that a caller asked for, when they did.
+    /// Time of the slot; for a manual run, the time of the request.
     #[serde(with = "time::serde::rfc3339")]
     pub slot: OffsetDateTime,
-    /// A caller asked for it.
+    /// True if a caller started the run.
     pub manual: bool,
-    /// The session that it made or woke.
+    /// The session that the run created or woke.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// Why it failed.
+    /// Reason for the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<RunError>,
 }
 
-/// Why a run failed: for programs and for people.
+/// Reason for a failed run: a code and a message.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RunError {
-    /// As in `no_credential`.
+    /// Machine-readable code, for example `no_credential`.
     pub code: String,
     pub message: String,
 }

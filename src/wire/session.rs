@@ -1,4 +1,4 @@
-//! Sessions and messages on the wire.
+//! Request and response bodies of sessions and messages.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -33,66 +33,65 @@ use crate::{
     },
 };
 
-/// A session to create.
+/// Session to create.
 #[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
-    /// Id or name. Without one the session is a log without a reader.
+    /// Id or name of an agent. A session without an agent is a log only: no turn runs.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub agent: Option<String>,
-    /// Text, or an object whose `text` is it. Without input no turn starts.
+    /// First input: a string, or an object with a `text` field. Without input no turn starts.
     #[garde(custom(text_or_object))]
     #[schema(value_type = Option<InputSchema>)]
     pub input: Option<Value>,
-    /// One session per key: the same one is returned for the same body.
+    /// Unique key of the session: creating it again with the same body returns the existing session.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub key: Option<String>,
     /// Overrides the agent's model for this session.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub model: Option<String>,
-    /// Number or id of a revision of the agent; absent for the active one.
+    /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
-    /// In front of the agent's own; null leaves one of those out.
+    /// Override the agent's limits; null removes one of them.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
-    /// For routing; returned verbatim, in webhooks too.
+    /// Caller-defined metadata; returned unchanged, in webhooks too.
     #[garde(custom(searchable))]
     #[serde(default)]
     pub metadata: Map<String, Value>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
-    /// Short form of one destination.
+    /// URL of a webhook destination; short form of one entry in `destinations`.
     #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub webhook: Option<String>,
     #[garde(length(max = DESTINATIONS_MAX), dive)]
     #[serde(default, deserialize_with = "json::objects")]
     pub destinations: Vec<CreateDestination>,
-    /// Names the client that made it.
+    /// Identifies the client that created the session; see `POST /v3/sessions/reattach`.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub client_id: Option<String>,
-    /// A name for people, unique among the organization's open sessions: 1 to 63 lower-case
-    /// letters, digits and hyphens. `GET /v3/sessions/:id` takes it in the place of the id.
+    /// Human-readable name, unique among the organization's sessions that are not archived: 1 to 63
+    /// lower-case letters, digits and hyphens. `GET /v3/sessions/:id` accepts it in place of the id.
     #[garde(inner(custom(sound_slug)))]
     #[schema(pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
     pub slug: Option<String>,
-    /// What its sandbox is and may reach, pinned for good: id or name of an environment, or
-    /// an object. Without one it reaches nothing.
+    /// Environment of the sandbox, pinned at creation: id or name of an environment, or an inline object.
+    /// Without one the sandbox has no network access.
     #[garde(custom(sound_choice))]
     pub environment: Option<EnvironmentChoice>,
-    /// Repositories that are cloned into its sandbox, in front of those of the environment
-    /// and the agent that have the same names.
+    /// Repositories cloned into the sandbox. They override repositories of the environment and the agent
+    /// with the same name.
     #[garde(custom(sound_sources))]
     #[serde(default, deserialize_with = "json::objects")]
     pub sources: Vec<Repository>,
-    /// What its commands start with.
+    /// Initial context of the session's commands.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub context: ContextInput,
-    /// The session under which it is started: what it uses counts against the limits
-    /// `tokens`, `cost_micros` and `tool_calls` of that one and of those above it. It
-    /// inherits nothing else.
+    /// Parent session. The usage of this session counts against the limits `tokens`, `cost_micros` and
+    /// `tool_calls` of the parent and its ancestors. Nothing else is inherited.
     #[garde(skip)]
     pub parent_session_id: Option<SessionId>,
 }
@@ -104,22 +103,22 @@ fn sound_slug(text: &str, _context: &()) -> garde::Result {
     match is_sound {
         true => Ok(()),
         false => {
-            Err(garde::Error::new("is 1 to 63 lower-case letters, digits and hyphens, not first a hyphen"))
+            Err(garde::Error::new("must have 1 to 63 characters of a-z, 0-9 and -, and not start with -"))
         }
     }
 }
 
-/// Text, or an object that carries it as `text` beside whatever else is of use.
+/// A string, or an object with a `text` field and any other fields.
 #[derive(ToSchema)]
 #[schema(as = Input)]
 #[serde(untagged)]
-#[allow(dead_code)] // says what `input` takes
+#[allow(dead_code)] // schema of `input`
 pub(super) enum InputSchema {
     Text(String),
     Object(Map<String, Value>),
 }
 
-/// A revision by its number or its id.
+/// Revision of an agent, by number or by id.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum RevisionChoice {
@@ -127,7 +126,7 @@ pub enum RevisionChoice {
     Id(String),
 }
 
-/// What may change of a session; absent fields stay.
+/// Changes to a session; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchSession {
@@ -144,13 +143,13 @@ pub struct PatchSession {
     /// Replaces the whole object.
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
-    /// Only the limits that are named change, also while a turn runs; null removes one.
+    /// Only the named limits change, also while a turn runs; null removes a limit.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
 }
 
-/// A message to the agent: `text`, or an `envelope` that carries it.
+/// Message to the agent: either `text`, or an `envelope` that contains the text.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Steer {
@@ -159,31 +158,31 @@ pub struct Steer {
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub envelope: Option<Envelope>,
-    /// The same key again is the same message.
+    /// Deduplicates the message: sending the same key again returns the first result.
     #[garde(inner(length(bytes, min = 1, max = IDEMPOTENCY_KEY_BYTES_MAX)))]
     pub idempotency_key: Option<String>,
-    /// What happens to a turn that runs.
+    /// Handling of a running turn.
     #[garde(skip)]
     #[serde(default)]
     pub mode: SteerMode,
 }
 
-/// What a message does to a running turn.
+/// Effect of a message on a running turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SteerMode {
-    /// Waits for the next turn.
+    /// The message waits for the next turn.
     #[default]
     Queue,
-    /// Ends the running turn at its next checkpoint first.
+    /// Ends the running turn at its next interruption point; the message starts the next one.
     Interrupt,
 }
 
-/// A message as another system delivered it.
+/// Message as delivered by another system.
 #[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
-    /// The source's own id; with `source`, the same one again is the same message.
+    /// Id assigned by the source. Together with `source` it deduplicates the message.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
@@ -195,11 +194,11 @@ pub struct Envelope {
     pub conversation: Option<String>,
     #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
     pub text: String,
-    /// What the message refers to, verbatim.
+    /// References of the message, passed through unchanged.
     #[garde(custom(small_object))]
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub refs: Map<String, Value>,
-    /// The source's own form of it, verbatim.
+    /// The source's original message, stored unchanged.
     #[garde(custom(small_value))]
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value, required = false)]
@@ -212,19 +211,19 @@ pub struct Envelope {
 pub struct SessionView {
     pub id: SessionId,
     pub status: Status,
-    /// The finer word while one is true, as in `pending` or `retrying`.
+    /// Refines `status` when one of these applies: `pending`, `paused` or `retrying`; otherwise null.
     #[schema(required)]
     pub phase: Option<&'static str>,
-    /// While `phase` is `retrying`: when the turn goes on.
+    /// While `phase` is `retrying`: time at which the turn continues.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<OffsetDateTime>,
-    /// Place among the organization's sessions that wait for a worker, from 1; only
-    /// while this one is queued, and only when it is read by itself.
+    /// Position in the organization's queue of sessions waiting for a worker, starting at 1. Only present
+    /// while the session is queued, and only when a single session is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_position: Option<i64>,
     /// `seq` of the newest event.
     pub head: i64,
-    /// `seq` of the newest input that a turn has taken.
+    /// `seq` of the newest input that a turn has consumed.
     pub input_cursor: i64,
     #[schema(required)]
     pub agent_id: Option<AgentId>,
@@ -234,17 +233,17 @@ pub struct SessionView {
     pub agent_snapshot: Option<AgentSnapshot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentSnapshot>,
-    /// The repositories that are cloned into its sandbox, pinned.
+    /// Repositories cloned into the sandbox, pinned at creation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<PinnedSource>,
     #[schema(required)]
     pub last_turn: Option<LastTurn>,
-    /// Null until a command needs one, and once the session is archived.
+    /// Null until a command needs a sandbox, and after the session is archived.
     #[schema(required)]
     pub sandbox: Option<SandboxView>,
     pub usage: Usage,
     pub limits: Limits,
-    /// What counts against them so far.
+    /// Usage that counts against the limits so far.
     pub budget_consumed: BudgetConsumed,
     pub metadata: Map<String, Value>,
     #[schema(required)]
@@ -252,15 +251,15 @@ pub struct SessionView {
     #[schema(required)]
     pub title: Option<String>,
     pub source: Source,
-    /// The session under which it was started; that one may be deleted.
+    /// Parent session; it may have been deleted.
     #[schema(required)]
     pub parent_session_id: Option<SessionId>,
-    /// Who made it.
+    /// Creator of the session.
     pub actor: Actor,
-    /// What became of it, in one word; null while it goes on.
+    /// Outcome of the session; null while it continues.
     #[schema(required)]
     pub exit_status: Option<ExitStatus>,
-    /// The last time that a caller canceled, stopped or closed it.
+    /// The last time that a caller canceled, stopped or archived it.
     #[schema(required)]
     pub stopped: Option<Stopped>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -318,21 +317,21 @@ impl From<Session> for SessionView {
 }
 
 impl SessionView {
-    /// The same while its turn waits for a provider or a sandbox and holds no worker.
+    /// Sets the phase to `retrying` while the turn waits for a provider or a sandbox and holds no worker.
     pub fn waiting(self, until: Option<OffsetDateTime>) -> Self {
         let phase = until.map(|_| "retrying").or(self.phase);
         Self { phase, next_attempt_at: until, ..self }
     }
 }
 
-/// What a session used: in all, and of each model.
+/// Usage of a session: in total and per model.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SessionUsage {
     pub usage: Usage,
     pub models: Vec<ModelUsage>,
 }
 
-/// What was used of one model.
+/// Usage of one model.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelUsage {
     /// `provider/model`; null in a session without an agent.
@@ -341,37 +340,37 @@ pub struct ModelUsage {
     pub usage: Usage,
 }
 
-/// A new session and the browser's key to it.
+/// New session, with a client token for it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CreatedSession {
     pub session: SessionView,
-    /// Reads and steers this session only; shown once. Null when a repeated create
+    /// Client token that can read and steer only this session; returned once. Null if a repeated create
     /// finds the session archived.
     #[schema(required)]
     pub client_token: Option<String>,
-    /// The destinations that were made with it; their secrets are shown once.
+    /// Destinations created with the session; their generated secrets are returned once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationView>,
-    /// What will be cloned for it.
+    /// Repositories that will be cloned for the session.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceView>,
 }
 
-/// What a message became.
+/// Result of sending a message.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Steered {
     pub event: EventRef,
     pub session: SessionRef,
 }
 
-/// An event by its id and place.
+/// Reference to an event, by id and `seq`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct EventRef {
     pub id: EventId,
     pub seq: i64,
 }
 
-/// A session by its id, with what a caller needs to follow it.
+/// Reference to a session, with its status and the `seq` of its newest event.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct SessionRef {
     pub id: SessionId,
@@ -379,22 +378,22 @@ pub struct SessionRef {
     pub head: i64,
 }
 
-/// A client token to mint.
+/// Client token to create.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MintClientToken {
     /// `read` and `steer`; both when absent.
     #[garde(inner(length(min = 1, max = 2)))]
     pub scopes: Option<Vec<ClientScope>>,
-    /// Life in seconds: 60 to 86400, clamped; 3600 when absent.
+    /// Lifetime in seconds: 60 to 86400 (clamped), default 3600.
     #[garde(skip)]
     pub ttl: Option<i64>,
-    /// How far it sees: `progress` when absent.
+    /// Highest event level that the token can read; `progress` when absent.
     #[garde(skip)]
     pub level: Option<Level>,
 }
 
-/// What a client token may do.
+/// Permission of a client token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientScope {
@@ -402,12 +401,12 @@ pub enum ClientScope {
     Steer,
 }
 
-/// A client token, shown once.
+/// Client token; returned once.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ClientToken)]
 pub struct ClientTokenView {
     pub token: String,
-    /// The same, under the name that creation uses.
+    /// Same value as `token`, under the name that session creation uses.
     pub client_token: String,
     pub scopes: Vec<ClientScope>,
     #[serde(with = "time::serde::rfc3339")]
@@ -422,12 +421,12 @@ pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Res
             let bytes = object.to_string().len();
             if bytes > TEXT_BYTES_MAX {
                 return Err(garde::Error::new(format!(
-                    "is {bytes} bytes; at most {TEXT_BYTES_MAX} are taken"
+                    "is {bytes} bytes; at most {TEXT_BYTES_MAX} are allowed"
                 )));
             }
             return match fields.get("text") {
                 None | Some(Value::String(_)) => Ok(()),
-                Some(_) => Err(garde::Error::new("has a `text` that is not a string")),
+                Some(_) => Err(garde::Error::new("has a `text` field that is not a string")),
             };
         }
         Some(_) => return Err(garde::Error::new("must be a string or an object")),
@@ -435,13 +434,13 @@ pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Res
     match text.len() {
         0 => Err(garde::Error::new("is empty")),
         bytes if bytes > TEXT_BYTES_MAX => {
-            Err(garde::Error::new(format!("is {bytes} bytes; at most {TEXT_BYTES_MAX} are taken")))
+            Err(garde::Error::new(format!("is {bytes} bytes; at most {TEXT_BYTES_MAX} are allowed")))
         }
         _ => Ok(()),
     }
 }
 
-/// Small, and without the one character at which a search in it would fail.
+/// Rejects metadata that is too large or contains U+0000, which would make searches fail.
 pub(super) fn searchable(metadata: &Map<String, Value>, context: &()) -> garde::Result {
     fn has_nul(value: &Value) -> bool {
         match value {
@@ -453,7 +452,7 @@ pub(super) fn searchable(metadata: &Map<String, Value>, context: &()) -> garde::
     }
 
     if metadata.iter().any(|(name, value)| name.contains('\0') || has_nul(value)) {
-        return Err(garde::Error::new("has the character U+0000, which cannot be stored"));
+        return Err(garde::Error::new("contains the character U+0000, which cannot be stored"));
     }
     small_object(metadata, context)
 }
@@ -465,7 +464,7 @@ fn small_value(value: &Option<Value>, context: &()) -> garde::Result {
     }
 }
 
-/// The answer to an import.
+/// Response to an import.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ImportedSession {
     pub session: SessionView,

@@ -1,39 +1,39 @@
-//! The repositories of a session on the wire.
+//! Response bodies of a session's repositories.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::source::{self, PinnedSource, Repository, SourceStatus, State};
 
-/// How far a repository of a session is.
+/// State of a repository of a session.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = SourceSummary)]
 pub struct SourceView {
     pub name: String,
     pub status: State,
-    /// Where it is in the sandbox.
+    /// Path in the sandbox.
     pub path: String,
     pub url: String,
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The commit that was asked for.
+    /// The requested commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha: Option<String>,
     /// The commit that was checked out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_sha: Option<String>,
-    /// Why it could not be cloned: a stable word, as in `source.ref_not_found`.
+    /// Stable code of the failure, for example `source.ref_not_found`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
-    /// Whether the next need tries again.
+    /// Whether the clone is retried when the sandbox is needed next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
 }
 
 impl SourceView {
-    /// Joins a source to what became of it.
+    /// Combines a pinned source with its clone status.
     pub fn new(source: PinnedSource, status: SourceStatus) -> Self {
         let (error_code, error_message, retryable) = match status.failure {
             Some((code, message, retryable)) => (Some(code), Some(message), Some(retryable)),
@@ -54,8 +54,8 @@ impl SourceView {
     }
 }
 
-/// Refuses repositories that cannot be cloned as they are named.
-#[allow(clippy::ptr_arg)] // garde hands over the field as it is
+/// Rejects repositories that cannot be cloned as specified.
+#[allow(clippy::ptr_arg)] // garde passes a reference to the field
 pub(super) fn sound_sources(sources: &Vec<Repository>, _context: &()) -> garde::Result {
     match source::problem(sources) {
         None => Ok(()),

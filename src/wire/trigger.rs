@@ -1,4 +1,4 @@
-//! Inbound triggers on the wire.
+//! Request and response bodies of inbound triggers.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,13 @@ use crate::{
     },
 };
 
-/// A trigger to create.
+/// Trigger to create.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTrigger {
     #[garde(skip)]
     pub kind: Kind,
-    /// What messages are signed with; one is made when absent.
+    /// Secret that senders sign messages with; generated when absent.
     #[garde(inner(length(bytes, min = TRIGGER_SECRET_BYTES_MIN, max = 256)))]
     #[schema(min_length = 16, max_length = 256)]
     pub secret: Option<String>,
@@ -34,38 +34,38 @@ pub struct CreateTrigger {
     #[serde(default = "super::yes")]
     #[schema(default = true)]
     pub enabled: bool,
-    /// GitHub only: a user name without `@`; a new comment that names it starts a session.
+    /// GitHub only: user name without `@`. A new comment that mentions it starts a session.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub mention: Option<String>,
-    /// GitHub only: events that start a session, with the actions that count.
+    /// GitHub only: events that start a session, with the actions to react to.
     #[garde(inner(length(max = 16)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub react: Option<Vec<React>>,
-    /// GitHub only: whose words start a session; `members` when absent.
+    /// GitHub only: authors whose issues and comments start a session; `members` when absent.
     #[garde(skip)]
     pub authors: Option<Authors>,
-    /// GitHub only: how the repository is cloned for the session. When absent it is cloned
-    /// whole, with null not at all.
+    /// GitHub only: options for cloning the repository. When absent, default options apply; null disables
+    /// the clone.
     #[garde(skip)]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Checkout>)]
     pub source: Option<Option<Checkout>>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
-    /// Of its sessions; those from GitHub have `github` beside it.
+    /// Metadata of its sessions. Sessions started by GitHub also have `github`.
     #[garde(custom(searchable))]
     #[serde(default)]
     pub metadata: Map<String, Value>,
-    /// In front of the agent's own.
+    /// Override the agent's limits.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
-    /// Id or name of an environment, or an object; read anew for each session.
+    /// Id or name of an environment, or an inline object; resolved again for each session.
     #[garde(custom(sound_choice))]
     pub environment: Option<EnvironmentChoice>,
 }
 
-/// What to change of a trigger; absent fields stay.
+/// Changes to a trigger; absent fields are unchanged.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchTrigger {
@@ -82,7 +82,7 @@ pub struct PatchTrigger {
     pub react: Option<Vec<React>>,
     #[garde(skip)]
     pub authors: Option<Authors>,
-    /// Replaces the whole of it; null for no clone.
+    /// Replaces the whole object; null disables the clone.
     #[garde(skip)]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Checkout>)]
@@ -95,7 +95,7 @@ pub struct PatchTrigger {
     /// Replaces the whole object.
     #[garde(inner(custom(searchable)))]
     pub metadata: Option<Map<String, Value>>,
-    /// Only the limits that are named change.
+    /// Only the named limits change.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
@@ -106,14 +106,14 @@ pub struct PatchTrigger {
     pub environment: Option<Option<EnvironmentChoice>>,
 }
 
-/// An inbound trigger.
+/// Inbound trigger of an agent.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Trigger)]
 pub struct TriggerView {
     pub id: TriggerId,
     pub agent_id: AgentId,
     pub kind: Kind,
-    /// Where messages are sent, below the address of this service.
+    /// Path, on this service, to which messages are sent.
     pub path: String,
     pub enabled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,10 +131,10 @@ pub struct TriggerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentChoice>,
     pub has_secret: bool,
-    /// The secret, in the answer that made it and never again.
+    /// The generated secret; only in the response to the request that generated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Until when signatures with the replaced secret count too.
+    /// Time until which signatures made with the previous secret are also accepted.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub secret_before_until: Option<OffsetDateTime>,
@@ -144,13 +144,13 @@ pub struct TriggerView {
     pub updated_at: OffsetDateTime,
 }
 
-/// What became of a message to a trigger.
+/// Result of a message to a trigger.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TriggerAnswer {
-    /// The session that it started.
+    /// The session that the message started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Why it started none.
+    /// Reason why the message did not start a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<Ignored>,
 }

@@ -1,4 +1,4 @@
-//! Turns and steps on the wire.
+//! Response bodies of turns and steps.
 
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -19,20 +19,20 @@ pub struct TurnView {
     pub state: TurnState,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub yield_reason: Option<YieldReason>,
-    /// Crashes it has survived, plus one; 0 while queued.
+    /// Number of crashes survived, plus 1; 0 while queued.
     pub attempt: i32,
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<OffsetDateTime>,
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<OffsetDateTime>,
-    /// From start to end, in seconds.
+    /// Seconds from start to end.
     pub active_seconds: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_event_id: Option<EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<TurnError>,
     pub usage: Usage,
-    /// The input that it took: from the first `seq` to the last.
+    /// Range of the consumed input: `seq` of the first and of the last event.
     pub input_from_seq: i64,
     pub input_to_seq: i64,
 }
@@ -56,17 +56,17 @@ impl From<Turn> for TurnView {
     }
 }
 
-/// What a session has come to.
+/// Result of a session: its last turn and the agent's last message.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ResultView {
     #[schema(required)]
     pub last_turn: Option<TurnView>,
-    /// The last user-level message of the agent in that turn.
+    /// Last user-level message of the agent in that turn.
     #[schema(required)]
     pub result: Option<EventView>,
 }
 
-/// One answered model call.
+/// One completed model call.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Step)]
 pub struct StepView {
@@ -75,17 +75,17 @@ pub struct StepView {
     #[schema(required)]
     pub turn_id: Option<TurnId>,
     pub seq: i64,
-    /// From 1 within the turn.
+    /// Index within the turn, starting at 1.
     pub index: u64,
     pub attempt: i32,
     pub provider: String,
     pub model: String,
     pub stop: StopReason,
     pub usage: Usage,
-    /// What the call cost; null when no price list knew the model.
+    /// Cost of the call; null if no price list contains the model.
     #[schema(required)]
     pub cost_micros: Option<u64>,
-    /// The version of the price list that knew it.
+    /// Version of the price list that was used.
     #[schema(required)]
     pub price_version: Option<String>,
     pub duration_ms: u64,

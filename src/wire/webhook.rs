@@ -1,4 +1,4 @@
-//! Destinations and deliveries on the wire.
+//! Request and response bodies of webhooks, destinations and deliveries.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -12,23 +12,23 @@ use crate::{
     domain::{DeliveryId, DestinationId, EventId, Level, SessionId, WebhookId},
 };
 
-/// A destination to create.
+/// Destination or webhook to create.
 #[derive(Clone, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateDestination {
-    /// https, and an address that everyone can reach.
+    /// An https URL with a publicly reachable address.
     #[garde(length(bytes, min = 1, max = NET_URL_BYTES_MAX))]
     pub url: String,
-    /// Signing secret; one is made when absent.
+    /// Signing secret; generated when absent.
     #[garde(inner(length(bytes, min = 8, max = WEBHOOK_SECRET_BYTES_MAX)))]
     pub secret: Option<String>,
-    /// Events up to this level are sent; `user` when absent.
+    /// Highest event level that is sent; `user` when absent.
     #[garde(skip)]
     pub level: Option<Level>,
-    /// Exact types or `prefix.*`; absent for all.
+    /// Exact event types or `prefix.*`; all types when absent.
     #[garde(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX))))]
     pub types: Option<Vec<String>>,
-    /// Whether the caller's `raw` travels with input events.
+    /// Whether input events include the caller's `raw`.
     #[garde(skip)]
     #[serde(default)]
     pub include_raw: bool,
@@ -42,7 +42,7 @@ impl std::fmt::Debug for CreateDestination {
     }
 }
 
-/// What may change of a destination; absent fields stay.
+/// Changes to a destination or webhook; absent fields are unchanged.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchDestination {
@@ -52,7 +52,7 @@ pub struct PatchDestination {
     pub secret: Option<String>,
     #[garde(skip)]
     pub level: Option<Level>,
-    /// Null for all types.
+    /// Null selects all types.
     #[garde(inner(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
@@ -63,7 +63,7 @@ pub struct PatchDestination {
     pub enabled: Option<bool>,
 }
 
-/// Where a session's events are sent.
+/// Webhook endpoint of one session.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Destination)]
 pub struct DestinationView {
@@ -78,20 +78,20 @@ pub struct DestinationView {
     pub include_raw: bool,
     pub enabled: bool,
     pub has_secret: bool,
-    /// The signing secret, in the answer that made it and never again.
+    /// The generated signing secret; only in the response to the request that generated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Events beyond this `seq` are sent.
+    /// Only events with a larger `seq` are sent.
     pub created_after_seq: i64,
-    /// Why the service disabled it: `gone` (the receiver answered 410) or `failing`
-    /// (no delivery was accepted for five days). Enabling it again clears this.
+    /// Reason why the service disabled it: `gone` (the receiver returned 410) or `failing` (no delivery
+    /// was accepted for five days). Enabling it again clears this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_reason: Option<String>,
-    /// The first failure since the last success.
+    /// Time of the first failure since the last success.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub failing_since: Option<OffsetDateTime>,
-    /// Until when letters carry the signature of the replaced secret too.
+    /// Time until which deliveries are also signed with the previous secret.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub secret_before_until: Option<OffsetDateTime>,
@@ -101,32 +101,32 @@ pub struct DestinationView {
     pub updated_at: OffsetDateTime,
 }
 
-/// A webhook of the organization: it hears of every session.
+/// Webhook of the organization; it receives events of every session.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Webhook)]
 pub struct WebhookView {
     pub id: WebhookId,
     pub url: String,
-    /// Events of sessions up to this level are sent; `session.created`,
-    /// `session.deleted`, `limit.*` and `webhook.disabled` at any.
+    /// Highest event level that is sent. `session.created`, `session.deleted`, `limit.*` and
+    /// `webhook.disabled` are sent at any level.
     pub level: Level,
     #[schema(required)]
     pub types: Option<Vec<String>>,
     pub include_raw: bool,
     pub enabled: bool,
     pub has_secret: bool,
-    /// The signing secret, in the answer that made it and never again.
+    /// The generated signing secret; only in the response to the request that generated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Why the service disabled it: `gone` (the receiver answered 410) or `failing`
-    /// (no delivery was accepted for five days). Enabling it again clears this.
+    /// Reason why the service disabled it: `gone` (the receiver returned 410) or `failing` (no delivery
+    /// was accepted for five days). Enabling it again clears this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_reason: Option<String>,
-    /// The first failure since the last success.
+    /// Time of the first failure since the last success.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub failing_since: Option<OffsetDateTime>,
-    /// Until when letters carry the signature of the replaced secret too.
+    /// Time until which deliveries are also signed with the previous secret.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub secret_before_until: Option<OffsetDateTime>,
@@ -136,54 +136,54 @@ pub struct WebhookView {
     pub updated_at: OffsetDateTime,
 }
 
-/// A secret that replaces the one before.
+/// Options for replacing a signing secret.
 #[derive(Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RotateSecret {
-    /// The new secret; one is made when absent.
+    /// The new secret; generated when absent.
     #[garde(inner(length(bytes, min = 8, max = WEBHOOK_SECRET_BYTES_MAX)))]
     pub secret: Option<String>,
-    /// How long letters carry both signatures: 0 to 604800 seconds, default a day.
+    /// Seconds for which both secrets are used to sign or accepted: 0 to 604800, default 86400.
     #[garde(range(min = 0, max = WEBHOOK_OVERLAP_SECONDS.1))]
     #[schema(minimum = 0, maximum = 604800)]
     pub overlap_seconds: Option<i64>,
 }
 
-/// What became of a delivery so far.
+/// Status of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryStatus {
-    /// Waits to be sent.
+    /// Waiting to be sent.
     Pending,
-    /// Is being sent.
+    /// Being sent.
     Delivering,
-    /// The receiver took it.
+    /// Accepted by the receiver.
     Delivered,
-    /// The last try failed; there will be another.
+    /// The last attempt failed; it will be retried.
     Failed,
-    /// Every try failed.
+    /// Every attempt failed.
     DeadLetter,
 }
 
-/// One event on its way to one destination.
+/// One event for one destination.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Delivery)]
 pub struct DeliveryView {
     pub id: DeliveryId,
-    /// What it is about; absent for a notice about the organization.
+    /// Session of the event; absent for a notification about the organization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// The session's destination that it goes to.
+    /// Destination of the session that receives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<DestinationId>,
-    /// The organization's webhook that it goes to.
+    /// Webhook of the organization that receives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookId>,
     pub event_id: EventId,
-    /// Where the event is in the session's log; absent for what is in none.
+    /// `seq` of the event in the session's log; absent for events outside of a log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_seq: Option<i64>,
-    /// The event's type.
+    /// Event type.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     pub status: DeliveryStatus,
@@ -194,7 +194,7 @@ pub struct DeliveryView {
     pub response_code: Option<i16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Every try, oldest first; where one delivery is asked for.
+    /// Attempts, oldest first; only when a single delivery is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<Vec<AttemptView>>,
     #[serde(with = "time::serde::rfc3339")]
@@ -203,15 +203,15 @@ pub struct DeliveryView {
     pub updated_at: OffsetDateTime,
 }
 
-/// One try of a delivery.
+/// One attempt of a delivery.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DeliveryAttempt)]
 pub struct AttemptView {
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// From 1; from 1 again when the delivery was sent again.
+    /// Attempt number, starting at 1; starts at 1 again after a redelivery.
     pub number: i32,
-    /// Absent when the receiver gave no answer.
+    /// Absent if the receiver did not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_code: Option<i16>,
     #[serde(skip_serializing_if = "Option::is_none")]

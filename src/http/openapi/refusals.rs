@@ -1,6 +1,6 @@
-//! Which errors an operation may answer, by what it takes: its key, its ids, its body.
+//! Error responses of an operation, derived from its key, ids and body.
 //!
-//! Called by the description. Every test holds the answers that it gets to this.
+//! Called by the document. Tests check that actual responses conform to this list.
 
 use utoipa::openapi::{
     RefOr,
@@ -10,35 +10,37 @@ use utoipa::openapi::{
 
 use super::Method;
 
-/// Status, name among the components, and meaning.
+/// Status, component name, and description.
 type Refusal = (&'static str, &'static str, &'static str);
 
 const INVALID: Refusal =
-    ("400", "Invalid", "The request is not as it must be; `error.param` names the fault.");
-const UNAUTHORIZED: Refusal = ("401", "Unauthorized", "No key, or one that opens nothing.");
-const PAYMENT_REQUIRED: Refusal = ("402", "PaymentRequired", "A budget is used up; `error.code` says which.");
+    ("400", "Invalid", "The request is malformed or invalid; `error.param` names the field.");
+const UNAUTHORIZED: Refusal = ("401", "Unauthorized", "No key was sent, or the key is invalid.");
+const PAYMENT_REQUIRED: Refusal =
+    ("402", "PaymentRequired", "A budget is exhausted; `error.code` says which.");
 const FORBIDDEN: Refusal = ("403", "Forbidden", "The key lacks the scope, or its organization is suspended.");
-const NOT_FOUND: Refusal = ("404", "NotFound", "There is no such thing for this caller.");
-const CONFLICT: Refusal = ("409", "Conflict", "The state of the thing forbids it; `error.code` says how.");
-const TOO_LARGE: Refusal = ("413", "TooLarge", "More bytes than are taken or given at once.");
-const UNSUPPORTED: Refusal =
-    ("415", "UnsupportedMediaType", "The body is of another kind than is read here.");
+const NOT_FOUND: Refusal = ("404", "NotFound", "The resource does not exist in the caller's organization.");
+const CONFLICT: Refusal =
+    ("409", "Conflict", "The resource's state does not allow the request; see `error.code`.");
+const TOO_LARGE: Refusal = ("413", "TooLarge", "The body or the requested content exceeds the size limit.");
+const UNSUPPORTED: Refusal = ("415", "UnsupportedMediaType", "The media type of the body is not supported.");
 const UNPROCESSABLE: Refusal =
-    ("422", "Unprocessable", "Well formed, but it cannot be done; `error.code` says why.");
+    ("422", "Unprocessable", "Well formed, but it cannot be processed; `error.code` gives the reason.");
 const RATE_LIMITED: Refusal =
-    ("429", "RateLimited", "Too many requests; `Retry-After` says how long to wait.");
-const INTERNAL: Refusal = ("500", "Internal", "The service failed.");
-const UNAVAILABLE: Refusal = ("503", "Unavailable", "Not now; `Retry-After` says when to try again.");
+    ("429", "RateLimited", "Too many requests; retry after the time in `Retry-After`.");
+const INTERNAL: Refusal = ("500", "Internal", "Internal error of the service.");
+const UNAVAILABLE: Refusal =
+    ("503", "Unavailable", "Temporarily unavailable; retry after the time in `Retry-After`.");
 
-/// Operations that look for what their body or their query names.
+/// Operations that look up resources named in their body or query.
 const NAMING: [&str; 6] =
     ["createAgent", "createSession", "importSession", "setDefaultCredential", "listSessions", "getUsage"];
-/// What begins something in a sandbox, which may cost more than may be spent.
+/// Operations that start work in a sandbox, which may exceed a budget.
 const SPENDING: [&str; 3] = ["execInSession", "startSession", "restoreSession"];
-/// What is asked of a sandbox, by a request that changes nothing in the log.
+/// Reads of a sandbox that append nothing to the log.
 const FILES: [&str; 3] = ["readFile", "readArchive", "listFiles"];
 
-/// The errors of an operation, by status.
+/// Returns the error responses of an operation, by status.
 pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
     let id = operation.operation_id.as_deref().unwrap_or_default();
     let (is_admin, is_trigger) = (path.starts_with("/v3/admin/"), id == "receiveTrigger");
@@ -50,7 +52,7 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
         RefOr::Ref(_) => true,
     });
     let may = [
-        // A WebSocket is asked for by headers that are not described.
+        // A WebSocket upgrade depends on headers that are not part of the document.
         (INVALID, has_body || reads_query || writes || id == "connectEvents"),
         (UNAUTHORIZED, is_keyed),
         (PAYMENT_REQUIRED, SPENDING.contains(&id)),
@@ -67,7 +69,7 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
     may.into_iter().filter_map(|(refusal, may)| may.then_some(refusal)).collect()
 }
 
-/// The error's response with that meaning.
+/// Returns the error response with this description.
 pub(super) fn response(error: &Response, description: &str) -> Response {
     ResponseBuilder::from(error.clone()).description(description).build()
 }

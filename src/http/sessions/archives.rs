@@ -1,4 +1,4 @@
-//! Directories of a session's sandbox in one piece: tar archives, out and in.
+//! Directories of a session's sandbox as tar archives: download and upload.
 
 use std::io::Seek;
 
@@ -38,8 +38,10 @@ use crate::{
 
 const MEDIA_TYPE: &str = "application/x-tar";
 
-/// Read what is below a directory as a tar archive of at most 256 MiB, as the sandbox's
-/// user reads it while others go on working there. Names are relative to the directory.
+/// Read a directory as a tar archive
+///
+/// At most 256 MiB, read with the permissions of the sandbox's user while other processes may keep
+/// writing. Entry names are relative to the directory.
 #[utoipa::path(get, path = "/sessions/{session_id}/archive.tar", tag = "sandbox", operation_id = "readArchive",
     params(("session_id" = SessionId, Path), DirectoryQuery),
     responses((status = 200, content((String = "application/x-tar"))), Errors))]
@@ -57,15 +59,16 @@ pub async fn read(
         return Err(ApiError::not_found());
     };
     let content = app.0.blobs.stream(&blob).await?;
-    // What is being read is read to its end; what stays is forgotten with the operation.
+    // An open stream reads to its end. If the delete fails, the blob is removed with the operation.
     let _ = app.0.blobs.delete(&blob).await;
     let name = format!("{}.tar", path.trim_end_matches('/'));
     Ok(content_of(&name, MEDIA_TYPE, HttpBody::from_stream(content), None))
 }
 
-/// Unpack a tar archive of at most 256 MiB below a directory, over what is there, as the
-/// sandbox's user. An entry that is no file, directory or link, or that leads out of the
-/// directory, is refused; what came before it stays.
+/// Unpack a tar archive into a directory
+///
+/// At most 256 MiB, unpacked over existing files as the sandbox's user. Only files, directories and links
+/// are accepted, and no entry may leave the directory. Entries before a rejected one remain.
 #[utoipa::path(put, path = "/sessions/{session_id}/archive.tar", tag = "sandbox", operation_id = "writeArchive",
     params(("session_id" = SessionId, Path), DirectoryQuery),
     request_body(content = String, content_type = "application/x-tar"),
@@ -85,23 +88,23 @@ pub async fn write(
         return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/x-tar"));
     }
     let Ok(_place) = app.0.archives.try_acquire() else {
-        tracing::warn!(ARCHIVES_MAX, "an archive was refused: as many as may are under way");
+        tracing::warn!(ARCHIVES_MAX, "archive rejected: too many concurrent archives");
         return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
     };
-    // Whoever may not write there stores nothing either.
+    // Checks access before anything is stored.
     app.0.store.begin(caller.org).await?.session(session).await?;
     let operation: OperationId = app.0.journal.origin().id();
     let blob = operation_blob(caller.org, session, operation);
     store(&app, &blob, content.into_data_stream()).await?;
     let request = Request::WriteTree { path: path.clone(), blob: blob.clone() };
     if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
-        // Nobody will come for it.
+        // The operation was rejected, so nothing reads the blob.
         app.0.blobs.delete(&blob).await?;
         return Err(refused);
     }
     let written = file(&app, caller.org, session, operation, patience).await;
     if !matches!(&written, Err(error) if error.code.as_deref() == Some("sandbox_busy")) {
-        // Nobody needs it any more; what stays is forgotten with the operation.
+        // The blob is no longer needed. If the delete fails, it is removed with the operation.
         let _ = app.0.blobs.delete(&blob).await;
     }
     match written? {
@@ -110,14 +113,14 @@ pub async fn write(
     }
 }
 
-/// Keeps a body as it comes; never more of it in memory than one part.
+/// Stores a body as it arrives; at most one chunk of it is in memory.
 async fn store(app: &App, blob: &str, mut content: BodyDataStream) -> Result<(), ApiError> {
     let mut file = tokio::fs::File::from_std(app.0.blobs.scratch()?);
     while let Some(part) = content.next().await {
         let part = part.map_err(|error| match is_too_long(&error) {
             true => ApiError::new(
                 ErrorType::TooLarge,
-                format!("an archive has at most {ARCHIVE_BYTES_MAX} bytes"),
+                format!("an archive may have at most {ARCHIVE_BYTES_MAX} bytes"),
             ),
             false => ApiError::new(ErrorType::Invalid, format!("the body could not be read: {error}")),
         })?;

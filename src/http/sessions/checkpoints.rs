@@ -1,4 +1,4 @@
-//! The checkpoints of a session: made, listed, gone back to.
+//! Checkpoints of a session: create, list, restore.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 
@@ -28,7 +28,9 @@ use crate::{
     },
 };
 
-/// List checkpoints, newest first. Few are kept, so that there is one page.
+/// List checkpoints
+///
+/// Newest first. Few are retained, so the list has one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/checkpoints", tag = "sessions", operation_id = "listCheckpoints",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<CheckpointView>), Errors))]
 pub async fn list(
@@ -43,8 +45,10 @@ pub async fn list(
     Ok(json(&Page { data, next_cursor: None }))
 }
 
-/// Save the session's files as they are now, while everything in the sandbox stands still.
-/// Equal files are the newest checkpoint again. The newest 8 that callers made are kept.
+/// Create a checkpoint of the session's files
+///
+/// The sandbox is frozen while its files are read. If no file changed, the newest checkpoint is returned.
+/// The newest 8 that callers created are retained.
 #[utoipa::path(post, path = "/sessions/{session_id}/checkpoints", tag = "sandbox", operation_id = "createCheckpoint",
     params(("session_id" = SessionId, Path)), responses((status = 201, body = CheckpointView), Errors))]
 pub async fn create(
@@ -63,8 +67,10 @@ pub async fn create(
     kept(&app, caller.org, id, (asked.await?, StatusCode::CREATED), patience).await
 }
 
-/// Go back to a checkpoint: the sandbox is removed with what it holds, and the next need
-/// finds the files as they were then. Refused while a turn or a command runs.
+/// Restore a checkpoint
+///
+/// The current sandbox is removed with its files; the next sandbox starts with the files of the
+/// checkpoint. Rejected while a turn or a command runs.
 #[utoipa::path(post, path = "/sessions/{session_id}/restore", tag = "sandbox", operation_id = "restoreSession",
     params(("session_id" = SessionId, Path)), request_body = Restore,
     responses((status = 200, body = CheckpointView), Errors))]
@@ -91,7 +97,7 @@ pub async fn restore(
     kept(&app, caller.org, id, (asked.await?, StatusCode::OK), patience).await
 }
 
-/// The checkpoint that an operation came to.
+/// Waits for an operation that creates or restores a checkpoint and returns the checkpoint.
 async fn kept(
     app: &App,
     org: OrgId,
@@ -100,7 +106,7 @@ async fn kept(
     patience: Patience,
 ) -> Result<Answer, ApiError> {
     let Some(Outcome::Kept { checkpoint }) = outcome(app, org, session, &asked, patience).await? else {
-        let message = "the sandbox did not get to it in time; it is done when its turn comes";
+        let message = "the sandbox is busy; the operation stays queued and will run later";
         return Err(ApiError::conflict("sandbox_busy", message));
     };
     let all = app.0.store.begin(org).await?.checkpoints(session).await?;

@@ -1,4 +1,4 @@
-//! What callers keep with a session: its context, and the tools that they say it has.
+//! Context and registered tools of a session.
 
 use axum::{
     extract::State,
@@ -27,7 +27,7 @@ use crate::{
     wire::context::{ContextInput, ContextView, ToolInput, ToolList, ToolView, unsound},
 };
 
-/// Read what the session's commands start with.
+/// Get the context of the session's commands
 #[utoipa::path(get, path = "/sessions/{session_id}/context", tag = "sandbox", operation_id = "getContext",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = ContextView), Errors))]
 pub async fn get(
@@ -39,7 +39,9 @@ pub async fn get(
     Ok(json(&ContextView::from(session.context)))
 }
 
-/// Change it: keys that are named are set, null removes one, all others stay.
+/// Change the context of the session's commands
+///
+/// Named keys are set, null removes a key, other keys are unchanged.
 #[utoipa::path(patch, path = "/sessions/{session_id}/context", tag = "sandbox", operation_id = "updateContext",
     params(("session_id" = SessionId, Path)), request_body = ContextInput,
     responses((status = 200, body = ContextView), Errors))]
@@ -59,7 +61,7 @@ pub async fn patch(
     Ok(json(&ContextView::from(executed.session.context)))
 }
 
-/// A change that leaves a context as it may be.
+/// Validates the context that results from a change.
 pub(super) fn sound(wanted: ContextInput, before: Context) -> Result<ContextChange, ApiError> {
     let (change, mut after) = (ContextChange::from(wanted), before);
     after.apply(&change);
@@ -69,7 +71,9 @@ pub(super) fn sound(wanted: ContextInput, before: Context) -> Result<ContextChan
     }
 }
 
-/// List the tools that were registered, by name.
+/// List the registered tools
+///
+/// Sorted by name.
 #[utoipa::path(get, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "listTools",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = ToolList), Errors))]
 pub async fn tools(
@@ -84,8 +88,10 @@ pub async fn tools(
     Ok(json(&ToolList { tools }))
 }
 
-/// Register a tool, so that the session says which it has. The service neither runs it nor
-/// offers it to the agent. The same name again replaces it.
+/// Register a tool
+///
+/// The service records the tool; it neither runs it nor offers it to the agent. Registering the same name
+/// again replaces the tool.
 #[utoipa::path(post, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "registerTool",
     params(("session_id" = SessionId, Path)), request_body = ToolInput,
     responses((status = 200, body = ToolView), Errors))]
@@ -100,7 +106,7 @@ pub async fn register(
     let stamp = caller.stamp(app.0.journal.origin());
     let tool = Tool::from(wanted);
     let answered = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        // Locked, so that two at once do not make one too many.
+        // The lock prevents concurrent requests from exceeding the limit.
         unit.tx().lock_session(id).await?;
         let all = unit.tx().registered_tools(id).await?;
         let known = all.iter().find(|known| known.name == tool.name).cloned();

@@ -1,7 +1,7 @@
-//! Start, stop, pause, resume, wake: a caller's hand on a session and its sandbox.
+//! Start, stop, pause, resume, wake and reattach to a session.
 //!
-//! What needs the sandbox is an operation of the session, served by the holder of its
-//! lease; the rest is decided where it is asked.
+//! Requests that need the sandbox become operations, executed by the holder of the session's lease. The
+//! others are decided directly.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
@@ -30,8 +30,10 @@ use crate::{
     },
 };
 
-/// Have the session's sandbox there: made, or woken where it rests. A session that was
-/// stopped goes on. Answers when it is there, or after 20 seconds with 202.
+/// Start the session's sandbox
+///
+/// Creates, thaws or restores the sandbox; a stopped session continues. Responds when the sandbox runs,
+/// or with 202 after 20 seconds.
 #[utoipa::path(post, path = "/sessions/{session_id}/start", tag = "sandbox", operation_id = "startSession",
     params(("session_id" = SessionId, Path), ("Prefer" = Option<String>, Header,
         description = "`wait=N`: seconds to wait for the sandbox, 0 to 20.")),
@@ -47,7 +49,7 @@ pub async fn start(
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
     let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        // Session before sandbox, like everyone who looks at both.
+        // Lock order: session before sandbox, as everywhere.
         unit.tx().lock_session(id).await?;
         let has_sandbox = unit.tx().has_sandbox(id).await?;
         unit.execute(id, Command::Start { has_sandbox }, &stamp).await?;
@@ -56,11 +58,13 @@ pub async fn start(
     over(&app, caller.org, id, asked.await?, patience).await
 }
 
-/// Be done with a session until further notice: what runs and waits is canceled, commands
-/// are ended, files are saved and the sandbox is removed. The next message or start goes on.
+/// Stop a session
+///
+/// Cancels running and queued work, ends commands, checkpoints the files and removes the sandbox. The
+/// next message or start continues the session.
 #[utoipa::path(post, path = "/sessions/{session_id}/stop", tag = "sandbox", operation_id = "stopSession",
     params(("session_id" = SessionId, Path), ("Prefer" = Option<String>, Header,
-        description = "`wait=N`: seconds to wait for the end, 0 to 20.")), request_body = StopSession,
+        description = "`wait=N`: seconds to wait for the stop, 0 to 20.")), request_body = StopSession,
     responses((status = 200, body = SessionView), (status = 202, body = SessionView), Errors))]
 pub async fn stop(
     State(app): State<App>,
@@ -75,7 +79,7 @@ pub async fn stop(
     let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let reason = wanted.reason.clone();
         let executed = unit.execute(id, Command::Stop { reason }, &stamp).await?;
-        // Whether a sandbox is there now says nothing: a turn that ends may make one.
+        // The current absence of a sandbox is not conclusive: a turn that is ending may still create one.
         if executed.events.is_empty() && !unit.tx().has_sandbox(id).await? {
             return Ok(Answer::new(StatusCode::OK, &json!({})));
         }
@@ -84,8 +88,10 @@ pub async fn stop(
     over(&app, caller.org, id, asked.await?, patience).await
 }
 
-/// Let nothing begin: messages wait, a turn stands still at its next step, and commands are
-/// refused. The sandbox stays, and its time to live stands still.
+/// Pause a session
+///
+/// Messages are queued, a running turn waits at its next step, and commands are rejected. The sandbox
+/// remains, and its expiry is suspended.
 #[utoipa::path(post, path = "/sessions/{session_id}/pause", tag = "sandbox", operation_id = "pauseSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn pause(
@@ -98,7 +104,7 @@ pub async fn pause(
     command(&app, &caller, &session, once, digest, Command::Pause).await
 }
 
-/// Go on with a session that was paused, where it stood.
+/// Resume a paused session
 #[utoipa::path(post, path = "/sessions/{session_id}/resume", tag = "sandbox", operation_id = "resumeSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn resume(
@@ -111,8 +117,10 @@ pub async fn resume(
     command(&app, &caller, &session, once, digest, Command::Resume).await
 }
 
-/// Have what waits in the session looked at now, a turn that waits for its next try too.
-/// With nothing waiting, nothing happens.
+/// Wake a session
+///
+/// Queued work runs now, including a turn that waits for its next retry. Without queued work, nothing
+/// happens.
 #[utoipa::path(post, path = "/sessions/{session_id}/wake", tag = "sandbox", operation_id = "wakeSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn wake(
@@ -131,7 +139,9 @@ pub async fn wake(
     .await
 }
 
-/// Find the newest session that a client made and that is not archived.
+/// Find the newest session of a client
+///
+/// Returns the newest session with this `client_id` that is not archived.
 #[utoipa::path(post, path = "/sessions/reattach", tag = "sandbox", operation_id = "reattachSession",
     request_body = Reattach, responses((status = 200, body = Reattached), Errors))]
 pub async fn reattach(
@@ -164,7 +174,7 @@ async fn command(
     .await
 }
 
-/// Asks for something; the answer that is kept names it.
+/// Submits an operation. The stored response contains its id.
 pub(super) async fn operate(
     unit: &mut Unit,
     session: SessionId,
@@ -176,8 +186,8 @@ pub(super) async fn operate(
     Ok(Answer::new(StatusCode::OK, &json!({ "id": operation })))
 }
 
-/// What came of an operation that was asked for, now or by an equal request before; `None`
-/// while it goes on, or where nothing was to be done.
+/// Waits for the outcome of a submitted operation, also if an identical earlier request submitted it.
+/// Returns `None` if it has not completed in time, or if nothing was submitted.
 pub(super) async fn outcome(
     app: &App,
     org: OrgId,
@@ -192,7 +202,7 @@ pub(super) async fn outcome(
     }
 }
 
-/// The session once what was asked is so, or when the caller's patience is at its end.
+/// Returns the session after the operation has completed, or after the caller's wait time.
 async fn over(
     app: &App,
     org: OrgId,

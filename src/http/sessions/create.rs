@@ -1,4 +1,6 @@
-//! Create a session: everything that can be refused is refused before it exists.
+//! Session creation.
+//!
+//! Everything that can be rejected is rejected before the session exists.
 
 use std::sync::Arc;
 
@@ -42,7 +44,9 @@ use crate::{
     },
 };
 
-/// Create a session; with input, its first turn is queued at once.
+/// Create a session
+///
+/// With input, its first turn is queued immediately.
 #[utoipa::path(post, path = "/sessions", tag = "sessions", operation_id = "createSession",
     request_body = CreateSession,
     responses((status = 201, body = CreatedSession),
@@ -64,7 +68,7 @@ pub async fn create(
         answer.status = StatusCode::OK;
     }
     if answer.shown_once.is_none() {
-        // The session was there before; the token of then is gone.
+        // The session existed before. Its first token is not stored, so a new one is created.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
         let token = mint_again(&app, org, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
@@ -72,23 +76,23 @@ pub async fn create(
     Ok(answer)
 }
 
-/// Who asks for a session, and for which.
+/// A request to create a session, with its caller.
 struct Asked {
     app: App,
     caller: Caller<WriteSessions>,
     wanted: CreateSession,
 }
 
-/// Creates a session in one transaction with others that are asked for at the same time.
-/// None for one that has to be by itself, or was created before.
+/// Creates a session in a transaction shared with concurrent requests. Returns `None` if the request
+/// needs its own transaction or its session already exists.
 async fn create_together(
     asked: &Arc<Asked>,
     once: &IdempotentRequest,
     digest: [u8; 32],
 ) -> Result<Option<Answer>, ApiError> {
     let (wanted, org) = (&asked.wanted, asked.caller.org);
-    // A name that it takes and its place below another session are decided under locks,
-    // and what hears of its first events is there before them.
+    // Unique names and the place below a parent session are decided under locks, and
+    // destinations must exist before the first events.
     let is_apart = wanted.key.is_some()
         || wanted.slug.is_some()
         || wanted.parent_session_id.is_some()
@@ -102,7 +106,7 @@ async fn create_together(
     asked.app.0.creations.create(org, Request { slot: once.slots(digest).next(), decide }).await
 }
 
-/// Creates a session in a transaction of its own, or finds the one that was created before.
+/// Creates a session in its own transaction, or returns the one that was created before.
 async fn create_apart(asked: &Asked, once: &IdempotentRequest, digest: [u8; 32]) -> Result<Answer, ApiError> {
     let work = async |unit: &mut Unit| match &asked.wanted.key {
         Some(key) => create_by_key(asked, unit, key, digest).await,
@@ -111,7 +115,8 @@ async fn create_apart(asked: &Asked, once: &IdempotentRequest, digest: [u8; 32])
     once.run(&asked.app, asked.caller.org, digest, work).await
 }
 
-/// One session per key: the same body gives the same session, another one 409.
+/// Creates at most one session per `key`: the same body returns the existing session, a different body is
+/// a conflict.
 async fn create_by_key(
     asked: &Asked,
     unit: &mut Unit,
@@ -129,7 +134,7 @@ async fn create_by_key(
     };
     match unit.tx().begin_once(slot, app.0.store.master()).await? {
         Begun::Fresh(claimed) => {
-            // The slot lives as long as the session; this is a net under it.
+            // The slot lives as long as the session; this check is a safeguard.
             if unit.tx().session_by_key(key).await?.is_some() {
                 return Err(conflict());
             }
@@ -186,7 +191,7 @@ async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> 
             trigger::pin(unit, &mut created, choice).await?;
         }
         None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
-            return Err(ApiError::invalid("agent", "`agent` is needed to read an input"));
+            return Err(ApiError::invalid("agent", "`input`, `model` and `revision` need an agent"));
         }
         None => {}
     }
@@ -204,10 +209,10 @@ async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> 
     let views = put_destinations(app, unit, &mut new, destinations).await?;
     let mut body = json!({ "session": SessionView::from(new.session().clone()) });
     if !views.is_empty() {
-        body["destinations"] = serde_json::to_value(&views).expect("our own types serialise");
+        body["destinations"] = serde_json::to_value(&views).expect("response types serialize to JSON");
     }
     if !sources.is_empty() {
-        body["sources"] = serde_json::to_value(&sources).expect("our own types serialise");
+        body["sources"] = serde_json::to_value(&sources).expect("response types serialize to JSON");
     }
     let answer =
         Answer { shown_once: Some(("client_token", shown)), ..Answer::new(StatusCode::CREATED, &body) };
@@ -216,8 +221,8 @@ async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> 
     Ok(answer)
 }
 
-/// Stores the destinations of a new session, and before them its row. They stand before
-/// the first events are appended, so these reach them.
+/// Stores the row of a new session and then its destinations, before the first events are appended, so
+/// that these events are delivered.
 async fn put_destinations(
     app: &App,
     unit: &mut Unit,
@@ -234,7 +239,7 @@ async fn put_destinations(
     Ok(views)
 }
 
-/// Sources as they are before anybody cloned them.
+/// Builds the views of sources before they are cloned.
 fn pending(sources: &[PinnedSource]) -> Vec<SourceView> {
     sources.iter().map(|source| SourceView::new(source.clone(), SourceStatus::default())).collect()
 }
@@ -273,10 +278,10 @@ async fn find_revision(
     }
 }
 
-/// A fresh token for a session that was there before; none once it is archived.
+/// Creates a new token for an existing session, or returns null if it is archived.
 async fn mint_again(app: &App, org: OrgId, session: SessionId) -> Result<Value, ApiError> {
     let mut tx = app.0.store.begin(org).await?;
-    // Locked, or the token could outlive the archive that ends them all.
+    // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
     if tx.lock_session(session).await?.status == Status::Archived {
         return Ok(Value::Null);
     }
@@ -286,7 +291,7 @@ async fn mint_again(app: &App, org: OrgId, session: SessionId) -> Result<Value, 
     Ok(shown)
 }
 
-/// A token as every creation gives it, and how it is shown.
+/// Creates the token that is returned with a new session, and its JSON form.
 fn new_token(app: &App) -> (NewToken, Value) {
     let scopes = [ClientScope::Read, ClientScope::Steer];
     let (token, view) = tokens::make(app, &scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress);

@@ -1,4 +1,4 @@
-//! Commands that a caller runs in a session's sandbox, past its agent.
+//! Commands that a caller runs in a session's sandbox, independently of the agent.
 
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ use crate::{
     },
 };
 
-/// How long a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), else 20 seconds.
+/// Time that a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), at most and by default 20
+/// seconds.
 #[derive(Clone, Copy)]
 pub struct Patience(pub(super) Duration);
 
@@ -50,17 +51,17 @@ impl FromRequestParts<App> for Patience {
         let wait = prefers
             .flat_map(|value| value.split([',', ';']))
             .find_map(|preference| preference.trim().strip_prefix("wait="));
-        // What a server cannot heed of a preference it ignores.
+        // RFC 7240: preferences that cannot be honored are ignored.
         let seconds = wait.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
         Ok(Self(seconds.map_or(OPERATION_PATIENCE, |seconds| seconds.min(OPERATION_PATIENCE))))
     }
 }
 
-/// Run a command in the session's sandbox, which is made where there is none.
+/// Run a command in the session's sandbox
 ///
-/// Answers when it is over, or after 20 seconds (`Prefer: wait=N` for fewer) with 202 and a
-/// command that goes on: read it by its id, or follow `exec.completed`. The same
-/// `Idempotency-Key` is the same command.
+/// Creates the sandbox if there is none. Responds when the command has ended. After 20 seconds, or fewer
+/// with `Prefer: wait=N`, responds with 202 while the command continues: read it by its id, or follow
+/// `exec.completed`. The same `Idempotency-Key` identifies the same command.
 #[utoipa::path(post, path = "/sessions/{session_id}/exec", tag = "sandbox", operation_id = "execInSession",
     params(("session_id" = SessionId, Path), ("Prefer" = Option<String>, Header,
         description = "`wait=N`: seconds to wait for the end, 0 to 20.")), request_body = ExecRequest,
@@ -82,13 +83,13 @@ pub async fn create(
         Ok(Answer::new(StatusCode::OK, &json!({ "id": operation })))
     });
     let asked = asked.await?;
-    // An equal request that came before has its command already.
+    // An identical earlier request has already submitted the command.
     let id = asked.body["id"].as_str().and_then(|id| id.parse().ok()).ok_or_else(ApiError::not_found)?;
     let seen = app.0.journal.answered(caller.org, session, id, patience.0).await?;
     if let Some(Outcome::Failed { code, message }) = &seen.answer
         && let Some(refused) = unpaid(*code, message)
     {
-        // It was spent between the egress socket and the sandbox: the key may be used again.
+        // The budget was exhausted after the request was accepted: release the key for a retry.
         once.forget(&app, caller.org).await?;
         return Err(refused);
     }
@@ -105,28 +106,28 @@ pub async fn create(
     Ok(response)
 }
 
-/// How a command is read.
+/// Format of a command's output.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ExecQuery {
-    /// `sse` follows what it writes as server-sent events, to its end.
+    /// `sse` follows the output as server-sent events until the command ends.
     pub stream: Option<StreamMode>,
-    /// Streams only: the `id` of the frame that was seen last.
+    /// Streams only: `id` of the last received frame.
     pub cursor: Option<String>,
 }
 
-/// Read a command, with what it has written so far, or follow it with `stream=sse`; its
-/// output is kept for a day.
+/// Get a command, or follow its output with `stream=sse`
 ///
-/// A stream says what it writes (`exec.output`: `stream` and `text`), then its end
-/// (`exec.ended`: `state`, `exit_code`, `cause`, `stdout_bytes`, `stderr_bytes`,
-/// `duration_ms`, `error`), and is over. `Last-Event-ID` or `cursor` goes on where a stream
-/// was cut, whichever process is asked.
+/// The output so far is included; it is retained for 1 day.
+///
+/// A stream sends the output (`exec.output`: `stream` and `text`), then the result (`exec.ended`:
+/// `state`, `exit_code`, `cause`, `stdout_bytes`, `stderr_bytes`, `duration_ms`, `error`), and ends.
+/// `Last-Event-ID` or `cursor` resumes an interrupted stream on any server process.
 #[utoipa::path(get, path = "/sessions/{session_id}/exec/{exec_id}", tag = "sandbox", operation_id = "getExec",
     params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path), ExecQuery,
         ("Last-Event-ID" = Option<String>, Header,
-        description = "The `id` of a stream's frame that was seen last; the stream goes on behind it.")),
+        description = "`id` of the last received frame; the stream resumes after it.")),
     responses((status = 200, content(
         (ExecView = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn get(
@@ -138,7 +139,7 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
     let view = read(&app, caller.org, session, id).await?;
-    // What is no place is told all the same where nothing is followed.
+    // An invalid position is rejected even if no stream is requested.
     let place = last_seen(&headers, query.cursor)?;
     let Some(StreamMode::Sse) = query.stream else { return Ok(respond(&view)) };
     let tail = ExecTail { org: caller.org, session, exec: id, place: place.unwrap_or_default() };
@@ -149,7 +150,8 @@ pub async fn get(
     }))
 }
 
-/// Where a stream was cut. A browser repeats its first URL: the header is the newer one.
+/// Returns the position at which a stream was interrupted. A reconnecting browser repeats its first URL,
+/// so the header is newer than the query.
 fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<ExecPlace>, ApiError> {
     let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default().to_owned());
     let (param, id) = match (header, cursor) {
@@ -163,7 +165,7 @@ fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<ExecP
     id.parse().map(Some).map_err(refused)
 }
 
-/// A command with what it has written so far.
+/// Reads a command with its output so far.
 async fn read(app: &App, org: OrgId, session: SessionId, id: OperationId) -> Result<ExecView, ApiError> {
     let mut tx = app.0.store.begin(org).await?;
     let mut view = exec(tx.operation(session, id).await?)?;
@@ -181,11 +183,13 @@ async fn read(app: &App, org: OrgId, session: SessionId, id: OperationId) -> Res
     Ok(view)
 }
 
-/// End a command with all that it started: TERM, then KILL one second later. Answers when it
-/// is over, or after 20 seconds. Of one that is over already nothing changes.
+/// End a command and its child processes
 ///
-/// With `signal` that one is sent to all of them instead, and the answer does not wait for
-/// what they make of it, unless it is KILL.
+/// Sends TERM, then KILL one second later. Responds when the command has ended, or after 20 seconds. An
+/// ended command is unchanged.
+///
+/// With `signal`, sends that signal instead; unless it is KILL, the response does not wait for its
+/// effect.
 #[utoipa::path(post, path = "/sessions/{session_id}/exec/{exec_id}/kill", tag = "sandbox", operation_id = "killExec",
     params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)), request_body = Option<KillExec>,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
@@ -218,20 +222,18 @@ pub async fn kill(
     Ok((status, axum::Json(view)).into_response())
 }
 
-/// Whether an operation was taken.
+/// Returns an error if the session's operation queue is full.
 pub(super) fn ask(was_taken: bool) -> Result<(), ApiError> {
     match was_taken {
         true => Ok(()),
         false => Err(ApiError::conflict(
             "too_many_operations",
-            format!(
-                "{OPERATIONS_OPEN_MAX} requests to this session's sandbox wait already; wait for one of them"
-            ),
+            format!("{OPERATIONS_OPEN_MAX} operations of this session are already queued; retry later"),
         )),
     }
 }
 
-/// Does something with the sandbox's files and waits for it.
+/// Waits for the result of a file operation.
 pub(super) async fn file(
     app: &App,
     org: OrgId,
@@ -243,11 +245,11 @@ pub(super) async fn file(
     match seen.answer {
         Some(Outcome::Failed { code, message }) => Err(failed(code, message)),
         Some(answer) => Ok(answer),
-        None => Err(ApiError::conflict("sandbox_busy", "the sandbox did not get to it in time; try again")),
+        None => Err(ApiError::conflict("sandbox_busy", "the sandbox is busy; try again")),
     }
 }
 
-/// Why a file operation was not done, as an error of its request.
+/// Converts the failure of an operation to an error response.
 pub(super) fn failed(code: Failure, message: String) -> ApiError {
     if let Some(unpaid) = unpaid(code, &message) {
         return unpaid;
@@ -265,7 +267,7 @@ pub(super) fn failed(code: Failure, message: String) -> ApiError {
         Failure::OutcomeUnknown => ApiError::conflict("outcome_unknown", message),
         Failure::Canceled => ApiError::conflict("archived", message),
         Failure::BudgetExceeded | Failure::PaymentRequired => {
-            unreachable!("what is unpaid was answered before")
+            unreachable!("budget failures were handled above")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions as a whole: delete, export, import.
+//! Delete, export and import whole sessions.
 
 use std::str;
 
@@ -26,8 +26,9 @@ use crate::{
     },
 };
 
-/// Delete a session with everything that it has: log, blobs, sandbox. Nothing brings it
-/// back; only a record of the audit log stays.
+/// Delete a session with its log, blobs and sandbox
+///
+/// This cannot be undone. Only a record in the audit log remains.
 #[utoipa::path(delete, path = "/sessions/{session_id}", tag = "sessions", operation_id = "deleteSession",
     params(("session_id" = SessionId, Path)), responses((status = 204), Errors))]
 pub async fn delete(
@@ -41,12 +42,14 @@ pub async fn delete(
     unit.delete(id, &stamp, "asked").await?;
     unit.commit().await?;
     if let Err(error) = app.0.journal.remove_blobs(caller.org, id).await {
-        tracing::warn!(session.id = %id, %error, "blobs of a deleted session stay until a worker removes them");
+        tracing::warn!(session.id = %id, %error, "could not remove blobs of a deleted session; retried later");
     }
     Ok(no_content())
 }
 
-/// Export a session: its log as lines of JSON, whole bodies, and a hash at the end.
+/// Export a session
+///
+/// Returns its log as lines of JSON with complete bodies, and a hash as the last line.
 #[utoipa::path(get, path = "/sessions/{session_id}/export", tag = "sessions", operation_id = "exportSession",
     params(("session_id" = SessionId, Path)),
     responses((status = 200, content((String = "application/x-ndjson"))), Errors))]
@@ -62,19 +65,21 @@ pub async fn export(
         let mut export = export?;
         match export.next().await {
             Ok(lines) => lines.map(|lines| (Ok(lines), Some(export))),
-            // A cut connection: the file has no last line and is known to be broken.
+            // The connection is cut, so the file lacks its last line and is recognizably incomplete.
             Err(error) => {
-                tracing::warn!(%error, "an export was cut");
-                Some((Err(std::io::Error::other("the export was cut")), None))
+                tracing::warn!(%error, "export interrupted");
+                Some((Err(std::io::Error::other("the export was interrupted")), None))
             }
         }
     });
     Ok(ndjson(HttpBody::from_stream(lines.boxed()), &format!("{id}.ndjson")))
 }
 
-/// Import what an export wrote, as a new session with new ids, marked `source: import`.
-/// It has its agent only where this organization has the pinned revision; nothing of it
-/// counts as used, and no webhook is told of its old events.
+/// Import an exported session
+///
+/// Creates a new session with new ids and `source: import`. It keeps its agent only if this organization
+/// has the pinned revision. Imported usage does not count, and webhooks receive none of the imported
+/// events.
 #[utoipa::path(post, path = "/sessions/import", tag = "sessions", operation_id = "importSession",
     request_body(content = String, content_type = "application/x-ndjson"),
     responses((status = 201, body = ImportedSession), Errors))]
@@ -85,11 +90,11 @@ pub async fn import(
     Lines { bytes, digest }: Lines,
 ) -> Result<Answer, ApiError> {
     let Ok(_place) = app.0.imports.try_acquire() else {
-        tracing::warn!(IMPORTS_MAX, "an import was refused: as many as may are under way");
+        tracing::warn!(IMPORTS_MAX, "import rejected: too many concurrent imports");
         return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
     };
     let text =
-        str::from_utf8(&bytes).map_err(|_| ApiError::new(ErrorType::Invalid, "the lines must be UTF-8"))?;
+        str::from_utf8(&bytes).map_err(|_| ApiError::new(ErrorType::Invalid, "the body must be UTF-8"))?;
     let origin = app.0.journal.origin();
     let stamp = caller.stamp(origin);
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
@@ -103,7 +108,7 @@ pub async fn import(
     .await
 }
 
-/// The revision that the session was pinned to, if this organization has it.
+/// Returns the revision that the session was pinned to, if this organization has it.
 async fn known_revision(unit: &mut Unit, text: &str) -> Result<Option<String>, ApiError> {
     let created: Option<serde_json::Value> =
         text.lines().nth(1).and_then(|line| serde_json::from_str(line).ok());

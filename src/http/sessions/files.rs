@@ -1,7 +1,6 @@
-//! Files of a session's sandbox, read, written and listed by a caller.
+//! Read, write and list files of a session's sandbox.
 //!
-//! They are served by the holder of the session's lease; the bytes travel through the
-//! blob store.
+//! The holder of the session's lease executes the operation; the bytes are passed through the blob store.
 
 use axum::{
     body::Body as HttpBody,
@@ -36,27 +35,29 @@ use crate::{
     },
 };
 
-/// Which file.
+/// Path of a file.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct FileQuery {
-    /// Absolute, or below `/workspace`.
+    /// Absolute, or relative to `/workspace`.
     #[param(min_length = 1, max_length = 4096)]
     pub path: String,
 }
 
-/// Which directory.
+/// Path of a directory.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DirectoryQuery {
-    /// Absolute, or below `/workspace`; `/workspace` when absent.
+    /// Absolute, or relative to `/workspace`; `/workspace` when absent.
     #[param(min_length = 1, max_length = 4096)]
     pub path: Option<String>,
 }
 
-/// Read a file, or with `Range: bytes=first-last` a part of it. At most 64 MiB at once.
+/// Read a file or a range of it
+///
+/// At most 64 MiB per request; use `Range: bytes=first-last` to read a part.
 #[utoipa::path(get, path = "/sessions/{session_id}/files", tag = "sandbox", operation_id = "readFile",
     params(("session_id" = SessionId, Path), FileQuery,
         ("Range" = Option<String>, Header, description = "`bytes=first-last` or `bytes=first-`.")),
@@ -82,15 +83,15 @@ pub async fn read(
         return Err(ApiError::not_found());
     };
     let content = app.0.blobs.stream(&blob).await?;
-    // What is being read is read to its end; what stays is forgotten with the operation.
+    // An open stream reads to its end. If the delete fails, the blob is removed with the operation.
     let _ = app.0.blobs.delete(&blob).await;
     let is_cut = bytes < size && range.is_none();
     if is_cut {
         let message =
-            format!("the file has {size} bytes; read at most {FILE_READ_BYTES_MAX} at once, by `Range`");
+            format!("the file has {size} bytes; use `Range` to read at most {FILE_READ_BYTES_MAX} at once");
         return Err(ApiError::new(ErrorType::TooLarge, message));
     }
-    // All of an empty file is nothing.
+    // A range from 0 of an empty file is the whole file.
     let range = range.filter(|_| size > 0 || first > 0);
     if range.is_some() && bytes == 0 && first >= size {
         return Err(ApiError::invalid("Range", format!("the file has {size} bytes")));
@@ -102,7 +103,9 @@ pub async fn read(
     Ok(response)
 }
 
-/// Write a file as the sandbox's user; directories are made. At most 3 MiB.
+/// Write a file
+///
+/// Written as the sandbox's user; missing directories are created. At most 3 MiB.
 #[utoipa::path(put, path = "/sessions/{session_id}/files", tag = "sandbox", operation_id = "writeFile",
     params(("session_id" = SessionId, Path), FileQuery),
     request_body(content = String, content_type = "application/octet-stream"),
@@ -118,29 +121,31 @@ pub async fn write(
     let session: SessionId = path::id(&session)?;
     let path = place(&query.path)?;
     if content.len() > FILE_WRITE_BYTES_MAX {
-        let message = format!("a file has at most {FILE_WRITE_BYTES_MAX} bytes");
+        let message = format!("a file may have at most {FILE_WRITE_BYTES_MAX} bytes");
         return Err(ApiError::new(ErrorType::TooLarge, message));
     }
     let operation: OperationId = app.0.journal.origin().id();
     let blob = operation_blob(caller.org, session, operation);
-    // Whoever may not write there stores nothing either.
+    // Checks access before anything is stored.
     app.0.store.begin(caller.org).await?.session(session).await?;
     app.0.blobs.put(&blob, content).await?;
     let request = Request::Write { path: path.clone(), blob: blob.clone() };
     if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
-        // Nobody will come for it.
+        // The operation was rejected, so nothing reads the blob.
         app.0.blobs.delete(&blob).await?;
         return Err(refused);
     }
     let Answer::Written { bytes } = file(&app, caller.org, session, operation, patience).await? else {
         return Err(ApiError::not_found());
     };
-    // Written for good; had it not been, it would be forgotten with the operation.
+    // The file is written. Otherwise the blob is removed with the operation.
     let _ = app.0.blobs.delete(&blob).await;
     Ok(json(&FileWritten { path, bytes }))
 }
 
-/// List a directory, by name.
+/// List a directory
+///
+/// Sorted by name.
 #[utoipa::path(get, path = "/sessions/{session_id}/files/list", tag = "sandbox", operation_id = "listFiles",
     params(("session_id" = SessionId, Path), DirectoryQuery),
     responses((status = 200, body = Directory), Errors))]
@@ -187,15 +192,15 @@ pub(super) async fn submit_as<S: Scope>(
     Ok(unit.commit().await?)
 }
 
-/// An absolute path in the sandbox.
+/// Returns an absolute path in the sandbox.
 pub(super) fn place(path: &str) -> Result<String, ApiError> {
     if path.is_empty() || path.len() > 4_096 || path.contains('\0') {
-        return Err(ApiError::invalid("path", "`path` has 1 to 4096 bytes without U+0000"));
+        return Err(ApiError::invalid("path", "`path` must have 1 to 4096 bytes without U+0000"));
     }
     Ok(if path.starts_with('/') { path.to_owned() } else { format!("/workspace/{path}") })
 }
 
-/// `bytes=first-last`, both inclusive.
+/// Parses `bytes=first-last`, both inclusive.
 fn range(value: &HeaderValue) -> Result<(u64, Option<u64>), ApiError> {
     let parsed = || {
         let (first, last) = value.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
@@ -204,13 +209,13 @@ fn range(value: &HeaderValue) -> Result<(u64, Option<u64>), ApiError> {
             "" => None,
             last => Some(last.parse::<u64>().ok().filter(|last| *last >= first)?),
         };
-        // An offset is a signed number in every layer below.
+        // All lower layers use signed offsets.
         (first <= i64::MAX as u64).then_some((first, last))
     };
-    parsed().ok_or_else(|| ApiError::invalid("Range", "`Range` is one `bytes=first-last` or `bytes=first-`"))
+    parsed().ok_or_else(|| ApiError::invalid("Range", "`Range` must be `bytes=first-last` or `bytes=first-`"))
 }
 
-/// Bytes that an agent may have written: never run by a browser that opens them.
+/// Builds a download response. A browser must never execute content that an agent may have written.
 pub(super) fn content_of(
     path: &str,
     media_type: &'static str,

@@ -26,7 +26,7 @@ use crate::{
     wire::{Page, session::SessionView},
 };
 
-/// Which sessions are listed.
+/// Filters for listing sessions.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct SessionQuery {
@@ -34,25 +34,23 @@ pub struct SessionQuery {
     /// Id of an agent.
     #[param(value_type = Option<AgentId>)]
     pub agent: Option<String>,
-    /// The key that a session was created with.
+    /// The key that the session was created with.
     pub key: Option<String>,
-    /// The slug of an open session.
+    /// Slug of a session that is not archived.
     pub slug: Option<String>,
-    /// Id of the session under which it was started.
+    /// Id of the parent session.
     #[param(value_type = Option<SessionId>)]
     pub parent_session_id: Option<String>,
     /// Created after this time (RFC 3339).
     pub after: Option<String>,
     /// Created before this time (RFC 3339).
     pub before: Option<String>,
-    /// `true`: only sessions that stand still although they should not; none when the
-    /// service is healthy.
+    /// `true`: only sessions that should make progress and do not; empty when the service is healthy.
     pub overdue: Option<bool>,
-    /// Rows of the page: 1 to 500, default 50.
+    /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before; of a stream, the `id` of the frame that was seen
-    /// last.
+    /// `next_cursor` of the previous page; for a stream, the `id` of the last received frame.
     pub cursor: Option<String>,
     /// `sse` follows the list as server-sent events.
     pub stream: Option<StreamMode>,
@@ -71,22 +69,22 @@ const FIELDS: [&str; 11] = [
     "cursor",
     "stream",
 ];
-/// Names the lists that the cursors are of.
+/// Names of the lists in cursors.
 const PAGES: &str = "sessions";
 const LIVE: &str = "sessions/live";
 
-/// List sessions, newest first, or follow the list with `stream=sse`.
+/// List sessions, or follow the list with `stream=sse`
 ///
-/// `metadata[name]=value` matches fields of the metadata. A stream says the newest `limit`
-/// sessions (`session.listed`), then `list.current`, then whatever changes status, phase,
-/// title, metadata, limits or turns: `session.listed` with the session as it is now, or
-/// `session.unlisted` when it was deleted or the filters do not let it through any more.
-/// `Last-Event-ID` or `cursor` goes on where a stream ended: no change is missed.
+/// Newest first. `metadata[name]=value` matches fields of the metadata. A stream sends the newest `limit`
+/// sessions (`session.listed`), then `list.current`, then a frame whenever the status, phase, title,
+/// metadata, limits or turns of a session change: `session.listed` with its current state, or
+/// `session.unlisted` if it was deleted or no longer matches the filter. `Last-Event-ID` or `cursor`
+/// resumes a stream without missing a change.
 #[utoipa::path(get, path = "/sessions", tag = "sessions", operation_id = "listSessions",
     params(SessionQuery, ("metadata" = Option<HashMap<String, String>>, Query, style = DeepObject, explode,
-        description = "Fields of the metadata that must have this text, as in `metadata[team]=blue`."),
+        description = "Required text of metadata fields, for example `metadata[team]=blue`."),
         ("Last-Event-ID" = Option<String>, Header,
-        description = "The `id` of a stream's frame that was seen last; the stream goes on behind it.")),
+        description = "`id` of the last received frame; the stream resumes after it.")),
     responses((status = 200, content(
         (Page<SessionView> = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn list(
@@ -101,7 +99,7 @@ pub async fn list(
         status: query.status,
         agent: query.agent.as_deref().map(path::id).transpose()?,
         key: query.key,
-        // No slug holds what a text of the database cannot.
+        // Postgres rejects U+0000 in text, and no slug contains it.
         slug: query.slug.map(|slug| slug.replace('\0', "")),
         parent: query.parent_session_id.as_deref().map(path::id).transpose()?,
         metadata: metadata(&uri)?,
@@ -129,16 +127,16 @@ fn follow(
     last_seen: Option<(&'static str, String)>,
 ) -> Result<Response, ApiError> {
     if filter.overdue.is_some() {
-        let message = "`overdue` changes by itself and cannot be followed; ask for the list again instead";
+        let message = "`overdue` depends on the time and cannot be followed; poll the list instead";
         return Err(ApiError::invalid("overdue", message));
     }
     let list = List::new(&app, caller.org, LIVE, &filter);
     let from: Option<Option<Position>> = match &last_seen {
-        // A place that is of another list, or of none, is not gone on from.
+        // A position of another list is rejected.
         Some((param, id)) => list.position(Some(id.as_str())).map_err(|_| {
             ApiError::invalid(
                 *param,
-                format!("`{param}` is not the id of a frame of this stream; leave it out"),
+                format!("`{param}` is not the id of a frame of this stream; omit it to start over"),
             )
         })?,
         None => None,
@@ -157,7 +155,8 @@ fn follow(
     Ok(sse(app, caller.proof, frames, written))
 }
 
-/// Where a stream ended. A browser repeats its first URL: the header is the newer one.
+/// Returns the position at which a stream was interrupted. A reconnecting browser repeats its first URL,
+/// so the header is newer than the query.
 fn last_seen(
     headers: &HeaderMap,
     cursor: Option<String>,
@@ -170,7 +169,7 @@ fn last_seen(
     }
 }
 
-/// The `metadata[name]=value` pairs; any other unknown parameter is refused here.
+/// Returns the `metadata[name]=value` pairs. Any other unknown parameter is rejected.
 fn metadata(uri: &Uri) -> Result<Vec<(String, String)>, ApiError> {
     let Ok(axum::extract::Query(pairs)) = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
     else {

@@ -1,4 +1,4 @@
-//! Sessions: create, list, read, change, steer, cancel, keep, archive.
+//! Handlers of sessions, their sandbox and files.
 
 pub mod archives;
 pub mod checkpoints;
@@ -32,7 +32,7 @@ use crate::{
     wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
 };
 
-/// Get a session, by its id or its slug.
+/// Get a session by id or slug
 #[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions", operation_id = "getSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn get(
@@ -53,7 +53,9 @@ pub async fn get(
     Ok(json(&view))
 }
 
-/// Get what a session used, in all and of each model.
+/// Get the usage of a session
+///
+/// In total and per model.
 #[utoipa::path(get, path = "/sessions/{session_id}/usage", tag = "sessions", operation_id = "getSessionUsage",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionUsage), Errors))]
 pub async fn usage(
@@ -69,7 +71,9 @@ pub async fn usage(
     Ok(json(&SessionUsage { usage, models }))
 }
 
-/// Change title, slug, metadata or limits. Limits may be raised while a turn runs.
+/// Change title, slug, metadata or limits of a session
+///
+/// Limits can be raised while a turn runs.
 #[utoipa::path(patch, path = "/sessions/{session_id}", tag = "sessions", operation_id = "updateSession",
     params(("session_id" = SessionId, Path)), request_body = PatchSession,
     responses((status = 200, body = SessionView), Errors))]
@@ -83,7 +87,7 @@ pub async fn patch(
     let stamp = caller.stamp(app.0.journal.origin());
     let mut unit = app.0.journal.begin(caller.org).await?;
     let limits = match change.limits {
-        // Locked, so that two changes of different limits both last.
+        // The lock ensures that concurrent changes of different limits are both kept.
         Some(limits) => Some(limits.over(unit.tx().lock_session(id).await?.created.limits)),
         None => None,
     };
@@ -95,7 +99,10 @@ pub async fn patch(
     Ok(json(&view))
 }
 
-/// Ask the running turn to end, and end the queued one. Without either, nothing happens.
+/// Cancel the running and the queued turn
+///
+/// The queued turn ends immediately, the running one as soon as possible. Without either, nothing
+/// happens.
 #[utoipa::path(post, path = "/sessions/{session_id}/cancel", tag = "sessions", operation_id = "cancelSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn cancel(
@@ -114,8 +121,10 @@ pub async fn cancel(
     .await
 }
 
-/// Keep the session's sandbox as it is: it is not frozen or removed for want of use
-/// before its time has passed anew. Without a sandbox, nothing happens.
+/// Extend the idle time of the session's sandbox
+///
+/// Restarts the idle timers, so that the sandbox is not frozen or hibernated yet. Without a sandbox,
+/// nothing happens.
 #[utoipa::path(post, path = "/sessions/{session_id}/heartbeat", tag = "sessions", operation_id = "heartbeatSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn heartbeat(
@@ -128,7 +137,7 @@ pub async fn heartbeat(
     let id = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        // Session before sandbox, like everyone who changes both.
+        // Lock order: session before sandbox, as everywhere.
         unit.tx().lock_session(id).await?;
         let heartbeat = unit.tx().heartbeat(id).await?;
         let sandbox = heartbeat.filter(|heartbeat| heartbeat.is_due).map(|heartbeat| heartbeat.sandbox);
@@ -138,7 +147,9 @@ pub async fn heartbeat(
     .await
 }
 
-/// Close a session for good: whatever runs ends now, the log stays readable.
+/// Archive a session
+///
+/// Running work ends now. An archived session cannot be reopened; its log stays readable.
 #[utoipa::path(post, path = "/sessions/{session_id}/archive", tag = "sessions", operation_id = "archiveSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn archive(

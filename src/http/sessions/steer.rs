@@ -1,4 +1,4 @@
-//! Send a message to a session.
+//! Messages to a session.
 
 use axum::{extract::State, http::StatusCode};
 use serde_json::{Map, Value};
@@ -18,11 +18,13 @@ use crate::{
     wire::session::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
 };
 
-/// Send a message: it wakes the session, or waits for the next turn.
+/// Send a message to a session
+///
+/// Starts a turn if the session is idle; otherwise the message waits for the next turn.
 #[utoipa::path(post, path = "/sessions/{session_id}/messages", tag = "sessions", operation_id = "steerSession",
     params(("session_id" = crate::domain::SessionId, Path)), request_body = Steer,
     responses((status = 202, body = Steered),
-        (status = 200, body = Steered, description = "The message was sent before."), Errors))]
+        (status = 200, body = Steered, description = "The message was already sent."), Errors))]
 pub async fn steer(
     State(app): State<App>,
     caller: SessionCaller<SteerSession>,
@@ -41,7 +43,7 @@ pub async fn steer(
     Ok(answer)
 }
 
-/// The key that the message itself carries.
+/// Returns the deduplication key contained in the message.
 fn own_key(message: &Steer) -> Option<String> {
     let enveloped = || {
         let envelope = message.envelope.as_ref()?;

@@ -1,8 +1,8 @@
-//! A message to a trigger: no key of ours, but a signature made with the trigger's secret.
+//! Inbound messages to a trigger, authenticated by a signature with the trigger's secret.
 //!
-//! An unknown trigger, one that is turned off, one of a suspended organization and a wrong
-//! signature are one and the same answer. What the message says comes into play only
-//! after that, and never decides who the session is said to come from.
+//! An unknown trigger, a disabled one, one of a suspended organization and a wrong signature get the same
+//! response. The message is interpreted only after these checks, and its content never determines the
+//! recorded origin of the session.
 
 use axum::{
     body::Bytes,
@@ -42,19 +42,21 @@ use crate::{
     wire::{ErrorType, trigger::TriggerAnswer},
 };
 
-/// What a genuine message asks for.
+/// Session requested by a verified message.
 struct Invocation {
     input: Input,
     source: Source,
-    /// Whoever sent it, as the sender says.
+    /// Sender's name as stated in the message.
     display: Option<String>,
-    /// Beside the trigger's own metadata.
+    /// Metadata to add to the trigger's own.
     facts: Option<Value>,
-    /// The repository that it is about.
+    /// Repository that the message refers to.
     sources: Vec<Repository>,
 }
 
-/// Send a message to a trigger: it starts a session of the trigger's agent.
+/// Send a message to a trigger
+///
+/// Starts a session of the trigger's agent.
 #[utoipa::path(post, path = "/hooks/{trigger_id}", tag = "triggers", operation_id = "receiveTrigger", security(()),
     params(("trigger_id" = TriggerId, Path),
         ("webhook-id" = Option<String>, Header, description = "Kind `generic`: Standard Webhooks, as the next two."),
@@ -63,7 +65,7 @@ struct Invocation {
         ("X-GitHub-Event" = Option<String>, Header), ("X-GitHub-Delivery" = Option<String>, Header)),
     request_body(content = Map<String, Value>, content_type = "application/json"),
     responses((status = 202, body = TriggerAnswer, description = "A session was started."),
-        (status = 200, body = TriggerAnswer, description = "It starts nothing, or was sent before."), Errors))]
+        (status = 200, body = TriggerAnswer, description = "Ignored, or a repeated message."), Errors))]
 pub async fn receive(
     State(app): State<App>,
     Path(trigger): Path<String>,
@@ -80,7 +82,7 @@ pub async fn receive(
         Kind::Generic => (generic(&body)?, vec![header(&parts.headers, "webhook-id")]),
         Kind::Github => {
             let filter = trigger.filter.clone().unwrap_or_default();
-            // The signature covers the body alone: sent again under another id, it is the same.
+            // The signature only covers the body: the same body under another delivery id is a repetition.
             let keys = vec![header(&parts.headers, "x-github-delivery"), hex(&sha256(&body))];
             (github(&filter, header(&parts.headers, "x-github-event"), &body)?, keys)
         }
@@ -123,7 +125,7 @@ pub async fn receive(
     Ok(answer)
 }
 
-/// A request with its whole body, as its sender signed it.
+/// A request with its complete body, as the sender signed it.
 pub struct Message {
     parts: Parts,
     body: Bytes,
@@ -139,7 +141,8 @@ impl<S: Send + Sync> FromRequest<S> for Message {
     }
 }
 
-/// The trigger, if it is there and the message is genuine. Everything else is one answer.
+/// Returns the trigger if it is active and the message is genuine. Every other case gets the same
+/// response.
 fn known(
     app: &App,
     open: Option<OpenTrigger>,
@@ -150,7 +153,7 @@ fn known(
         Some(open) => {
             open.secrets.iter().filter_map(|secret| Secret::parse(secret.expose_secret()).ok()).collect()
         }
-        // The same work, so that its time tells nothing.
+        // Does the same work, so that the response time reveals nothing.
         None => vec![Secret::generate(app.0.journal.origin())],
     };
     let kind = open.as_ref().map_or(Kind::Generic, |open| open.trigger.kind);
@@ -170,11 +173,11 @@ fn known(
     open.filter(|open| is_genuine && open.is_live).ok_or_else(ApiError::not_found)
 }
 
-/// The object is the input, as it is when a caller creates a session with one.
+/// Uses the object as the input, like the creation of a session does.
 fn generic(body: &[u8]) -> Result<Result<Invocation, Ignored>, ApiError> {
     let input = object(body)?;
     if body.len() > TEXT_BYTES_MAX {
-        let message = format!("an input has at most {TEXT_BYTES_MAX} bytes");
+        let message = format!("an input may have at most {TEXT_BYTES_MAX} bytes");
         return Err(ApiError::new(ErrorType::Invalid, message));
     }
     if !input.get("text").is_none_or(Value::is_string) {
@@ -191,7 +194,7 @@ fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocati
     let Some(event) = Event::named(&event) else { return Ok(Err(Ignored::Event)) };
     let payload = Value::Object(object(body)?);
     let Some(happening) = Happening::read(event, &payload) else {
-        return Err(ApiError::new(ErrorType::Invalid, "the body is no payload of that event"));
+        return Err(ApiError::new(ErrorType::Invalid, "the body is not a payload of this event"));
     };
     Ok(filter.judge(&happening).map(|source| {
         let (text, facts) = (happening.text(), happening.facts());
@@ -208,7 +211,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     })
 }
 
-/// A header's text; empty when it is absent, longer than a key may be, or no text.
+/// Returns a header's text; empty if the header is absent, too long, or not text.
 fn header(headers: &HeaderMap, name: &str) -> String {
     let text = headers.get(name).and_then(|value| value.to_str().ok());
     let bytes_max = if name.ends_with("signature") { METADATA_BYTES_MAX } else { IDEMPOTENCY_KEY_BYTES_MAX };

@@ -1,4 +1,4 @@
-//! Inbound triggers of an agent: made, changed, removed by its owner.
+//! Inbound triggers of an agent: create, list, read, change, delete.
 
 pub mod inbound;
 
@@ -39,7 +39,9 @@ use crate::{
     },
 };
 
-/// Create a trigger: whoever has its secret can start sessions of the agent.
+/// Create a trigger
+///
+/// Whoever has its secret can start sessions of the agent.
 #[utoipa::path(post, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "createTrigger",
     params(("agent_id" = AgentId, Path)), request_body = CreateTrigger,
     responses((status = 201, body = TriggerView), Errors))]
@@ -62,7 +64,7 @@ pub async fn create(
     let filter = checked(wanted.kind, filter, named)?;
     let brought = wanted.secret.as_deref().map(parsed).transpose()?;
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        // Locked, so that an agent that is being deleted gets no trigger any more.
+        // The lock prevents adding a trigger to an agent that is being deleted.
         unit.tx().lock_agent(agent).await?;
         if unit.tx().triggers(agent).await?.len() as i64 >= TRIGGERS_MAX {
             let message = format!("an agent has at most {TRIGGERS_MAX} triggers");
@@ -103,7 +105,9 @@ pub async fn create(
     .await
 }
 
-/// List an agent's triggers, oldest first.
+/// List an agent's triggers
+///
+/// Oldest first.
 #[utoipa::path(get, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "listTriggers",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = Page<TriggerView>), Errors))]
 pub async fn list(
@@ -118,7 +122,9 @@ pub async fn list(
     Ok(answer(&Page { data, next_cursor: None }))
 }
 
-/// Get a trigger, without its secret.
+/// Get a trigger
+///
+/// The secret is not returned.
 #[utoipa::path(get, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "getTrigger",
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
     responses((status = 200, body = TriggerView), Errors))]
@@ -131,7 +137,9 @@ pub async fn get(
     Ok(answer(&view(tx.trigger(path::id(&agent)?, path::id(&trigger)?).await?)))
 }
 
-/// Change a trigger. Its kind stays; its secret is replaced by `rotate-secret`.
+/// Change a trigger
+///
+/// The kind cannot be changed. Use `rotate-secret` to replace the secret.
 #[utoipa::path(patch, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "updateTrigger",
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), request_body = PatchTrigger,
     responses((status = 200, body = TriggerView), Errors))]
@@ -174,7 +182,9 @@ pub async fn patch(
     Ok(answer(&view(trigger)))
 }
 
-/// Delete a trigger. The sessions that it started go on.
+/// Delete a trigger
+///
+/// Sessions that it started continue.
 #[utoipa::path(delete, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "deleteTrigger",
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), responses((status = 204), Errors))]
 pub async fn delete(
@@ -189,7 +199,9 @@ pub async fn delete(
     Ok(no_content())
 }
 
-/// Replace the secret of a trigger; for a while signatures with either count.
+/// Rotate the secret of a trigger
+///
+/// During the overlap, signatures made with either secret are accepted.
 #[utoipa::path(post, path = "/agents/{agent_id}/hooks/{trigger_id}/rotate-secret", tag = "triggers",
     operation_id = "rotateTriggerSecret", params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
     request_body = RotateSecret, responses((status = 200, body = TriggerView), Errors))]
@@ -218,7 +230,7 @@ pub async fn rotate(
     .await
 }
 
-/// The filter of a trigger of this kind; `named` says which fields of it the caller sent.
+/// Validates the filter for the kind of trigger. `named` marks the fields that the caller sent.
 fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter>, ApiError> {
     if kind == Kind::Github {
         return match filter.problem() {
@@ -230,12 +242,12 @@ fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter
     match fields.into_iter().find(|(_, is_named)| *is_named) {
         None => Ok(None),
         Some((field, _)) => {
-            Err(ApiError::invalid(field, format!("`{field}` is for triggers of the kind `github`")))
+            Err(ApiError::invalid(field, format!("`{field}` is only allowed for triggers of kind `github`")))
         }
     }
 }
 
-/// Refuses a checkout that no repository could have, or with a credential that is none.
+/// Rejects an invalid checkout, and a credential that does not exist or is not for `git`.
 async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiError> {
     let Some(checkout) = filter.and_then(|filter| filter.source.as_ref()) else { return Ok(()) };
     let some = Happening { clone_url: "https://github.com/owner/name".to_owned(), ..Happening::default() };
@@ -246,7 +258,7 @@ async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiErr
     match tx.credential(id).await {
         Ok(credential) if credential.provider == source::PROVIDER => Ok(()),
         Ok(_) | Err(store::Error::NotFound) => {
-            let message = "there is no such credential of the provider `git`";
+            let message = "no credential with this id exists for the provider `git`";
             Err(ApiError::invalid("source.credential", message))
         }
         Err(error) => Err(error.into()),
@@ -255,7 +267,7 @@ async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiErr
 
 fn parsed(text: &str) -> Result<Secret, ApiError> {
     if text.len() < TRIGGER_SECRET_BYTES_MIN {
-        let message = format!("`secret` has {TRIGGER_SECRET_BYTES_MIN} bytes or more");
+        let message = format!("`secret` must have {TRIGGER_SECRET_BYTES_MIN} bytes or more");
         return Err(ApiError::invalid("secret", message));
     }
     Secret::parse(text).map_err(|error| ApiError::invalid("secret", error.to_string()))

@@ -1,8 +1,8 @@
-//! One read for all who follow the lists of one organization in this process.
+//! Shared read of one organization's session changes for all followers in this process.
 //!
-//! Called by followers. Changes are numbered as they are read; whoever looks first after
-//! a notification reads what is new, the others find it here. Only the newest are kept: who is
-//! further behind goes on from its own place in the database.
+//! Called by followers. Changes are numbered as they are read: the first follower after a notification
+//! reads the new ones, the others find them here. Only the newest are retained; a follower that is
+//! further behind continues from its own position in the database.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub(in super::super) struct Feeds(Arc<Mutex<HashMap<OrgId, Arc<Feed>>>>);
 
-/// A follower's place at an organization's feed.
+/// A follower's registration at an organization's feed.
 pub(super) struct Seat {
     feeds: Feeds,
     feed: Arc<Feed>,
@@ -34,7 +34,7 @@ pub(super) struct Seat {
 struct Feed {
     org: OrgId,
     followers: AtomicUsize,
-    // Held while the database is asked: whoever comes meanwhile waits for the answer.
+    // Held during the database read, so that concurrent followers wait for its result.
     newest: tokio::sync::Mutex<Newest>,
 }
 
@@ -45,23 +45,23 @@ struct Newest {
     bytes: usize,
     /// Number of the first of `items`.
     first: u64,
-    /// None before anybody looked.
+    /// None before the first read.
     position: Option<Position>,
-    /// The notifications that had come before the last look, and when that was.
+    /// Number of notifications before the last read, and the time of that read.
     notifications: u64,
     looked: Option<Instant>,
 }
 
-/// What a look gives.
+/// Result of a read through the feed.
 pub(super) enum Look {
-    /// The next changes, maybe none; whether there may be more at once.
+    /// The next changes, possibly none, and whether more may be available immediately.
     Next { items: Vec<Arc<Item>>, has_more: bool },
-    /// The follower is behind what is kept.
+    /// The follower is behind the retained changes.
     Behind,
 }
 
 impl Feeds {
-    /// Takes a place at an organization's feed.
+    /// Registers a follower at an organization's feed.
     pub(super) fn sit(&self, org: OrgId) -> Seat {
         let new = || {
             let (followers, newest) = (AtomicUsize::new(0), tokio::sync::Mutex::default());
@@ -73,13 +73,13 @@ impl Feeds {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<OrgId, Arc<Feed>>> {
-        self.0.lock().expect("no holder of the feeds panics")
+        self.0.lock().expect("no code panics while it holds the feeds lock")
     }
 }
 
 impl Seat {
-    /// The number of the next change. Whatever is not visible yet when this returns will
-    /// come under it or a later one.
+    /// Returns the number of the next change. Any change that is not visible yet when this returns gets
+    /// this number or a later one.
     pub(super) async fn next(&self, store: &Store) -> store::Result<u64> {
         let mut newest = self.feed.newest.lock().await;
         if newest.position.is_none() {
@@ -88,7 +88,7 @@ impl Seat {
         Ok(newest.next())
     }
 
-    /// The changes from number `next` on, when `notifications` have come.
+    /// Returns the changes from number `next` on, given that `notifications` were counted.
     pub(super) async fn look(&self, store: &Store, next: u64, notifications: u64) -> store::Result<Look> {
         let mut newest = self.feed.newest.lock().await;
         let Some(position) = newest.position.clone().filter(|_| next >= newest.first) else {
@@ -105,7 +105,7 @@ impl Seat {
             Page::Changes { items, end, has_more } => {
                 newest.position = Some(end);
                 newest.keep(&items, self.feed.followers.load(Ordering::Relaxed) > 1);
-                // The end of a way is a moment that is over: what notifications said since is behind it.
+                // The position was between two snapshots and ends at an older one: newer changes may exist.
                 let has_more = has_more || position.is_on_the_way();
                 if !has_more {
                     (newest.notifications, newest.looked) = (notifications, Some(looked));
@@ -134,8 +134,8 @@ impl Newest {
         self.first + self.items.len() as u64
     }
 
-    /// Whether nobody has said anything since the last look. Without a notification that holds
-    /// for a while only: notifications may be lost.
+    /// Whether there was no notification since the last read. Without one, that only holds for a limited
+    /// time, because notifications can be lost.
     fn is_fresh(&self, notifications: u64) -> bool {
         self.notifications >= notifications
             && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
@@ -146,7 +146,7 @@ impl Newest {
         self.items.iter().skip(passed).cloned().collect()
     }
 
-    /// Takes what was read; nothing is kept for a follower that is alone.
+    /// Adds changes that were read. Nothing is retained for a single follower.
     fn keep(&mut self, items: &[Arc<Item>], is_shared: bool) {
         for item in items {
             self.bytes += item.json.len();
@@ -161,7 +161,7 @@ impl Newest {
         }
     }
 
-    /// Leaves every follower behind: each finds its own way on.
+    /// Discards all changes, so that every follower resumes from its own position.
     fn forget(&mut self) {
         *self = Self { first: self.next() + 1, ..Self::default() };
     }

@@ -1,4 +1,4 @@
-//! One reader of one list: what is there, what came meanwhile, and on.
+//! Follower of one list for one reader: initial snapshot, missed changes, then live changes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     wire::listing::ListedFrame,
 };
 
-/// The reader is gone, too slow, or told to resume elsewhere.
+/// The follower ends: the reader is gone, too slow, or must resume with another process.
 struct Ended;
 
 pub(in super::super) struct Follower {
@@ -53,13 +53,13 @@ impl Follower {
 
     pub(in super::super) async fn run(mut self, stop: CancellationToken) {
         let _open = Open::new();
-        // Ended either way; there is nobody left to tell.
+        // Ended in either case; no one to report to.
         let _ = stop.run_until_cancelled(self.follow()).await;
     }
 
     async fn follow(&mut self) -> Result<(), Ended> {
         loop {
-            // Numbers first: what is not seen on the way comes under one of them.
+            // Take the number first: a change that the catch-up does not see gets it or a later one.
             let Some(next) = self.readable(self.seat.next(&self.store).await) else {
                 self.rest(STREAM_LIST_PAUSE).await?;
                 continue;
@@ -69,10 +69,11 @@ impl Follower {
         }
     }
 
-    /// Says what is there, or what changed since the reader was here; returns up to where.
+    /// Sends the initial snapshot, or the changes since the reader's position. Returns the snapshot up to
+    /// which the reader is current.
     async fn catch_up(&mut self) -> Result<Snapshot, Ended> {
-        // A way that was begun before ends at a moment that is long over: what came behind
-        // it may have passed the feed already.
+        // A resumed position between two snapshots ends at an old snapshot: later changes
+        // may no longer be in the feed, so read once more.
         let mut is_late = self.roll.from.as_ref().is_some_and(Position::is_on_the_way);
         loop {
             let has_more = match self.roll.from.clone() {
@@ -113,8 +114,8 @@ impl Follower {
         }
     }
 
-    /// Says what changes, from number `next` on, but for what was `seen` before. Returns
-    /// when the follower fell behind.
+    /// Sends changes from number `next` on, except those already visible in `seen`. Returns when the
+    /// follower is behind the feed.
     async fn live(&mut self, mut next: u64, seen: &Snapshot) -> Result<(), Ended> {
         loop {
             let notifications = self.watch.seen();
@@ -135,7 +136,7 @@ impl Follower {
             let poll = Instant::now() + STREAM_POLL;
             let closed = self.frames.clone();
             tokio::select! {
-                // What follows a change within a moment is said together with it.
+                // Changes within `STREAM_LIST_PAUSE` after a notification are read together.
                 () = self.watch.changed() => self.rest(STREAM_LIST_PAUSE).await?,
                 () = sleep_until(poll) => {}
                 () = sleep_until(self.heartbeat) => self.send(RollFrame::Alive).await?,
@@ -152,7 +153,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits, but is there for the reader meanwhile.
+    /// Waits for `pause` while the reader is connected.
     async fn rest(&mut self, pause: std::time::Duration) -> Result<(), Ended> {
         let closed = self.frames.clone();
         let over = Instant::now() + pause;
@@ -166,10 +167,10 @@ impl Follower {
         Ok(())
     }
 
-    /// None when the database is away: the next look finds what there is.
+    /// Returns `None` on a database error; the next read retries.
     fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
         let told = |error: &store::Error| {
-            tracing::debug!(%error, org.id = %self.roll.org, "a list could not be read; it is tried again");
+            tracing::debug!(%error, org.id = %self.roll.org, "list read failed, retrying");
         };
         read.inspect_err(told).ok()
     }
