@@ -190,7 +190,7 @@ async fn the_doctor_tells_what_is_there_and_what_is_missing() {
         check(&said, "images")["said"].as_str().is_some_and(|said| said.ends_with(" has tools")),
         "{said}"
     );
-    let debian = "mmdebstrap makes it, from http://debian.example/debian";
+    let debian = "built by mmdebstrap from http://debian.example/debian";
     assert_eq!(check(&said, "image debian")["said"], debian, "{said}");
     std::fs::write(images.path().join("notes.txt"), "").expect("a file");
     let (code, said) = doctor(&ground.database.app_url, &[&registered]);
