@@ -1,9 +1,8 @@
 //! Sojourn: durable agent sessions as a service.
 //!
-//! A request enters `http`, becomes a command that `journal` decides and appends,
-//! wakes the `queue`, is taken by a `worker`, which runs the `harness` with a
-//! `model` and `tool`s in a `sandbox`; every fact leaves again by `stream` and
-//! `webhook`.
+//! A request enters `http` and becomes a command that `journal` decides and appends. It wakes the `queue`,
+//! from which a `worker` claims the session and runs the `harness` with a `model` and `tool`s in a `sandbox`.
+//! Events leave through `stream` and `webhook`.
 
 pub mod app;
 pub mod base;

@@ -90,7 +90,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BadHost => "not a valid host name",
-            Self::AddressLiteral => "IP addresses are not allowed, only host names that the environment allows",
+            Self::AddressLiteral => "IP addresses are not allowed, only names that the environment allows",
             Self::Host => "the environment of this session does not allow this host",
             Self::Port => "the environment of this session does not allow this port of the host",
             Self::Method => "the environment of this session does not allow this method for the host",
@@ -103,7 +103,7 @@ impl fmt::Display for Reason {
             Self::ForeignCredential => {
                 "the environment provides the credential for this host; send its placeholder, not another key"
             }
-            Self::EncodedAnswer => "the host compressed its response although the request did not accept that",
+            Self::EncodedAnswer => "the host compressed its response, which the request did not allow",
         })
     }
 }

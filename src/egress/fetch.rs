@@ -56,7 +56,7 @@ impl Proxy {
             let next = answer.headers().get(LOCATION).and_then(|next| next.to_str().ok());
             match next.filter(|_| answer.status().is_redirection()) {
                 Some(next) => {
-                    url = url.join(next).map_err(|_| FetchFault(format!("{url} redirects to an invalid URL")))?;
+                    url = url.join(next).map_err(|_| FetchFault(format!("{url} has an invalid redirect")))?;
                 }
                 None => return read(url, answer).await,
             }

@@ -154,10 +154,10 @@ impl Init {
             Ok(Ok(answered)) => Ok(answered),
             Ok(Err(Broken::Gone)) => Err(Fault::Gone),
             Ok(Err(Broken::Off(error))) => Err(match self.is_alive().await {
-                true => Fault::Unavailable(format!("connection to sojourn-init broke off: {error}")),
+                true => Fault::Unavailable(format!("connection to its init broke off: {error}")),
                 false => Fault::Gone,
             }),
-            Err(_) => Err(Fault::Unavailable(format!("sojourn-init did not answer within {patience:?}"))),
+            Err(_) => Err(Fault::Unavailable(format!("its init did not answer within {patience:?}"))),
         }
     }
 
@@ -260,7 +260,7 @@ fn misfit(answer: &Answer) -> Fault {
         Answer::Part {} => "part",
         Answer::Fault { .. } => "fault",
     };
-    Fault::Unavailable(format!("sojourn-init sent an unexpected response: {name}"))
+    Fault::Unavailable(format!("its init sent an unexpected response: {name}"))
 }
 
 fn fault(kind: FaultKind, message: &str) -> Fault {

@@ -131,7 +131,7 @@ async fn a_provider_key_comes_by_standard_input_and_is_never_printed() {
         assert!(!format!("{output:?}").contains("sk-secret"), "{output:?}");
     }
     let empty = run(&service, &["credential", "create"], "\n");
-    assert!(String::from_utf8_lossy(&empty.stderr).contains("no key came"), "{empty:?}");
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("standard input contains no key"), "{empty:?}");
     service.stop().await;
 }
 

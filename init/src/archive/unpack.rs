@@ -278,7 +278,7 @@ fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
             return Err(refused("sparse files are not supported"));
         }
         if key == b"mtime" {
-            time = std::str::from_utf8(value).ok().and_then(timespec).ok_or_else(|| refused("an invalid mtime"))?;
+            time = std::str::from_utf8(value).ok().and_then(timespec).ok_or_else(|| refused("bad mtime"))?;
         } else if let Some(name) = key.strip_prefix(ATTRIBUTE.as_bytes()) {
             let (Some(name), Some(value)) = (unhex(name), unhex(value)) else {
                 return Err(refused("an attribute is not hexadecimal"));

@@ -49,7 +49,7 @@ impl Init {
                 Ok(Ok((Answer::Fault { kind, message }, _))) => return Err(fault(kind, &message)),
                 Ok(Ok((other, _))) => return Err(misfit(&other)),
                 Ok(Err(error)) => return Err(self.broke(&error).await),
-                Err(_) => return Err(Fault::Unavailable("the sandbox stopped sending its archive".to_owned())),
+                Err(_) => return Err(Fault::Unavailable("sending of its archive timed out".to_owned())),
             }
         }
     }
@@ -97,7 +97,7 @@ impl Init {
     }
 
     async fn call_out(&self, call: &Call) -> Result<UnixStream, Fault> {
-        let off = |error: io::Error| Fault::Unavailable(format!("connection to sojourn-init broke off: {error}"));
+        let off = |error: io::Error| Fault::Unavailable(format!("connection to its init broke off: {error}"));
         let request = frame::encode(call, 0).map_err(off)?;
         let mut stream = match self.connect().await {
             Ok(stream) => stream,
@@ -110,7 +110,7 @@ impl Init {
 
     async fn broke(&self, error: &io::Error) -> Fault {
         match self.is_alive().await {
-            true => Fault::Unavailable(format!("connection to sojourn-init broke off: {error}")),
+            true => Fault::Unavailable(format!("connection to its init broke off: {error}")),
             false => Fault::Gone,
         }
     }

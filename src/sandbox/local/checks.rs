@@ -52,7 +52,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
             Check { what: "user ids", found: lent_ids() },
             Check { what: "cgroups", found: Ok(delegated()) },
             root_files,
-            Check { what: "images", found: said("only `host`: other images need a service that runs as root") },
+            Check { what: "images", found: said("only host: others need a service that runs as root") },
             sandboxes,
         ];
     }
@@ -113,7 +113,7 @@ fn debian(config: &image::Config) -> Result<String, String> {
     let mirror = config.apt_mirror.as_deref().unwrap_or("Debian's own mirrors");
     match runtime::find_program("mmdebstrap") {
         Some(_) => Ok(format!("built by mmdebstrap from {mirror}")),
-        None => Err("mmdebstrap was not found: environments cannot use this image; run scripts/setup".to_owned()),
+        None => Err("mmdebstrap was not found: environments cannot use it; run scripts/setup".to_owned()),
     }
 }
 

@@ -38,7 +38,7 @@ impl Gate {
         let mut file = match file {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Gone),
-            Err(error) => return Err(unavailable("the sandbox's gate file cannot be opened", &error)),
+            Err(error) => return Err(unavailable("its gate file cannot be opened", &error)),
         };
         let until = Instant::now() + 2 * FREEZE_TIMEOUT;
         loop {
@@ -47,11 +47,11 @@ impl Gate {
                 Err(TryLockError::WouldBlock) if Instant::now() < until => {
                     tokio::time::sleep(SANDBOX_START_POLL.0).await;
                 }
-                Err(error) => return Err(unavailable("the sandbox's gate file cannot be locked", &error.into())),
+                Err(error) => return Err(unavailable("its gate file cannot be locked", &error.into())),
             }
         }
         let passed =
-            pass(&mut file, epoch).map_err(|error| unavailable("the sandbox's gate file cannot be read", &error))?;
+            pass(&mut file, epoch).map_err(|error| unavailable("its gate file cannot be read", &error))?;
         if passed { Ok(Self { _file: file }) } else { Err(Fault::Stale) }
     }
 }
@@ -118,7 +118,7 @@ impl Freezer {
                     // A partly frozen sandbox would hang its next caller.
                     self.write(false)?;
                 }
-                return Err(Fault::Unavailable("the sandbox's processes did not change state in time".to_owned()));
+                return Err(Fault::Unavailable("freezing or thawing timed out".to_owned()));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(SANDBOX_START_POLL.1);
@@ -139,7 +139,7 @@ impl Freezer {
                 fs::write(directory.join("freezer.state"), if freeze { "FROZEN" } else { "THAWED" })
             }
         };
-        written.map_err(|error| unavailable("the sandbox's cgroup cannot be frozen or thawed", &error))
+        written.map_err(|error| unavailable("its cgroup cannot be frozen or thawed", &error))
     }
 }
 

@@ -50,7 +50,7 @@ pub fn look() -> Result<(), String> {
     let version: (u32, u32) = (number(), number());
     match version >= OLDEST {
         true => Ok(()),
-        false => Err(format!("loop devices need Linux {}.{} or newer, this is {release}", OLDEST.0, OLDEST.1)),
+        false => Err(format!("loop devices need Linux {}.{}, this is {release}", OLDEST.0, OLDEST.1)),
     }
 }
 

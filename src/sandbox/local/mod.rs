@@ -96,7 +96,7 @@ impl Local {
         let (engine, installer, host) = match config.docker {
             Some(_) if !geteuid().is_root() => {
                 let text =
-                    "the provider docker needs a service that runs as root: it changes owners of files to containers' users";
+                    "the provider docker needs a service that runs as root: it changes owners of files";
                 return Err(Fault::Unavailable(text.to_owned()));
             }
             Some(docker) => {
@@ -120,7 +120,7 @@ impl Local {
         let volumes = match config.disks {
             Disks::Directories => None,
             Disks::Volumes => Volumes::find(layout.run_dir())
-                .inspect_err(|reason| tracing::warn!(reason, "disk sizes are enforced by periodic measurement"))
+                .inspect_err(|reason| tracing::warn!(reason, "disk sizes are measured periodically"))
                 .ok(),
         };
         let images = Images::new(config.images, &layout, installer, volumes.clone())
@@ -147,7 +147,7 @@ impl Local {
             removal::directories(self.engine.users(), vec![disk.output.clone()]).await?;
         }
         let base = self.images.base(&spec.rootfs, &self.host)?;
-        self.lay_out(spec, &disk, &base).map_err(|error| unavailable("its files cannot be created", &error))?;
+        self.lay_out(spec, &disk, &base).map_err(|error| unavailable("creating its files failed", &error))?;
         let sandbox_dir = self.layout.sandbox(spec.sandbox);
         let ingredients = Ingredients {
             base: &base,
@@ -214,11 +214,11 @@ impl Local {
     async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
         let mut writers = spec.previous.clone();
         writers.push(spec.sandbox);
-        disk.adopt().map_err(|error| unavailable("its files cannot be moved to the current layout", &error))?;
+        disk.adopt().map_err(|error| unavailable("its files cannot be moved to their place", &error))?;
         if self.volumes.is_none() && disk.has_image() {
             // An image that is not mounted must not be taken for an empty disk.
             let text =
-                "the session's disk has its own file system, which this machine can no longer mount";
+                "the session's disk has its own file system, which this machine cannot mount any longer";
             return Err(Fault::Unavailable(text.to_owned()));
         }
         let is_open = match &self.volumes {
@@ -234,7 +234,7 @@ impl Local {
             volumes.make(disk, spec.limits.disk_bytes).await?;
         }
         if spec.restores {
-            disk.begin_restore().map_err(|error| unavailable("the start of its restore cannot be recorded", &error))?;
+            disk.begin_restore().map_err(|error| unavailable("its restore cannot be recorded", &error))?;
         }
         Ok(Files::Fresh)
     }
@@ -275,7 +275,7 @@ impl Sandbox for Local {
             // It runs and a higher epoch has attached: that worker owns the sandbox now.
             Ok(Err(Fault::Stale)) => return Err(Fault::Stale),
             Ok(Err(fault)) => fault,
-            Err(_) => Fault::Unavailable(format!("it did not start within {:?}", limit::SANDBOX_START_TIMEOUT)),
+            Err(_) => Fault::Unavailable(format!("it did not start in {:?}", limit::SANDBOX_START_TIMEOUT)),
         };
         // A worker that was slow or suspended must not end a sandbox of a higher epoch. While this gate is
         // held, no epoch can attach.
@@ -336,7 +336,7 @@ impl Sandbox for Local {
     ) -> Result<(), Fault> {
         self.init(fence.sandbox).unpack(fence.epoch, parts).await?;
         let disk = self.disk_of(fence.sandbox).ok_or(Fault::Gone)?;
-        disk.end_restore().map_err(|error| unavailable("the end of its restore cannot be recorded", &error))
+        disk.end_restore().map_err(|error| unavailable("its restore cannot be recorded", &error))
     }
 
     async fn start(&self, fence: SandboxFence, exec: &Exec) -> Result<(), Fault> {
@@ -403,7 +403,7 @@ impl Sandbox for Local {
         let give = async |socket: &Path| match self.engine.users() {
             Some(users) => users.give(socket, owner).await,
             None => chown(socket, Some(owner), Some(owner))
-                .map_err(|error| unavailable("the egress socket cannot be opened", &error)),
+                .map_err(|error| unavailable("its egress socket cannot be opened", &error)),
         };
         EgressSocket::open(private, shown, give).await
     }
@@ -483,7 +483,7 @@ fn refuse_bad_names(env: &[(String, String)]) -> Result<(), Fault> {
         name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
     };
     match env.iter().find(bad) {
-        Some((name, _)) => Err(Fault::Refused(format!("invalid name or value of an environment variable: {name:?}"))),
+        Some((name, _)) => Err(Fault::Refused(format!("invalid name or value of a variable: {name:?}"))),
         None => Ok(()),
     }
 }

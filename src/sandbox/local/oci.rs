@@ -97,7 +97,7 @@ impl Engine for Oci {
             deleted?;
             self.runtime
                 .forget(sandbox)
-                .map_err(|error: io::Error| unavailable("the runtime's state of the sandbox cannot be removed", &error))?;
+                .map_err(|error: io::Error| unavailable("its state cannot be removed", &error))?;
         }
         Ok(())
     }

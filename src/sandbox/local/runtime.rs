@@ -85,7 +85,7 @@ impl Runtime {
         let status = self.command(bundle, before, &arguments).await?;
         match status.success() && pid_file.exists() {
             true => Ok(()),
-            false => Err(Fault::Unavailable(format!("the runtime did not start the sandbox: {}", last_words(bundle)))),
+            false => Err(Fault::Unavailable(format!("the runtime did not start it: {}", last_words(bundle)))),
         }
     }
 

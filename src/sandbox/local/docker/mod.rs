@@ -89,7 +89,7 @@ impl Docker {
         });
         opening
             .join()
-            .unwrap_or_else(|_| Err(Fault::Unavailable("connecting to the Docker daemon panicked".to_owned())))
+            .unwrap_or_else(|_| Err(Fault::Unavailable("asking the Docker daemon panicked".to_owned())))
     }
 
     async fn connect(config: Config, rootfs: &Path, run_dir: String) -> Result<Self, Fault> {

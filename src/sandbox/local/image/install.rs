@@ -78,7 +78,7 @@ impl Images {
             return Ok(None);
         }
         let Some(volumes) = &self.inner.volumes else {
-            let text = "packages need loop devices, which this node lacks: use an image that contains the packages";
+            let text = "packages need loop devices, which this node lacks: use an image that has them";
             return Err(Unmade::Failed(text.to_owned()));
         };
         let failed = |fault: Fault| Unmade::Failed(fault.to_string());
@@ -115,7 +115,7 @@ impl Install {
         let (egress, owner) = (place.join("egress"), self.ids().first);
         let give = async |socket: &Path| {
             chown(socket, Some(owner), Some(owner))
-                .map_err(|error| unavailable("the egress socket cannot be opened", &error))
+                .map_err(|error| unavailable("its egress socket cannot be opened", &error))
         };
         EgressSocket::open(place, egress, give).await.map_err(|fault| Unmade::Failed(fault.to_string()))
     }

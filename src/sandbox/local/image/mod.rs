@@ -135,9 +135,9 @@ impl Images {
             return Ok(host.clone());
         }
         let Some(name) = self.whole(rootfs) else {
-            return Err(Fault::Unavailable(format!("the image {} does not exist on this node", rootfs.image)));
+            return Err(Fault::Unavailable(format!("its image {} does not exist here", rootfs.image)));
         };
-        self.base_of(name).map_err(|error| unavailable("the image cannot be used", &error))
+        self.base_of(name).map_err(|error| unavailable("its image cannot be used", &error))
     }
 
     fn base_of(&self, name: String) -> io::Result<Base> {
@@ -156,7 +156,7 @@ impl Images {
     /// Builds the image itself, without packages, unless it exists.
     pub async fn make_image(&self, rootfs: &RootFs) -> Result<(), Unmade> {
         if self.inner.installer.as_ref().is_ok_and(|engine| engine.users().is_some()) {
-            let text = "images need a service that runs as root: their files belong to ids that no sandbox uses";
+            let text = "images need a service that runs as root: their files have ids that no sandbox uses";
             return Err(Unmade::Failed(text.to_owned()));
         }
         let name = self.names(rootfs)?.image;
@@ -354,7 +354,7 @@ fn piped(tree: &mut Tree, mut program: std::process::Command) -> io::Result<()> 
     }
     let ended = child.wait()?;
     unpacked?;
-    if ended.success() { Ok(()) } else { Err(io::Error::other(format!("the archive cannot be read: {ended}"))) }
+    if ended.success() { Ok(()) } else { Err(io::Error::other(format!("it cannot be read: {ended}"))) }
 }
 
 fn remove_file(path: &Path) -> io::Result<()> {

@@ -169,7 +169,7 @@ pub fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
             Some("gzip") => Packing::Gzip,
             Some("zstd") => Packing::Zstd,
             Some("tar") => Packing::None,
-            _ => return Err(io::Error::other(format!("a layer has the unsupported type {}", layer.media_type))),
+            _ => return Err(io::Error::other(format!("unsupported layer type {}", layer.media_type))),
         };
         let path = blob_path(&image.path, &layer.digest)?;
         let digest = layer.digest.strip_prefix("sha256:").map(str::to_owned);

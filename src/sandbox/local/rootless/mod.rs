@@ -72,7 +72,7 @@ impl Rootless {
         }
         let is_free = |place: &Path| place.is_dir() && !layout.is_below(place);
         let place = PLACES.iter().map(Path::new).find(|place| is_free(place)).ok_or_else(|| {
-            Fault::Unavailable(format!("none of {} is a directory outside of the data directory", PLACES.join(", ")))
+            Fault::Unavailable(format!("none of {} is a directory apart from the data", PLACES.join(", ")))
         })?;
         let cgroups = Cgroups::delegated().inspect_err(|reason| {
             tracing::warn!(
@@ -178,7 +178,7 @@ impl Engine for Rootless {
         }
         self.runtime
             .forget(sandbox)
-            .map_err(|error: io::Error| unavailable("the runtime's state of the sandbox cannot be removed", &error))
+            .map_err(|error: io::Error| unavailable("its state cannot be removed", &error))
     }
 
     async fn list(&self) -> Result<Vec<Found>, Fault> {

@@ -93,7 +93,7 @@ pub async fn freeze(
             // A partly frozen sandbox would hang its next caller.
             signal(&of(users, sandbox), Signal::CONT);
             fs::remove_file(mark).map_err(failed)?;
-            return Err(Fault::Unavailable("the sandbox's processes did not change state in time".to_owned()));
+            return Err(Fault::Unavailable("freezing or thawing timed out".to_owned()));
         }
         signal(&new, Signal::STOP);
         stopped.extend(new.iter().map(|one| one.pid));
@@ -197,7 +197,7 @@ mod tests {
             format!("runc\0run\0--bundle\0/run/s/sandboxes/{one}\0--pid-file\0/run/s/sandboxes/{one}/pid\0");
         assert!(is_made(made.as_bytes(), one) && !is_made(made.as_bytes(), other));
         let looked = format!("less\0/run/s/sandboxes/{one}/init.log\0");
-        assert!(!is_made(looked.as_bytes(), one), "a process that only reads a file of the sandbox does not belong to it");
+        assert!(!is_made(looked.as_bytes(), one), "a reader of its files does not belong to it");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Users {
     /// Host ids that a session's sandboxes use. Sessions share ranges if there are few; they stay isolated.
     pub fn ids(&self, session: SessionId) -> IdRange {
         let ranges = u128::from(self.count / IdRange::IDS);
-        let index = u32::try_from(session.uuid().as_u128() % ranges).expect("the number of ranges fits in 32 bits");
+        let index = u32::try_from(session.uuid().as_u128() % ranges).expect("the count fits in 32 bits");
         IdRange { first: self.first + index * IdRange::IDS }
     }
 
