@@ -55,7 +55,7 @@ impl Telemetry {
     }
 }
 
-/// Starts logging to standard error, and exporting spans if a collector is configured.
+/// Starts logging to standard error, and exporting spans to a configured collector.
 ///
 /// # Errors
 /// When the filter or the collector's address is invalid; the text names the setting.

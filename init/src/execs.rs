@@ -142,7 +142,7 @@ impl Execs {
         }
     }
 
-    /// Requests every runner to end its command, because the files exceed the disk limit.
+    /// Requests every runner to end its command, because the disk limit is exceeded.
     pub fn end_for_disk(&mut self) {
         for runner in self.all.values_mut().filter_map(|exec| exec.runner.as_mut()) {
             let _ = runner.control.write_all(DISK_FULL);

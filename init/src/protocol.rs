@@ -35,8 +35,9 @@ pub const INSTALL_ENDED: &str = "ended ";
 /// User and group of every command and file operation.
 pub const COMMAND_UID: u32 = 1_000;
 
-/// `bash -c JOIN_OUTPUTS LINE` runs a line in bash with stderr redirected to stdout, which preserves the
-/// order of writes. A runner that recognizes this form may redirect itself, which saves a shell.
+/// Bash command that runs a line with stderr redirected to stdout. Used as `bash -c JOIN_OUTPUTS LINE`;
+/// preserves the order of writes. A runner that recognizes this form may redirect itself, which saves a
+/// shell.
 pub const JOIN_OUTPUTS: &str = "exec bash -c -- \"$0\" 2>&1";
 
 /// Call of a worker.
@@ -156,7 +157,7 @@ pub struct Outcome {
     /// Exit code; 128 + signal when a signal ended it.
     pub code: i32,
     pub cause: Cause,
-    /// Bytes that the command wrote until its end, including those that were not stored.
+    /// Bytes written by the command, including those that were not stored.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub duration_ms: u64,

@@ -42,8 +42,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of disk usage measurements, where the disk has no file system of its own.
 const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Serves until the sandbox is ended from outside, or received no call for `orphan_after`. With `disk_bytes`,
-/// ends all commands when the files exceed that size.
+/// Serves until the sandbox is ended or received no call for `orphan_after`. With `disk_bytes`, ends all
+/// commands when the files exceed that size.
 pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
     privilege::keep_what_init_needs()?;
     let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);

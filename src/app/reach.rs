@@ -1,4 +1,4 @@
-//! Destinations that organizations may reach through this process, from the operator's settings.
+//! Destinations that organizations may reach, from the operator's settings.
 
 use std::sync::Arc;
 

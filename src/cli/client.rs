@@ -129,7 +129,7 @@ impl Client {
         self.send(self.request(Method::DELETE, path)).await
     }
 
-    /// Follows a session's log from `after` in order and without gaps, resuming after interruptions. Ends
+    /// Follows a session's log from `after`, in order and without gaps. Resumes after interruptions; ends
     /// only when the caller stops reading.
     pub fn follow<'a>(
         &'a self,
@@ -140,7 +140,7 @@ impl Client {
         self.tail(format!("/sessions/{session}/events?stream=sse&level={level}&after={after}"))
     }
 
-    /// Follows the list of sessions with the filters of `query`, resuming after interruptions.
+    /// Follows the list of sessions filtered by `query`; resumes after interruptions.
     pub fn follow_list<'a>(&'a self, query: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
         let more = query.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
         self.tail(format!("/sessions?stream=sse{more}"))

@@ -15,8 +15,8 @@ pub struct File {
 }
 
 impl File {
-    /// Reads `$SOJOURN_CONFIG`, else `sojourn/env` in the user's configuration directory. The default file
-    /// may be missing; a file named by `SOJOURN_CONFIG` must exist.
+    /// Reads `$SOJOURN_CONFIG`, else `sojourn/env` in the user's config directory. The default file may be
+    /// missing; a file named by `SOJOURN_CONFIG` must exist.
     pub fn read() -> anyhow::Result<Self> {
         let named = env::var_os("SOJOURN_CONFIG").map(PathBuf::from);
         let Some(path) = named.clone().or_else(usual_place) else { return Ok(Self::default()) };

@@ -39,7 +39,7 @@ pub fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Refuses a request whose Host header is missing, repeated, or differs from its connection.
+/// Refuses a missing, repeated or wrong Host header; it must match the connection.
 pub fn check(headers: &HeaderMap, host: &str, port: u16) -> Result<(), Reason> {
     if headers.contains_key(UPGRADE) {
         return Err(Reason::Upgrade);

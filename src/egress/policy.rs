@@ -57,7 +57,7 @@ impl Policy {
         self.rules.iter().any(|rule| rule.is_trusted && rule.port == port && rule.host.matches(host))
     }
 
-    /// Whether a CONNECT to this host is allowed, and whether its TLS must be inspected.
+    /// Handling of a CONNECT to this host, or the reason of its denial.
     pub fn connect(&self, host: &str, port: u16, is_bound: bool) -> Result<Manner, Reason> {
         let rules = self.rules_of(host, port)?;
         let is_open = |rule: &&Rule| rule.methods.is_empty() && rule.path_prefix.is_none();

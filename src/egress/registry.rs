@@ -9,7 +9,7 @@ use url::Url;
 use super::policy::Rule;
 use crate::domain::network::{HostPattern, canonical};
 
-/// Public registries of Debian, Python, npm, Rust, Go, Ruby and Java, with their ports.
+/// Public package registries with their ports: Debian, Python, npm, Rust, Go, Ruby and Java.
 pub const PUBLIC: [(&str, u16); 15] = [
     ("deb.debian.org", 80),
     ("deb.debian.org", 443),

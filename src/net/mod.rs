@@ -26,7 +26,7 @@ pub use self::{
 /// Allowed destinations of an organization's URL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Whether private addresses are allowed (RFC 1918, loopback, shared, unique local), and plain http to
-    /// those only. Public addresses always need https.
+    /// Whether private addresses are allowed, with plain http to those only. Private means RFC 1918,
+    /// loopback, shared and unique local. Public addresses always need https.
     pub allow_private: bool,
 }

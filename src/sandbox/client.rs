@@ -75,7 +75,7 @@ impl Init {
         done(self.call(&Call::Start { epoch, exec }, &[], limit::INIT_CALL_TIMEOUT).await?)
     }
 
-    /// Waits for the end of a command in slices, so that a sandbox that stopped answering is detected.
+    /// Waits for the end of a command. Waits in slices, so that a sandbox that stopped answering is detected.
     pub async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
         let call = Call::Wait { exec_id: exec_id.to_owned(), timeout_ms: millis(limit::INIT_WAIT_SLICE) };
         loop {

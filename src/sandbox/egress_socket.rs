@@ -32,7 +32,7 @@ impl EgressSocket {
         shown: PathBuf,
         give: impl AsyncFnOnce(&Path) -> Result<(), Fault>,
     ) -> Result<Self, Fault> {
-        let failed = |error: io::Error| Fault::Unavailable(format!("its egress socket did not open: {error}"));
+        let failed = |error: io::Error| Fault::Unavailable(format!("egress socket not opened: {error}"));
         let beside = shown.join(".proxy");
         let listen = || -> io::Result<UnixListener> {
             remove(&beside)?;

@@ -188,7 +188,7 @@ pub struct Spec {
     /// Sandboxes of the session that may have changed its files last. Files last changed by any other sandbox
     /// are out of date.
     pub previous: Vec<SandboxId>,
-    /// Whether a sandbox with `Files::Fresh` must be restored by `unpack` before it is used.
+    /// Whether `unpack` must restore a sandbox with `Files::Fresh` before its use.
     pub restores: bool,
 }
 

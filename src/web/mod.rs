@@ -34,8 +34,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Routes of the dashboard's page and assets, and of the documentation with the API reference. All other
-/// paths belong to the API.
+/// Routes of the dashboard, the documentation and the API reference. All other paths belong to the API.
 pub fn router<S: Clone + Send + Sync + 'static>(description: &OpenApi) -> Router<S> {
     let dashboard = Router::new().route("/", get(page)).route("/assets/{file}", get(asset));
     dashboard.merge(docs::router(description))

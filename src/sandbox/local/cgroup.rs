@@ -147,7 +147,7 @@ impl Cgroups {
         pass_on(&parent)
     }
 
-    /// Path of a sandbox's cgroup below each hierarchy's root, as the runtime expects it.
+    /// Path of a sandbox's cgroup below each hierarchy's root, for the runtime.
     pub fn path(&self, sandbox: SandboxId) -> PathBuf {
         self.base.join(PARENT).join(sandbox.to_string())
     }

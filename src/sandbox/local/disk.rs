@@ -28,7 +28,7 @@ impl Drop for Held {
 #[derive(Clone, Debug)]
 pub struct Disk {
     pub root: PathBuf,
-    /// File that contains the file system of the files, where they have one of their own.
+    /// File with the file system of the files, where they have one of their own.
     pub image: PathBuf,
     /// Mount point of `image`, or the directory that replaces it.
     pub files: PathBuf,
@@ -128,7 +128,7 @@ impl Disk {
         fs::read_to_string(self.root.join("sandbox")).ok()?.parse().ok()
     }
 
-    /// Whether the files are complete, belong to these ids, and were last changed by one of these sandboxes.
+    /// Whether the files are usable: changed last by one of these sandboxes, complete, and owned by these ids.
     pub fn is_left_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
         let is_own = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == ids.command())

@@ -80,7 +80,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Checks that sandboxes can be created, and creates the files that all of them share.
+    /// Checks the requirements and creates the files that all sandboxes share.
     ///
     /// # Errors
     /// `Unavailable` with a one-line reason: the runtime, user ids, cgroups, a writable directory.

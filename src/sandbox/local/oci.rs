@@ -107,7 +107,7 @@ impl Engine for Oci {
     }
 }
 
-/// Whether a `uid_map` (first inside, first outside, count) contains the sandboxes' ids.
+/// Whether a `uid_map` contains the sandboxes' ids. Fields: first inside, first outside, count.
 pub(super) fn maps_every_range(uid_map: &str) -> bool {
     uid_map.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));

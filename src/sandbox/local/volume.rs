@@ -101,7 +101,7 @@ impl Volumes {
         if status.is_some_and(|code| FIXED.contains(&code)) {
             return self.mount(disk).await.map(|()| true);
         }
-        tracing::error!(disk = %disk.root.display(), %fault, "the file system of a session is damaged beyond repair; its files are discarded");
+        tracing::error!(disk = %disk.root.display(), %fault, "a session's file system is damaged: discarding it");
         Ok(false)
     }
 

@@ -16,7 +16,7 @@ use sojourn_init::protocol::PROGRAM;
 /// Settings that are not in the OCI configuration.
 pub struct Settings<'a> {
     pub image: &'a str,
-    /// Skeleton to mount init and the user tables from, when the image has its own programs.
+    /// Source of init and the user tables, when the image has its own programs.
     pub skeleton: Option<&'a Path>,
     /// Whether the limit of processes per user counts this sandbox alone.
     pub counts_processes: bool,

@@ -75,7 +75,7 @@ impl fmt::Debug for Docker {
 }
 
 impl Docker {
-    /// Connects to the daemon, and imports this machine's root file system if no image is configured. Blocks.
+    /// Connects to the daemon. Imports this machine's root file system if no image is configured. Blocks.
     ///
     /// # Errors
     /// `Unavailable` with a one-line reason.

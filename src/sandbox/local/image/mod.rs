@@ -101,7 +101,7 @@ struct Names {
     whole: Option<String>,
 }
 
-/// Whether an image of this name is built in or registered in the operator's directory.
+/// Whether an image of this name is built in or registered.
 pub fn offers(registered: Option<&Path>, name: &str) -> bool {
     name == DEBIAN || registered.is_some_and(|directory| source::find(directory, name).is_some())
 }

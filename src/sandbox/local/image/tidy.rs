@@ -20,8 +20,8 @@ use crate::{
 const VOLUME: &str = ".image";
 
 impl Images {
-    /// Removes unfinished work without an owner, and trees that no sandbox has used for long. Returns the
-    /// number of removed entries.
+    /// Removes unfinished work without an owner, and trees unused for long. Returns the number of removed
+    /// entries.
     pub async fn tidy(&self) -> Result<usize, Unmade> {
         let mut removed = 0;
         let left: BTreeSet<String> = names(&self.inner.root.join("work"))?

@@ -43,7 +43,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// Reads the subordinate ids of the service's user and checks that the kernel can map them.
+    /// Finds the subordinate ids of the service's user and tests their mapping.
     ///
     /// # Errors
     /// `Unavailable` with a one-line reason and the command that fixes it.
