@@ -128,7 +128,7 @@ impl Disk {
         fs::read_to_string(self.root.join("sandbox")).ok()?.parse().ok()
     }
 
-    /// Whether the files are usable: changed last by one of these sandboxes, complete, and owned by these ids.
+    /// Whether the files are usable: changed last by one of these sandboxes, complete, owned by these ids.
     pub fn is_left_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
         let is_own = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == ids.command())
