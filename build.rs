@@ -1,14 +1,14 @@
-//! Builds `sojourn-init` and puts it where `include_bytes!` finds it.
+//! Builds `sojourn-init` for `include_bytes!`.
 //!
-//! Run by cargo; calls cargo again for the workspace member `init`. Static for
-//! glibc, because the sandbox's root file system may hold any libc or none, and in a
-//! target directory of its own, because cargo holds the lock of the outer one.
+//! Run by cargo; calls cargo again for the workspace member `init`. Static glibc, because the sandbox's root
+//! file system may contain any libc or none. A separate target directory, because the outer cargo holds the
+//! lock of its own.
 
 use std::{env, fs, path::Path, process::Command};
 
 fn main() {
-    // Embedded by `src/web`: a dashboard that was built anew is a new binary. So is a new
-    // page, but a debug build reads those where they are.
+    // Files embedded by `src/web`: rebuild after a new dashboard build. Documentation pages are embedded only
+    // in a release build; a debug build reads them at run time.
     println!("cargo::rerun-if-changed=web/dist");
     if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
         println!("cargo::rerun-if-changed=docs");
@@ -27,8 +27,8 @@ fn main() {
             cargo.env_remove(name);
         }
     }
-    // With an explicit target these flags reach init and its crates only: a
-    // procedural macro cannot be linked statically.
+    // With an explicit target, these flags apply to init and its dependencies only: a procedural macro cannot
+    // be linked statically.
     cargo
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .args(["build", "--package", "sojourn-init", "--bin", "sojourn-init"])
@@ -37,7 +37,7 @@ fn main() {
         .current_dir(variable("CARGO_MANIFEST_DIR"));
     match cargo.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!("sojourn-init was not built: cargo ended with {status}"),
+        Ok(status) => panic!("sojourn-init was not built: cargo failed with {status}"),
         Err(error) => panic!("sojourn-init was not built: cargo did not start: {error}"),
     }
     let built = target_dir.join(&target).join("init/sojourn-init");
@@ -47,8 +47,8 @@ fn main() {
     }
 }
 
-/// Whether a variable describes the outer build: flags, wrappers (clippy sets one)
-/// and profiles must not change init. Registry and network settings stay.
+/// Whether a variable belongs to the outer build: its flags, wrappers (clippy sets one) and profiles must not
+/// affect init. Registry and network settings are kept.
 fn is_of_the_outer_build(name: &str) -> bool {
     let kept =
         ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_MAKEFLAGS"];

@@ -1,8 +1,7 @@
-//! The composition root: joins the rooms into a process, and takes them apart in
-//! the right order.
+//! The composition root: assembles the modules into a process, and shuts them down in order.
 //!
-//! Streams end first (readers resume elsewhere), then requests, then the worker
-//! drains, then dispatchers, notifications and the database.
+//! Streams end first (readers resume at another process), then requests, then the worker drains, then
+//! dispatchers, notifications and the database.
 
 mod reach;
 mod sandboxes;
@@ -54,7 +53,7 @@ use crate::{
     worker::Worker,
 };
 
-/// The record of a process: the database, migrated and checked.
+/// The database of a process, migrated and checked.
 pub struct Record {
     pub store: Store,
     pub origin: Origin,
@@ -62,20 +61,20 @@ pub struct Record {
     owner_url: String,
 }
 
-/// What a served process tells whoever started it.
+/// Information about a started process.
 pub struct Started {
-    /// Where it listens; none for a worker.
+    /// Address of the API; `None` for a worker.
     pub address: Option<SocketAddr>,
-    /// Where it tells its metrics, when it does.
+    /// Address of the metrics, if enabled.
     pub metrics: Option<SocketAddr>,
-    /// A key of the first organization, when this process knows one.
+    /// A key of the first organization, if this process knows one.
     pub api_key: Option<SecretString>,
-    /// No session has ever been created here.
+    /// Whether no session was ever created in this deployment.
     pub is_empty: bool,
 }
 
 impl Record {
-    /// Opens the database, starting the embedded one when none is named.
+    /// Opens the database; starts the embedded one if no URL is configured.
     pub async fn open(
         database: &config::Database,
         pools: PoolSizes,
@@ -111,7 +110,7 @@ impl Record {
         Ok(Self { store: Store::open(&urls, pools, master)?, origin, embedded, owner_url })
     }
 
-    /// Closes the connections, and the embedded database with its last user.
+    /// Closes the connections, and stops the embedded database with its last user.
     pub async fn close(self) -> anyhow::Result<()> {
         self.store.close().await;
         if let Some(embedded) = self.embedded {
@@ -120,28 +119,27 @@ impl Record {
         Ok(())
     }
 
-    /// The operator, on this record.
+    /// Operator access to this database.
     pub fn operator(&self) -> Operator<'_> {
         self.store.operator(&self.origin)
     }
 
-    /// Makes an organization with one key for everything; the key is shown once.
+    /// Creates an organization with one key with all scopes; the key is shown once.
     pub async fn create_org(&self, name: &str) -> anyhow::Result<(OrgId, SecretString)> {
         let org: OrgId = self.origin.id();
         let secret = self.operator().create(org, name).await?;
         Ok((org, secret.into()))
     }
 
-    /// Seals everything under the present master key; returns how many organizations
-    /// were under the one before. Safe to repeat, and while processes with both run.
+    /// Re-encrypts all organizations' keys with the current master key; returns the number of organizations
+    /// that used the previous one. Idempotent, and safe while processes with either key run.
     pub async fn rotate_master_key(&self) -> anyhow::Result<usize> {
         let rewrapped = self.operator().rewrap().await?;
         migrate::replace_master_key(&self.owner_url, self.store.master(), &self.origin).await?;
         Ok(rewrapped)
     }
 
-    /// The first organization, made when there is none, with the keys that the
-    /// settings and the data directory name.
+    /// Creates the first organization if there is none, with the keys in the settings and the data directory.
     async fn bootstrap(&self, settings: &Settings) -> anyhow::Result<Option<SecretString>> {
         let file = settings.database.data_dir.join("api-key");
         let org = match self.store.first_org().await? {
@@ -158,14 +156,14 @@ impl Record {
         }
         match fs::read_to_string(&file) {
             Ok(secret) => Ok(Some(secret.trim().to_owned().into())),
-            // The organization was made by another process, with its own directory.
+            // Another process with its own data directory created the organization.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
         }
     }
 }
 
-/// Serves until `stop`; `started` is told once everything runs.
+/// Serves until `stop`; calls `started` once everything runs.
 pub async fn serve(
     settings: Settings,
     stop: CancellationToken,
@@ -187,11 +185,11 @@ pub async fn serve(
     served.and(closed)
 }
 
-/// Where a process listens.
+/// Listeners of a process.
 struct Listeners {
-    /// For the API.
+    /// Of the API.
     listener: Option<TcpListener>,
-    /// For metrics.
+    /// Of the metrics.
     watched: Option<TcpListener>,
 }
 
@@ -213,7 +211,7 @@ async fn serve_record(
     let (mut front, mut back) = (JoinSet::new(), JoinSet::new());
     let late = CancellationToken::new();
     parts.start_notifications(&mut back, &late);
-    // Streams end with the first word of the end, or open ones would hold up HTTP.
+    // Streams end at the start of the shutdown; otherwise open ones would delay the end of HTTP.
     let (store, origin) = (record.store.clone(), record.origin.clone());
     let streams = Streams::new(store, parts.notifications.clone(), origin, stop.clone());
     if let Some(listener) = listener {
@@ -331,7 +329,7 @@ impl Parts {
         );
         let provider = sandboxes::provider(settings);
         if let Err(reason) = &provider {
-            tracing::error!(reason, "no sandboxes here: turns that use tools will fail");
+            tracing::error!(reason, "sandboxes are not available: turns that use tools will fail");
         }
         let sandboxes = Sandboxes {
             store: self.store.clone(),
@@ -358,7 +356,7 @@ impl Parts {
     }
 }
 
-/// Serving ends with the process's end and in no other way.
+/// Adapts a server, which ends only when it is stopped, to a task result.
 async fn served(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
     serving.await;
     Ok(())
@@ -374,10 +372,10 @@ fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
 }
 
 async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("{setting}: {address} cannot be listened on"))
+    TcpListener::bind(address).await.with_context(|| format!("{setting}: cannot listen on {address}"))
 }
 
-/// A database that is there already, neither started nor migrated.
+/// Connects to an existing database, without starting or migrating it.
 pub fn visit(database: &config::Database, url: &str) -> anyhow::Result<Store> {
     let master = MasterKey::generate(&Origin::system());
     let urls = Urls {
@@ -388,7 +386,7 @@ pub fn visit(database: &config::Database, url: &str) -> anyhow::Result<Store> {
     Ok(Store::open(&urls, PoolSizes { app: 1, system: 1 }, master)?)
 }
 
-/// The data directory, made when absent and proven writable.
+/// Creates the data directory if missing and checks that it is writable.
 fn prepared(data_dir: &Path) -> anyhow::Result<PathBuf> {
     let named = || format!("SOJOURN_DATA_DIR: {} cannot be used", data_dir.display());
     fs::create_dir_all(data_dir).with_context(named)?;
@@ -399,7 +397,7 @@ fn prepared(data_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(data_dir)
 }
 
-/// The master key of the settings, else the one kept in the data directory.
+/// Master key from the settings, else the one in the data directory.
 fn master_key(database: &config::Database, data_dir: &Path, origin: &Origin) -> anyhow::Result<MasterKey> {
     let file = data_dir.join("master-key");
     let text = match &database.master_key {
@@ -424,16 +422,16 @@ fn parsed(text: &str, name: &str) -> anyhow::Result<MasterKey> {
     }
 }
 
-/// The name of this node, kept with its disks.
+/// Id of this node, stored with its disks.
 fn node_id(data_dir: &Path, origin: &Origin) -> anyhow::Result<Uuid> {
     let file = data_dir.join("node-id");
     match fs::read_to_string(&file) {
-        Ok(text) => text.trim().parse().with_context(|| format!("{} holds no node id", file.display())),
+        Ok(text) => text.trim().parse().with_context(|| format!("{} contains no node id", file.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let node = Uuid::from_bytes(origin.bytes());
             match write_secret(&file, &node.to_string()) {
                 Ok(()) => Ok(node),
-                // Another process of this node was faster.
+                // Another process of this node created it first.
                 Err(_) => Ok(fs::read_to_string(&file)?.trim().parse()?),
             }
         }
@@ -441,7 +439,7 @@ fn node_id(data_dir: &Path, origin: &Origin) -> anyhow::Result<Uuid> {
     }
 }
 
-/// Writes a file that only its owner reads, whole or not at all, never over another.
+/// Writes a file that only its owner can read; never overwrites an existing file.
 fn write_secret(file: &Path, text: &str) -> anyhow::Result<()> {
     let named = || format!("{} cannot be written", file.display());
     let mut open = fs::OpenOptions::new();

@@ -1,4 +1,4 @@
-//! The binary: reads the command line and ends with one clear line when it fails.
+//! The binary: parses the command line; prints a failure as one line.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: the process cannot run tasks: {error}");
+            eprintln!("error: the async runtime cannot be started: {error}");
             return ExitCode::FAILURE;
         }
     };

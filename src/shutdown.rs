@@ -1,13 +1,13 @@
-//! How a process is asked to stop.
+//! Shutdown by signals.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Cancels `stop` at the first TERM or INT; the second ends the process at once.
+/// Cancels `stop` at the first SIGTERM or SIGINT; the second exits at once.
 pub async fn on_signals(stop: CancellationToken) {
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        tracing::error!("signals cannot be heard; the process only stops when it is killed");
+        tracing::error!("cannot install signal handlers; the process can only be killed");
         return;
     };
     for heard in 0.. {
@@ -16,10 +16,10 @@ pub async fn on_signals(stop: CancellationToken) {
             _ = int.recv() => {}
         }
         if heard > 0 {
-            tracing::warn!("asked twice to stop: stopping at once; other workers take over when leases end");
+            tracing::warn!("second stop signal: exiting now; other workers take over when the leases expire");
             std::process::exit(130);
         }
-        tracing::info!("asked to stop: handing back what runs");
+        tracing::info!("stop signal received: draining");
         stop.cancel();
     }
 }

@@ -1,5 +1,5 @@
-//! What a process says of itself: logs, one line a fact, for people on a terminal or
-//! as JSON for programs; metrics, for whoever scrapes them; spans, for a collector.
+//! Telemetry of the process: logs, one line per fact, as text for terminals or as JSON; metrics for scrapers;
+//! spans for a collector.
 
 use std::{
     io::{IsTerminal, stderr},
@@ -23,45 +23,44 @@ use crate::{
     config::{Log, Traces},
 };
 
-/// How long a collector may take to accept a batch of spans.
+/// Timeout of an export of spans to a collector.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bounds of the buckets of every duration, in seconds: an append takes one
-/// millisecond, a turn an hour.
+/// Histogram buckets of every duration, in seconds: an append takes 1 ms, a turn up to an hour.
 const SECONDS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3_600.0];
 
-/// The metrics of this process, gathered from the first call on.
+/// Metrics recorder of this process, installed by the first call.
 pub fn metrics() -> &'static PrometheusHandle {
     static METRICS: LazyLock<PrometheusHandle> = LazyLock::new(|| {
         PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
-            .expect("there are buckets")
+            .expect("the list of buckets is not empty")
             .install_recorder()
-            .expect("nothing else of this process records metrics")
+            .expect("no other recorder is installed")
     });
     &METRICS
 }
 
-/// What has to be ended in its time.
+/// Telemetry that must be flushed before the process exits.
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
 }
 
 impl Telemetry {
-    /// Sends the last spans; blocks, for no longer than the exporter's timeout.
+    /// Exports the last spans; blocks at most for the exporter's timeout.
     pub fn end(self) {
         if let Some(Err(error)) = self.traces.map(|traces| traces.shutdown()) {
-            tracing::warn!(%error, "the last spans could not be sent");
+            tracing::warn!(%error, "could not export the last spans");
         }
     }
 }
 
-/// Starts logging to standard error, and sending spans where a collector is named.
+/// Starts logging to standard error, and exporting spans to a configured collector.
 ///
 /// # Errors
-/// When the filter cannot be read or the collector's address; the text says where.
+/// When the filter or the collector's address is invalid; the text names the setting.
 pub fn start(log: &Log, traces: &Traces) -> Result<Telemetry, String> {
-    let quiet = format!("{EXPORTED}=off").parse().expect("a directive");
+    let quiet = format!("{EXPORTED}=off").parse().expect("a valid directive");
     let filter = EnvFilter::try_new(&log.filter)
         .map_err(|error| format!("SOJOURN_LOG: {error}"))?
         .add_directive(quiet);
@@ -86,18 +85,18 @@ pub fn start(log: &Log, traces: &Traces) -> Result<Telemetry, String> {
     Ok(Telemetry { traces: provider })
 }
 
-/// Sends spans in batches, from a thread of its own.
+/// Creates an exporter that sends spans in batches from its own thread.
 fn exporter(traces: &Traces) -> Result<Option<SdkTracerProvider>, String> {
     let Some(collector) = &traces.otlp_endpoint else { return Ok(None) };
     let endpoint = format!("{}/v1/traces", collector.as_str().trim_end_matches('/'));
-    // A client that blocks must not be made where tasks run.
+    // A blocking client must not be created in an async context.
     let client = std::thread::scope(|scope| {
         scope.spawn(|| reqwest::blocking::Client::builder().timeout(EXPORT_TIMEOUT).build()).join()
     });
     let client = match client {
         Ok(Ok(client)) => client,
         Ok(Err(error)) => return Err(format!("SOJOURN_OTLP_ENDPOINT: {error}")),
-        Err(_) => return Err("SOJOURN_OTLP_ENDPOINT: no client could be made".to_owned()),
+        Err(_) => return Err("SOJOURN_OTLP_ENDPOINT: the HTTP client could not be created".to_owned()),
     };
     let exporter = SpanExporter::builder()
         .with_http()

@@ -1,13 +1,13 @@
-//! The session's files as one tar archive, and back; and any directory of the sandbox.
+//! The session's files as one tar archive in both directions; also any directory of the sandbox.
 //!
-//! Called by the file helper, as the command's user, with its caller's connection.
-//! The archive is a stream of frames, so that a failure in its middle can still be
-//! said. Names begin with `workspace` or `home`, whatever the paths of this sandbox are; those
-//! of a caller's own archive with what the directory holds.
+//! Called by the file helper, which runs as the command's user, with the caller's connection. The archive is
+//! a stream of frames, so that a failure in the middle can still be reported. Names in a session's archive
+//! start with `workspace` or `home`, independent of the paths of this sandbox. Names in a caller's own
+//! archive are relative to the directory.
 //!
-//! What GNU tar does not carry is in PAX headers: the time of a change to the
-//! nanosecond, and attributes as `SOJOURN.xattr.<name>`, name and value in hexadecimal
-//! (readers split these headers at line ends, which a value may hold).
+//! Metadata that GNU tar lacks is in PAX headers: the modification time in nanoseconds, and extended
+//! attributes as `SOJOURN.xattr.<name>`, name and value in hexadecimal (readers split these headers at line
+//! ends, which a value may contain).
 
 mod pack;
 mod unpack;
@@ -30,19 +30,19 @@ use sojourn_init::protocol::{HOME, WORKSPACE};
 
 use crate::usage::Room;
 
-/// What is kept: the name in the archive, the directory in the sandbox.
+/// Archived directories: the name in the archive, the path in the sandbox.
 const ROOTS: [(&str, &str); 2] = [("workspace", WORKSPACE), ("home", HOME)];
-/// Longest name of an entry, in bytes: a path is opened at once when it is read back.
+/// Maximum length of an entry's name in bytes: a path is opened in one call when it is unpacked.
 const NAME_BYTES_MAX: usize = 4_000;
-/// Entries of one archive: a helper remembers each directory until its end.
+/// Maximum number of entries of one archive: a helper stores each directory until the end.
 const ENTRIES_MAX: u64 = 2_000_000;
-/// Bytes of one part.
+/// Size of one part in bytes.
 const PART_BYTES: usize = 256 << 10;
-/// How long the other end may take to send or take a part.
+/// Timeout for the peer to send or receive a part.
 const PART_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-/// The PAX key of an attribute, before its name.
+/// PAX key prefix of an extended attribute.
 const ATTRIBUTE: &str = "SOJOURN.xattr.";
-/// Attributes that a command's user may set.
+/// Namespace of attributes that a command's user may set.
 const OWN_ATTRIBUTES: &str = "user.";
 
 /// Sends the session's files.
@@ -51,30 +51,30 @@ pub fn pack(caller: &mut UnixStream) -> io::Result<()> {
     pack::run(caller)
 }
 
-/// Takes the session's files, into directories that are empty.
+/// Unpacks the session's files into empty directories.
 pub fn unpack(caller: &mut UnixStream, room: Room) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
     unpack::run(caller, room)
 }
 
-/// Sends what is below a directory.
+/// Sends the content of a directory.
 pub fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
     caller.set_write_timeout(Some(PART_TIMEOUT))?;
     pack::tree(caller, path)
 }
 
-/// Takes files into a directory, over what is there; it is made where there is none.
+/// Unpacks files into a directory, over existing files; creates the directory if missing.
 pub fn write_tree(caller: &mut UnixStream, path: &Path, room: Room) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
     unpack::tree(caller, path, room)
 }
 
-/// What opens what is there, and nothing that a link leads to. Without `O_DIRECTORY`: asked
-/// for a directory, gVisor follows the link all the same.
+/// Flags that open an entry without following a link. No `O_DIRECTORY`: with it, gVisor follows the link
+/// despite `O_NOFOLLOW`.
 const AS_IT_IS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Opens a directory, through no link.
+/// Opens a directory without following a link.
 fn open_directory(parent: impl AsFd, name: impl Arg) -> Result<OwnedFd, Errno> {
     match openat(parent, name, AS_IT_IS, Mode::empty()) {
         Ok(opened) if is_directory(&opened)? => Ok(opened),

@@ -1,8 +1,7 @@
-//! One connection of a worker: one call in, one answer out, never blocking.
+//! One connection of a worker: one call, one response, without blocking.
 //!
-//! Called by the server's loop. Exactly the header and the JSON of a call are
-//! read: a payload stays in the socket for the helper that takes the connection
-//! over, so init itself never holds a file's content.
+//! Called by the server's loop. Reads exactly the header and the JSON of a call: the payload stays in the
+//! socket for the helper that takes over the connection, so init never holds a file's content.
 
 use std::{
     io::{self, Read, Write},
@@ -19,25 +18,25 @@ use sojourn_init::{
     protocol::{Answer, Call},
 };
 
-/// A connection and how far its call has come.
+/// A connection and the state of its call.
 pub struct Connection {
     stream: UnixStream,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     sent: usize,
-    /// What the answer waits for.
+    /// Event that the response waits for.
     pub pending: Option<Pending>,
 }
 
-/// An answer that waits for a command.
+/// Event of a command that a response waits for.
 pub enum Pending {
-    /// For its end, or this time.
+    /// The end of the command, or this time.
     Exit { exec_id: String, until: Option<Instant> },
-    /// For the end of all that it started.
+    /// The end of all processes that the command started.
     Gone { exec_id: String },
 }
 
-/// A call and the length of the payload that follows in the socket.
+/// A call and the length of its payload, which is still in the socket.
 pub type Arrived = (Call, usize);
 
 impl Connection {
@@ -46,8 +45,8 @@ impl Connection {
         Ok(Self { stream, inbox: Vec::new(), outbox: Vec::new(), sent: 0, pending: None })
     }
 
-    /// What to poll. While an answer waits, only the caller's leaving matters,
-    /// which poll always tells.
+    /// Poll events of this connection. While a response waits, only a hang-up of the caller matters, which
+    /// poll always reports.
     pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         let flags = if !self.outbox.is_empty() {
             PollFlags::OUT
@@ -59,10 +58,10 @@ impl Connection {
         (self.stream.as_fd(), flags)
     }
 
-    /// The call, once it is there.
+    /// Reads the call; `None` while it is incomplete.
     ///
     /// # Errors
-    /// When the caller left or sent no call: the connection is to be dropped.
+    /// When the caller hung up or sent no valid call; the connection must be dropped.
     pub fn read_call(&mut self) -> io::Result<Option<Arrived>> {
         loop {
             let header = match self.inbox.first_chunk::<HEADER_BYTES>() {
@@ -91,7 +90,7 @@ impl Connection {
         }
     }
 
-    /// Puts the answer on its way.
+    /// Queues the response.
     pub fn answer(&mut self, answer: &Answer, payload: &[u8]) -> io::Result<()> {
         self.pending = None;
         self.outbox = frame::encode(answer, payload.len())?;
@@ -99,7 +98,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what the socket takes. Returns whether all of it went.
+    /// Sends as much as the socket accepts. Returns whether everything was sent.
     pub fn send(&mut self) -> io::Result<bool> {
         while self.sent < self.outbox.len() {
             match self.stream.write(&self.outbox[self.sent..]) {
@@ -113,12 +112,12 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether an answer is on its way.
+    /// Whether a response is queued.
     pub fn is_answering(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// The socket, blocking, for a helper that answers itself.
+    /// The socket in blocking mode, for a helper that sends the response itself.
     pub fn hand_over(&self) -> io::Result<UnixStream> {
         self.stream.set_nonblocking(false)?;
         self.stream.try_clone()

@@ -1,8 +1,7 @@
-//! The commands of the sandbox: which there are, which run, how they ended.
+//! The commands of the sandbox and their outcomes.
 //!
-//! Called by the server, which polls the runners' reports; starts runners. An id
-//! runs at most once in the life of a sandbox: the table remembers every id, and it
-//! lives exactly as long as the sandbox.
+//! Called by the server, which polls the runners' reports; starts runners. An id runs at most once per
+//! sandbox: the table stores every id and exists as long as the sandbox.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,29 +23,28 @@ use crate::{
     runner::{self, DISK_FULL, GONE_LINE, KILL},
 };
 
-/// Commands that run or left processes behind, at the same time.
+/// Maximum number of commands that run or have left processes.
 const EXECS_MAX: usize = 64;
-/// Ids that one sandbox remembers: each may run once, so none can be forgotten.
+/// Maximum number of ids of one sandbox: each may run only once, so none can be removed.
 const EXECS_SEEN_MAX: usize = 100_000;
-/// Output of finished commands that is kept, all together, in bytes; beyond it
-/// the oldest goes first.
+/// Maximum stored output of finished commands in bytes; beyond it, the oldest is removed first.
 const FINISHED_BYTES_MAX: u64 = 512 << 20;
-/// Finished commands whose output is kept: each takes a directory and two files.
+/// Maximum number of finished commands with stored output: each takes a directory and two files.
 const FINISHED_MAX: usize = 512;
-/// A runner reports one short line, then another.
+/// A runner reports two short lines.
 const REPORT_BYTES_MAX: usize = 4 << 10;
 
 /// Every command that this sandbox has seen.
 #[derive(Default)]
 pub struct Execs {
     all: BTreeMap<String, Exec>,
-    /// Ids of finished commands whose output is still there, oldest first.
+    /// Ids of finished commands with stored output, oldest first.
     finished: VecDeque<String>,
     finished_bytes: u64,
 }
 
 struct Exec {
-    /// The runner, until no descendant of the command is left.
+    /// The runner; `None` once no descendant of the command is left.
     runner: Option<Runner>,
     outcome: Option<Outcome>,
 }
@@ -59,12 +57,12 @@ struct Runner {
 }
 
 impl Execs {
-    /// Commands that run or left processes behind.
+    /// Number of commands that run or have left processes.
     pub fn running(&self) -> usize {
         self.all.values().filter(|exec| exec.runner.is_some()).count()
     }
 
-    /// Commands that are not over.
+    /// Number of commands that have not ended.
     pub fn unfinished(&self) -> usize {
         self.all.values().filter(|exec| exec.runner.is_some() && exec.outcome.is_none()).count()
     }
@@ -74,7 +72,7 @@ impl Execs {
         self.all.values().filter_map(|exec| Some(exec.runner.as_ref()?.pid)).collect()
     }
 
-    /// What to poll: the report of each runner.
+    /// Report pipe of each runner, for poll.
     pub fn reports(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         self.all.iter().filter_map(|(id, exec)| Some((id.as_str(), exec.runner.as_ref()?.report.as_fd())))
     }
@@ -102,14 +100,14 @@ impl Execs {
                 Answer::Done {}
             }
             Err(error) => {
-                // Half a directory would refuse the next try.
+                // A partial directory would make a retry fail.
                 let _ = fs::remove_dir_all(&directory);
                 Answer::fault(FaultKind::Unavailable, format!("the command could not be started: {error}"))
             }
         }
     }
 
-    /// How a command ended, `Running` if it did not, or that there is none.
+    /// Outcome of a command: `Exit`, `Running`, or a fault if the id is unknown.
     pub fn outcome(&self, exec_id: &str) -> Answer {
         match self.all.get(exec_id) {
             None => unknown(exec_id),
@@ -118,21 +116,21 @@ impl Execs {
         }
     }
 
-    /// Asks the runner to end the command. `Done` when nothing of it is left,
-    /// `Running` until then.
+    /// Requests the runner to end the command. Returns `Done` when no process of it is left, `Running` until
+    /// then.
     pub fn kill(&mut self, exec_id: &str) -> Answer {
         match self.all.get_mut(exec_id) {
             None => unknown(exec_id),
             Some(Exec { runner: None, .. }) => Answer::Done {},
             Some(Exec { runner: Some(runner), .. }) => {
-                // A runner that is just going has closed its end: that is the wish.
+                // The write fails if the runner is just exiting, which is the desired result.
                 let _ = runner.control.write_all(KILL);
                 Answer::Running {}
             }
         }
     }
 
-    /// Asks the runner to send a signal to the command. One that is over gets none.
+    /// Requests the runner to send a signal to the command. No effect on a command that has ended.
     pub fn signal(&mut self, exec_id: &str, signal: Signal) -> Answer {
         match self.all.get_mut(exec_id) {
             None => unknown(exec_id),
@@ -144,19 +142,19 @@ impl Execs {
         }
     }
 
-    /// Asks every runner to end its command: the files take more than they may.
+    /// Requests every runner to end its command, because the disk limit is exceeded.
     pub fn end_for_disk(&mut self) {
         for runner in self.all.values_mut().filter_map(|exec| exec.runner.as_mut()) {
             let _ = runner.control.write_all(DISK_FULL);
         }
     }
 
-    /// Whether anything of a command is left.
+    /// Whether no process of a command is left.
     pub fn is_gone(&self, exec_id: &str) -> bool {
         self.all.get(exec_id).is_none_or(|exec| exec.runner.is_none())
     }
 
-    /// Kept bytes of a command's output.
+    /// Reads stored output of a command.
     pub fn output(
         &self,
         exec_id: &str,
@@ -170,9 +168,9 @@ impl Execs {
         let file = match File::open(directory(exec_id).join(stream.file_name())) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // The runner is about to make it, or the oldest output made room.
+                // The runner is about to create it, or it was removed as the oldest output.
                 return match self.is_gone(exec_id) {
-                    true => Err(Answer::fault(FaultKind::NotFound, "this output is no longer kept")),
+                    true => Err(Answer::fault(FaultKind::NotFound, "this output is no longer stored")),
                     false => Ok(0),
                 };
             }
@@ -189,7 +187,7 @@ impl Execs {
         Ok(filled)
     }
 
-    /// Reads what a runner reports.
+    /// Reads a runner's report.
     pub fn read_report(&mut self, exec_id: &str, helpers: &BTreeSet<u32>) {
         let Some(exec) = self.all.get_mut(exec_id) else {
             return;
@@ -219,7 +217,7 @@ impl Execs {
         }
     }
 
-    /// Counts the output of a command that is over and makes room.
+    /// Counts the output of a finished command, and removes the oldest outputs beyond the limits.
     fn finish(&mut self, exec_id: &str) {
         self.finished_bytes += kept_bytes(&directory(exec_id));
         self.finished.push_back(exec_id.to_owned());
@@ -236,7 +234,7 @@ impl Execs {
     }
 }
 
-/// Starts the process above a command. Its directory is new, so the id is.
+/// Starts the runner of a command. Fails if the directory exists, because the id must be new.
 fn spawn_runner(directory: &Path, spec: &ExecSpec) -> io::Result<Runner> {
     fs::DirBuilder::new().mode(0o700).create(directory)?;
     let ((asked, control), (report, said)) = (io::pipe()?, io::pipe()?);
@@ -254,11 +252,11 @@ fn kept_bytes(directory: &Path) -> u64 {
     length(Stream::Stdout) + length(Stream::Stderr)
 }
 
-/// The outcome of a command whose runner died without a word: something killed it.
+/// Outcome of a command whose runner died without a report: it was killed.
 fn lost() -> Outcome {
     Outcome { code: 137, cause: Cause::Killed, stdout_bytes: 0, stderr_bytes: 0, duration_ms: 0 }
 }
 
 fn unknown(exec_id: &str) -> Answer {
-    Answer::fault(FaultKind::NotFound, format!("this sandbox has seen no command {exec_id}"))
+    Answer::fault(FaultKind::NotFound, format!("this sandbox has no command {exec_id}"))
 }

@@ -1,8 +1,8 @@
-//! File operations, each in a process of its own as the command's user.
+//! File operations, each in its own process as the command's user.
 //!
-//! Started by the server as `sojourn-init file ..` with the caller's connection as
-//! standard input, which it answers itself. Whatever a path leads to, through
-//! links or mounts, it leads to inside the sandbox and with the rights of uid 1000.
+//! Started by the server as `sojourn-init file ..` with the caller's connection as standard input; sends the
+//! response itself. Whatever links or mounts a path contains, it is resolved inside the sandbox and with the
+//! permissions of uid 1000.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -26,13 +26,13 @@ use sojourn_init::{
 
 use crate::{archive, privilege, some, usage::Room};
 
-/// How long a caller may take to send or take a content.
+/// Timeout for a caller to send or receive content.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest part of a file in one answer: a frame, less its JSON.
+/// Maximum size of a file part in one response: a frame without its JSON.
 pub const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
 
-/// Does one operation and answers it: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`,
-/// `pack`, `unpack DISK_BYTES`, `read-tree PATH` or `write-tree PATH DISK_BYTES`.
+/// Executes one operation and sends its response: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`, `pack`,
+/// `unpack DISK_BYTES`, `read-tree PATH` or `write-tree PATH DISK_BYTES`.
 pub fn serve(operation: &[&str]) -> io::Result<()> {
     privilege::become_command_user()?;
     let mut caller = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -45,7 +45,7 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
             read(&absolute(path), number(offset)?, bytes_max)
         }
         ["write", path, bytes] => {
-            // All of it first: a caller that breaks off must change nothing.
+            // Read everything first: a caller that breaks off must change nothing.
             let length = usize::try_from(number(bytes)?).unwrap_or(usize::MAX).min(frame::BYTES_MAX);
             let mut content = vec![0; length];
             caller.read_exact(&mut content)?;
@@ -53,7 +53,7 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
         }
         ["pack"] => {
             let packed = archive::pack(&mut caller);
-            // Init lets everything go on at this, or at the end of this process.
+            // Init continues all processes when it reads this, or when this process ends.
             let _ = rustix::io::write(stdout(), b"\n");
             packed.map(|()| (Answer::Done {}, Vec::new()))
         }
@@ -68,19 +68,19 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
             let room = Room::of(some(number(disk_bytes)?));
             archive::write_tree(&mut caller, &absolute(path), room).map(|()| (Answer::Done {}, Vec::new()))
         }
-        _ => return Err(io::Error::other("file takes read, write, pack, unpack, read-tree or write-tree")),
+        _ => return Err(io::Error::other("file needs read, write, pack, unpack, read-tree or write-tree")),
     };
     let (answer, payload) = result.unwrap_or_else(|error| (fault(&error), Vec::new()));
     frame::write(&mut caller, &answer, &payload)
 }
 
-/// A relative path is meant from the workspace.
+/// Resolves a relative path against the workspace.
 fn absolute(path: &str) -> PathBuf {
     Path::new(WORKSPACE).join(path)
 }
 
 fn read(path: &Path, offset: u64, bytes_max: usize) -> io::Result<(Answer, Vec<u8>)> {
-    // NONBLOCK: a pipe without a writer must not hold the helper.
+    // NONBLOCK: opening a named pipe without a writer must not block the helper.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let meta = file.metadata()?;
@@ -102,12 +102,12 @@ fn read(path: &Path, offset: u64, bytes_max: usize) -> io::Result<(Answer, Vec<u
     Ok((Answer::File { size: meta.len() }, content))
 }
 
-/// Writes beside the file and renames, so a reader sees the old content or the new.
+/// Writes a temporary file and renames it, so that a reader sees the old content or the new.
 fn write(path: &Path, content: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
-    // A link is followed: the file that it names is meant, not the link.
+    // Follow a link: the caller means the file that it points to.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(_)) = (path.parent(), path.file_name()) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it names no file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"));
     };
     let mode = match fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -121,7 +121,7 @@ fn write(path: &Path, content: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
     let beside = parent.join(format!(".sojourn-write-{}", std::process::id()));
     let written = write_new(&beside, content, mode).and_then(|()| fs::rename(&beside, &path));
     if let Err(error) = written {
-        // What is left behind has no other owner.
+        // Remove the temporary file: nothing else does.
         let _ = fs::remove_file(&beside);
         return Err(error);
     }
@@ -129,7 +129,7 @@ fn write(path: &Path, content: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
 }
 
 fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    // One of the same name is from a helper that was killed.
+    // A file of this name is left from a helper that was killed.
     let _ = fs::remove_file(path);
     let mut file = File::create_new(path)?;
     file.set_permissions(fs::Permissions::from_mode(mode))?;

@@ -1,8 +1,8 @@
-//! A second process of this program that does not start anew.
+//! Fork of this process without exec.
 //!
-//! Called by `execs`, for runners: each command waits for its own. To start a program again
-//! costs half a millisecond where the machine is a virtual one, for the C library asks the
-//! processor what it is, and each of dozens of answers comes from the hypervisor.
+//! Called by `execs` for runners: the start of a command waits for its runner. An exec costs half a
+//! millisecond on a virtual machine, because the C library identifies the processor with dozens of CPUID
+//! instructions, each of which is handled by the hypervisor.
 
 use std::{
     io::{self, PipeReader, PipeWriter},
@@ -16,19 +16,21 @@ use rustix::{
 };
 
 unsafe extern "C" {
-    // fork(2); the C library's own, so that it knows of the copy.
+    // fork(2); the C library's wrapper, so that its state in the copy is consistent.
     fn fork() -> i32;
 }
 
-/// Does `work` in a copy of this process, which must have no other thread: a lock that one
-/// held would be held in the copy for ever. The copy has these pipes for its input and
-/// output and no other descriptor but its errors; it ends with the work. Returns its pid.
+/// Runs `work` in a copy of this process and returns its pid.
+///
+/// This process must have no other thread: a lock held by one would stay held in the copy forever. The copy
+/// has these pipes as standard input and output, its standard error, and no other descriptor; it exits after
+/// the work.
 pub fn apart(
     input: PipeReader,
     output: PipeWriter,
     work: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<u32> {
-    // SAFETY: it takes nothing, and what the copy does is ordinary where there is one thread.
+    // SAFETY: fork takes no argument, and with a single thread the copy may run any code.
     match unsafe { fork() } {
         0 => {}
         child => return u32::try_from(child).map_err(|_| io::Error::last_os_error()),
@@ -41,19 +43,19 @@ pub fn apart(
     if let Err(error) = &worked {
         eprintln!("sojourn-init: {error}");
     }
-    // Nothing that the copy inherited is dropped: what it stood for is the other's.
+    // Exit without dropping inherited values: the resources belong to the parent.
     process::exit(i32::from(worked.is_err()))
 }
 
-/// Closes every descriptor that stays open across a fork and would not across an exec.
+/// Closes all descriptors above 2, which fork inherits even if they are close-on-exec.
 fn close_others() -> io::Result<()> {
     let directory = openat(CWD, "/proc/self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // Closed with the list.
+    // Closed when the list is dropped.
     let own = directory.as_raw_fd();
     let number = |entry: DirEntry| entry.file_name().to_str().ok()?.parse::<RawFd>().ok();
     let open = Dir::new(directory)?.map(|entry| entry.map(number)).collect::<Result<Vec<_>, _>>()?;
     for descriptor in open.into_iter().flatten().filter(|&descriptor| descriptor > 2 && descriptor != own) {
-        // SAFETY: their owners are in memory that this process never comes back to.
+        // SAFETY: their owners are in values that this process never uses again.
         unsafe { rustix::io::close(descriptor) };
     }
     Ok(())
@@ -81,7 +83,7 @@ mod tests {
         let pid = apart(theirs, output, || {
             let mut word = [0; 5];
             let length = read(stdin(), &mut word)?;
-            // The three, and the directory that is read.
+            // The three standard descriptors, and the directory being read.
             let open = fs::read_dir("/proc/self/fd")?.count();
             write(stdout(), format!("{length} {open}").as_bytes())?;
             Ok(())

@@ -1,18 +1,18 @@
-//! Frames: eight bytes of lengths, one JSON value, raw bytes behind it.
+//! Frames: 8 bytes of lengths, one JSON value, then raw bytes.
 //!
-//! Called by the server, the file helper and the worker's client. A frame that
-//! announces more than [`BYTES_MAX`] is refused before anything is allocated.
+//! Called by the server, the file helper and the worker's client. A frame whose header exceeds [`BYTES_MAX`]
+//! is refused before anything is allocated.
 
 use std::io::{self, Read, Write};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Largest JSON and payload of one frame together: a file of 1 MiB with room.
+/// Maximum size of JSON and payload of one frame: enough for a 1 MiB file part.
 pub const BYTES_MAX: usize = 4 << 20;
 /// Two lengths, u32 big endian: of the JSON, then of the payload.
 pub const HEADER_BYTES: usize = 8;
 
-/// The lengths that open a frame.
+/// Lengths at the start of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub json_bytes: usize,
@@ -20,10 +20,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the lengths.
+    /// Parses the lengths.
     ///
     /// # Errors
-    /// `InvalidData` when they announce more than [`BYTES_MAX`].
+    /// `InvalidData` when their sum exceeds [`BYTES_MAX`].
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> io::Result<Self> {
         let (json, payload) = bytes.split_at(4);
         let length = |part: &[u8]| part.iter().fold(0usize, |sum, &byte| (sum << 8) | usize::from(byte));
@@ -35,10 +35,10 @@ impl Header {
     }
 }
 
-/// The header and the JSON of a frame; the payload goes behind it.
+/// Encodes header and JSON of a frame; the payload follows.
 ///
 /// # Errors
-/// `InvalidData` when JSON and payload are more than [`BYTES_MAX`].
+/// `InvalidData` when JSON and payload exceed [`BYTES_MAX`].
 pub fn encode(message: &impl Serialize, payload_bytes: usize) -> io::Result<Vec<u8>> {
     let mut out = vec![0; HEADER_BYTES];
     serde_json::to_writer(&mut out, message)?;
@@ -54,7 +54,7 @@ pub fn encode(message: &impl Serialize, payload_bytes: usize) -> io::Result<Vec<
 /// Writes one frame.
 ///
 /// # Errors
-/// What the stream says; `InvalidData` when the frame is too large.
+/// Errors of the stream; `InvalidData` when the frame is too large.
 pub fn write(stream: &mut impl Write, message: &impl Serialize, payload: &[u8]) -> io::Result<()> {
     stream.write_all(&encode(message, payload.len())?)?;
     stream.write_all(payload)
@@ -63,7 +63,7 @@ pub fn write(stream: &mut impl Write, message: &impl Serialize, payload: &[u8]) 
 /// Reads one frame.
 ///
 /// # Errors
-/// What the stream says; `InvalidData` when it is too large or not the JSON that is wanted.
+/// Errors of the stream; `InvalidData` when the frame is too large or its JSON does not match.
 pub fn read<M: DeserializeOwned>(stream: &mut impl Read) -> io::Result<(M, Vec<u8>)> {
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head)?;

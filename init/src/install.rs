@@ -1,8 +1,8 @@
 //! PID 1 of a container in which packages are installed into a root file system.
 //!
-//! Started by the container runtime as `install`. Runs one command as the container's root,
-//! with the same way out as a sandbox has, and says how it ended: its output goes line by line to
-//! standard error behind a mark, so nothing that an installer prints can be taken for that.
+//! Started by the container runtime as `install`. Runs one command as the container's root, with the same
+//! egress relay as a sandbox, and reports its exit code. The command's output is written line by line to
+//! standard error with a prefix, so that an installer cannot forge the report.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -17,17 +17,17 @@ use std::{
 use rustix::process::{WaitOptions, wait};
 use sojourn_init::protocol::{INSTALL_ENDED, INSTALL_OUTPUT, PROGRAM, PROXY_PORT};
 
-/// Output that is passed on, in bytes; what comes after it is read and dropped.
+/// Maximum forwarded output in bytes; the rest is read and dropped.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
-/// Longest piece of a line that is passed on at once.
+/// Maximum length of a line; longer ones are split.
 const LINE_BYTES_MAX: u64 = 4 << 10;
-/// How long the output of a command that has ended may still come.
+/// Time to wait for remaining output after the end of the command.
 const REST: Duration = Duration::from_secs(2);
 
-/// Runs it to its end, which is also the end of everything that it started.
+/// Runs the command. Its end also ends all processes that it started.
 pub fn run(command: &[&str]) -> io::Result<()> {
     let (program, arguments) =
-        command.split_first().ok_or_else(|| io::Error::other("install takes a command"))?;
+        command.split_first().ok_or_else(|| io::Error::other("install needs a command"))?;
     let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))?;
     let mut relay = Command::new(PROGRAM);
     relay.arg("relay").stdin(OwnedFd::from(proxy)).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -44,7 +44,7 @@ pub fn run(command: &[&str]) -> io::Result<()> {
         let _ = done.send(());
     });
     let code = loop {
-        // Orphans come here too.
+        // Orphans are reaped here too.
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get().cast_unsigned() == child.id() => {
                 break status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal));
@@ -54,7 +54,7 @@ pub fn run(command: &[&str]) -> io::Result<()> {
         }
     };
     let _ = is_done.recv_timeout(REST);
-    // One write, so that no line of the other thread comes between.
+    // A single write, so that it does not interleave with lines of the other thread.
     io::stderr().write_all(format!("\n{INSTALL_ENDED}{}\n", code.unwrap_or(255)).as_bytes())
 }
 
@@ -67,7 +67,7 @@ fn pass_on(output: io::PipeReader) -> io::Result<()> {
         if read == 0 {
             return Ok(());
         }
-        // A carriage return begins a line anew for whoever shows it.
+        // A terminal overwrites the line after a carriage return, so it becomes a line end.
         line.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b'\n');
         let line = String::from_utf8_lossy(&line).trim_end().replace('\n', &format!("\n{INSTALL_OUTPUT}"));
         passed += line.len() + 1;

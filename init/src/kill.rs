@@ -1,19 +1,18 @@
-//! Finding and signalling every descendant of a process.
+//! Finding and signaling all descendants of a process.
 //!
-//! Called by runners (their command's tree) and by init (what a dead runner left).
-//! A double fork with setsid stays a descendant, because its orphans are given to
-//! the nearest subreaper, the runner. A pid is only signalled by the process that
-//! would reap its ancestors, within one scan.
+//! Called by runners (their command's tree) and by init (the remains of a dead runner). A process that forks
+//! twice and calls setsid remains a descendant, because orphans get the nearest subreaper, the runner, as
+//! parent. A pid is only signaled by the process that would reap its ancestors, within one scan.
 
 use std::{collections::BTreeSet, fs};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Scans that a stop may take until it finds nothing new. A fork bomb is bounded by
-/// the sandbox's process limit, so its stopped processes soon leave it no room to fork.
+/// Maximum scans until a stop finds no new process. The sandbox's process limit bounds a fork bomb: its
+/// stopped processes soon use all slots.
 const STOP_SCANS_MAX: usize = 1_000;
 
-/// A signal, and CONT so that a stopped process can obey.
+/// Sends a signal, then SIGCONT, so that stopped processes handle it.
 pub fn signal_descendants(root: u32, sent: Signal) {
     for pid in descendants(root) {
         signal(pid, sent);
@@ -21,8 +20,8 @@ pub fn signal_descendants(root: u32, sent: Signal) {
     }
 }
 
-/// KILL. Everything is stopped first: a stopped process forks no more and still
-/// takes up its place, so the set of processes cannot run away from the killer.
+/// Sends SIGKILL. All processes are stopped first: a stopped process cannot fork and still counts towards the
+/// limit, so the set of processes cannot outgrow the scans.
 pub fn kill_descendants(root: u32) {
     stop_descendants(root);
     for pid in descendants(root) {
@@ -30,7 +29,7 @@ pub fn kill_descendants(root: u32) {
     }
 }
 
-/// STOP, until no descendant is left that could start another.
+/// Sends SIGSTOP until no running descendant is left.
 pub fn stop_descendants(root: u32) {
     let mut stopped = BTreeSet::new();
     for _ in 0..STOP_SCANS_MAX {
@@ -45,15 +44,15 @@ pub fn stop_descendants(root: u32) {
     }
 }
 
-/// CONT: what was stopped goes on.
+/// Sends SIGCONT to stopped descendants.
 pub fn continue_descendants(root: u32) {
     for pid in descendants(root) {
         signal(pid, Signal::CONT);
     }
 }
 
-/// Ends children of init that are neither runners nor helpers: a runner died
-/// before its time and its command's processes came here.
+/// Kills children of init that are neither runners nor helpers: processes of a command whose runner died
+/// early.
 pub fn kill_strangers(own_children: &BTreeSet<u32>) {
     for (pid, parent) in processes() {
         if parent == 1 && !own_children.contains(&pid) {
@@ -63,7 +62,7 @@ pub fn kill_strangers(own_children: &BTreeSet<u32>) {
     }
 }
 
-/// Every living descendant of `root`.
+/// Every live descendant of `root`.
 fn descendants(root: u32) -> BTreeSet<u32> {
     let all = processes();
     let mut found = BTreeSet::new();
@@ -78,7 +77,7 @@ fn descendants(root: u32) -> BTreeSet<u32> {
     found
 }
 
-/// Pid and parent of every process of the sandbox that is not a zombie.
+/// Pid and parent pid of every process of the sandbox that is not a zombie.
 fn processes() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -92,8 +91,8 @@ fn processes() -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// The parent's pid from `/proc/<pid>/stat`: `pid (name) state ppid ..`, where
-/// the name may hold anything, parentheses and line ends included.
+/// Parent pid from `/proc/<pid>/stat`: `pid (name) state ppid ..`. The name may contain any characters,
+/// including parentheses and line ends.
 fn parent_of_living(stat: &[u8]) -> Option<u32> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
@@ -105,7 +104,7 @@ fn parent_of_living(stat: &[u8]) -> Option<u32> {
 
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // It may have ended meanwhile; the next scan tells.
+        // The process may have ended meanwhile; the next scan finds out.
         let _ = kill_process(pid, signal);
     }
 }

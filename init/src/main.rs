@@ -1,9 +1,10 @@
-//! `sojourn-init`: PID 1 of every sandbox, and the small programs that it starts.
+//! `sojourn-init`: PID 1 of every sandbox, and the helper programs that it starts.
 //!
-//! Started by the container runtime as `serve`, which has one thread and so may copy itself into a
-//! runner for each command; starts itself again as `file` (one file operation as the command's user), as
-//! `relay` (the way to the egress proxy) and as `usage` (what the files take). Where an image is made it is started
-//! as `install`. Five programs in one file, so that nothing has to fork with threads.
+//! The container runtime starts it as `serve`, which is single-threaded and can therefore fork a runner for
+//! each command. It starts itself as `file` (one file operation as the command's user), as `relay`
+//! (connection to the egress proxy) and as `usage` (size of the files). In a container that installs packages
+//! it is started as `install`. Five programs in one file, so that no process has to fork while it has
+//! threads.
 
 mod archive;
 mod connection;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["serve", orphan_seconds, disk_bytes] => match (orphan_seconds.parse(), disk_bytes.parse()) {
             (Ok(seconds), Ok(bytes)) => server::serve(some(seconds).map(Duration::from_secs), some(bytes)),
-            _ => Err(std::io::Error::other("serve takes two numbers: seconds, bytes")),
+            _ => Err(std::io::Error::other("serve needs two numbers: seconds, bytes")),
         },
         ["file", operation @ ..] => files::serve(operation),
         ["relay"] => relay::serve(),
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A number of which 0 means that there is none.
+/// Maps 0 to `None`.
 fn some(number: u64) -> Option<u64> {
     (number > 0).then_some(number)
 }

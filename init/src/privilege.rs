@@ -1,9 +1,8 @@
-//! Which rights the processes of a sandbox have.
+//! Capabilities of the processes of a sandbox.
 //!
-//! Called at the start of init, of each runner and of each file helper. Init keeps
-//! SETUID, SETGID and KILL: without the first two it could not drop to another
-//! user, without the third not end what that user runs. The bounding set is
-//! emptied before anything else runs, so nothing in the sandbox ever gains a right.
+//! Called at the start of init, of each runner and of each file helper. Init retains SETUID, SETGID and KILL:
+//! it needs the first two to switch to another user, and the third to end that user's processes. The bounding
+//! set is emptied before anything else runs, so no process in the sandbox ever gains a capability.
 
 use std::io;
 
@@ -18,10 +17,10 @@ use sojourn_init::protocol::COMMAND_UID;
 
 const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 
-/// For init: empties the bounding set, then gives up the right to change it.
+/// For init: empties the bounding set, then drops SETPCAP.
 ///
-/// The three rights stay inheritable, because a root process that execs gets
-/// what is inheritable or bounding, and file helpers are execs of this program.
+/// The three capabilities remain inheritable, because a root process that calls exec gets its inheritable and
+/// bounding capabilities, and file helpers are started by exec of this program.
 pub fn keep_what_init_needs() -> io::Result<()> {
     let with_setpcap = KEPT.union(CapabilitySet::SETPCAP);
     set_capabilities(
@@ -39,7 +38,7 @@ pub fn keep_what_init_needs() -> io::Result<()> {
     Ok(())
 }
 
-/// For a runner: what it starts inherits nothing.
+/// For a runner: its children inherit no capability.
 pub fn pass_nothing_on() -> io::Result<()> {
     set_capabilities(
         None,
@@ -48,17 +47,16 @@ pub fn pass_nothing_on() -> io::Result<()> {
     Ok(())
 }
 
-/// For the relay: stays the sandbox's root, whom no command can signal, without a right.
+/// For the relay: remains the sandbox's root, which no command can signal, without capabilities.
 pub fn keep_nothing() -> io::Result<()> {
     let nothing = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
     Ok(())
 }
 
-/// For a file helper: becomes the command's user for good.
+/// For a file helper: switches to the command's user permanently.
 ///
-/// A change of user also makes the process undumpable, so no command of that
-/// user can trace it.
+/// The switch also makes the process undumpable, so commands of that user cannot trace it.
 pub fn become_command_user() -> io::Result<()> {
     pass_nothing_on()?;
     let gid = Gid::from_raw(COMMAND_UID);

@@ -1,75 +1,77 @@
-//! The calls that a worker makes and the answers that it gets.
+//! Calls of a worker and their responses.
 //!
-//! One call and one answer per connection. A call that changes something carries
-//! the epoch of the lease; the sandbox keeps the highest that it has seen and
-//! refuses lower ones, so a worker that was frozen and thawed changes nothing.
+//! One call and one response per connection. A call that changes something carries the epoch of the lease.
+//! The sandbox stores the highest epoch that it has seen and refuses lower ones, so a worker that was
+//! suspended and resumed changes nothing.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the session's files are; also the directory of relative paths.
+/// Directory of the session's files; also the base of relative paths.
 pub const WORKSPACE: &str = "/workspace";
-/// Where the command's user is at home; beside the workspace all that a checkpoint holds.
+/// Home of the command's user; a checkpoint contains it and the workspace.
 pub const HOME: &str = "/home/agent";
-/// The directory that worker and sandbox share; 0700 of the sandbox's uid 0.
+/// Directory shared by worker and sandbox; 0700 of the sandbox's uid 0.
 pub const CONTROL_DIR: &str = "/.sojourn/control";
-/// The socket in that directory.
+/// Name of init's socket in that directory.
 pub const SOCKET_NAME: &str = "init.sock";
-/// Where the output of commands is kept; 0700 of the sandbox's uid 0.
+/// Directory of the commands' output; 0700 of the sandbox's uid 0.
 pub const OUTPUT_DIR: &str = "/.sojourn/output";
-/// This program, as the sandbox sees it.
+/// Path of this program in the sandbox.
 pub const PROGRAM: &str = "/.sojourn/sojourn-init";
-/// The counter of the sandbox's out-of-memory kills, a file of its cgroup.
+/// Counter of the sandbox's out-of-memory kills, a file of its cgroup.
 pub const OOM_COUNTER: &str = "/.sojourn/oom";
-/// What the host shows of the sandbox's way out; the sandbox cannot write there.
+/// Directory of the egress socket and certificates; the sandbox cannot write to it.
 pub const EGRESS_DIR: &str = "/.sojourn/egress";
-/// The socket of the egress proxy in that directory.
+/// Name of the egress proxy's socket in that directory.
 pub const PROXY_SOCKET: &str = "proxy.sock";
-/// What the sandbox's programs trust: public roots and the sandbox's own authority.
+/// CA bundle of the sandbox's programs: public roots and the sandbox's own authority.
 pub const CERTIFICATES: &str = "/.sojourn/egress/certificates.pem";
-/// Where the sandbox's programs find their proxy, on the sandbox's loopback.
+/// Port of the proxy on the sandbox's loopback.
 pub const PROXY_PORT: u16 = 3_128;
-/// In front of each line that an installer prints, and of the line that says its exit code.
+/// Prefix of each line that an installer prints; `INSTALL_ENDED` is the prefix of the line with its exit
+/// code.
 pub const INSTALL_OUTPUT: &str = "| ";
 pub const INSTALL_ENDED: &str = "ended ";
 /// User and group of every command and file operation.
 pub const COMMAND_UID: u32 = 1_000;
 
-/// As `bash -c JOIN_OUTPUTS LINE` a line for bash whose outputs are one, in the order in which
-/// they are written. Whoever runs these words may join them itself, which saves a shell.
+/// Bash command that runs a line with stderr redirected to stdout. Used as `bash -c JOIN_OUTPUTS LINE`;
+/// preserves the order of writes. A runner that recognizes this form may redirect itself, which saves a
+/// shell.
 pub const JOIN_OUTPUTS: &str = "exec bash -c -- \"$0\" 2>&1";
 
-/// What a worker asks.
+/// Call of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Call {
-    /// The holder of the lease introduces itself; raises the epoch.
+    /// Sent first by a new holder of the lease; raises the epoch.
     Hello { epoch: i64 },
-    /// The highest epoch and what runs.
+    /// Returns the highest epoch and the number of running commands.
     Status {},
-    /// Starts a command; the same id twice is the first one.
+    /// Starts a command; idempotent by id.
     Start { epoch: i64, exec: ExecSpec },
-    /// The command's outcome, or `Running` after `timeout_ms`.
+    /// Returns the command's outcome, or `Running` after `timeout_ms`.
     Wait { exec_id: String, timeout_ms: u64 },
-    /// Kept bytes of a command's output from `offset` on.
+    /// Returns stored output of a command from `offset`.
     Output { exec_id: String, stream: Stream, offset: u64, bytes_max: usize },
-    /// Ends a command and its descendants; answered when none is left.
+    /// Ends a command and its descendants; the response is sent when none is left.
     Kill { epoch: i64, exec_id: String },
-    /// Sends a signal to a command and its descendants; answered when its runner knows.
+    /// Sends a signal to a command and its descendants; the response is sent once its runner was notified.
     Signal { epoch: i64, exec_id: String, signal: Signal },
-    /// Part of a file, read as the command's user.
+    /// Reads part of a file as the command's user.
     ReadFile { path: String, offset: u64, bytes_max: usize },
-    /// Replaces a file by the payload, written as the command's user.
+    /// Replaces a file by the payload, as the command's user.
     WriteFile { epoch: i64, path: String },
-    /// The session's files as a tar archive in parts, made as the command's user while
-    /// everything else in the sandbox stands still.
+    /// Sends the session's files as a tar archive in parts, packed as the command's user while all other
+    /// processes in the sandbox are stopped.
     Pack { epoch: i64 },
     /// Unpacks the archive that follows in parts, as the command's user.
     Unpack { epoch: i64 },
-    /// What is below a directory as a tar archive in parts, read as the command's user
-    /// while others go on working there.
+    /// Sends a directory's content as a tar archive in parts, read as the command's user while other
+    /// processes continue to run.
     ReadTree { path: String },
-    /// Unpacks the archive that follows in parts below a directory, over what is there,
-    /// as the command's user.
+    /// Unpacks the archive that follows in parts into a directory, over existing files, as the command's
+    /// user.
     WriteTree { epoch: i64, path: String },
 }
 
@@ -82,13 +84,13 @@ pub struct ExecSpec {
     pub cwd: String,
     pub env: Vec<(String, String)>,
     pub timeout_ms: u64,
-    /// Between TERM and KILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace_ms: u64,
-    /// Kept bytes per stream.
+    /// Maximum stored bytes per stream.
     pub output_bytes_max: u64,
 }
 
-/// One of the two outputs of a command.
+/// Output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -97,7 +99,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The file's name in the command's directory.
+    /// Name of the stream's file in the command's directory.
     pub const fn file_name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -106,7 +108,7 @@ impl Stream {
     }
 }
 
-/// A signal that a command may be sent.
+/// A signal for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
@@ -119,19 +121,19 @@ pub enum Signal {
     Kill,
 }
 
-/// What the sandbox answers.
+/// Response of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
     Done {},
-    /// The highest epoch, the commands that run or left processes behind, and how many
-    /// of them are not over.
+    /// The highest epoch, the number of commands that run or have left processes, and the number of those
+    /// that have not ended.
     Status {
         epoch: i64,
         execs: u64,
         running: u64,
     },
-    /// The command was not over in the time that was asked for.
+    /// The command did not end within the requested time.
     Running {},
     Exit(Outcome),
     /// The payload is output.
@@ -140,8 +142,8 @@ pub enum Answer {
     File {
         size: u64,
     },
-    /// The payload is the next part of an archive; `Done` follows the last one. The
-    /// worker sends the same when it is the one who has the archive.
+    /// The payload is the next part of an archive; `Done` follows the last one. The worker sends the same
+    /// frames for an upload.
     Part {},
     Fault {
         kind: FaultKind,
@@ -149,19 +151,19 @@ pub enum Answer {
     },
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Exit code; 128 + signal when a signal ended it.
     pub code: i32,
     pub cause: Cause,
-    /// Bytes that it wrote until then, kept or not.
+    /// Bytes written by the command, including those that were not stored.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub duration_ms: u64,
 }
 
-/// What ended a command.
+/// Reason why a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -172,7 +174,7 @@ pub enum Cause {
     Killed,
 }
 
-/// Why a call failed, by what the caller will do.
+/// Failure of a call, by what the caller does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
@@ -182,7 +184,7 @@ pub enum FaultKind {
     NotFound,
     /// The same call can never succeed.
     Refused,
-    /// Not now: no process, memory or slot to spare.
+    /// Temporary lack of processes, memory or slots.
     Unavailable,
 }
 
@@ -193,7 +195,7 @@ impl Answer {
     }
 }
 
-/// Whether this may name a command: it becomes a directory's name.
+/// Whether this is a valid command id; it becomes the name of a directory.
 pub fn is_exec_id(id: &str) -> bool {
     (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }

@@ -1,7 +1,7 @@
-//! One output of a command on its way from a pipe into a capped file.
+//! Copy of a command's output from a pipe to a size-limited file.
 //!
-//! Called by the runner. The command holds only the pipe, never the file, so what
-//! was kept cannot be changed and the disk that it takes is bounded.
+//! Called by the runner. The command holds only the pipe, never the file, so it cannot change stored output,
+//! and disk usage is bounded.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,13 +15,13 @@ use std::{
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-/// What one read takes: the size of a pipe.
+/// Bytes per read: the size of a pipe.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Reads of a last look: what was in the pipe when the command ended, while a
-/// process that it left behind may go on writing.
+/// Reads of a drain: enough for the content of the pipe at the command's end, while processes that it left
+/// may continue writing.
 const DRAIN_READS: usize = 2;
 
-/// A pipe, its file, and how much went where.
+/// A pipe, its file, and byte counts.
 pub struct Pump {
     pipe: Option<File>,
     file: File,
@@ -31,7 +31,7 @@ pub struct Pump {
 }
 
 impl Pump {
-    /// A pump into a new file at `path`, without a pipe yet.
+    /// Creates the file at `path`; the pipe is connected later.
     pub fn new(path: &Path, kept_bytes_max: u64) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         Ok(Self { pipe: None, file, kept_bytes: 0, kept_bytes_max, seen_bytes: 0 })
@@ -45,17 +45,17 @@ impl Pump {
         Ok(())
     }
 
-    /// What to poll; `None` once nobody holds the other end.
+    /// Pipe to poll; `None` once all writers have closed it.
     pub fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Bytes that the command wrote, kept or not.
+    /// Bytes that the command wrote, including those that were not stored.
     pub fn seen_bytes(&self) -> u64 {
         self.seen_bytes
     }
 
-    /// Takes one chunk. Returns whether there may be more at once.
+    /// Reads one chunk. Returns whether more may be available immediately.
     pub fn take_chunk(&mut self) -> bool {
         let Some(pipe) = &mut self.pipe else {
             return false;
@@ -79,7 +79,7 @@ impl Pump {
         }
     }
 
-    /// Takes what is in the pipe now.
+    /// Reads the current content of the pipe.
     pub fn drain(&mut self) {
         for _ in 0..DRAIN_READS {
             if !self.take_chunk() {
@@ -88,14 +88,14 @@ impl Pump {
         }
     }
 
-    /// Counts the bytes and keeps what the cap allows.
+    /// Counts the bytes and stores them up to the limit.
     pub fn keep(&mut self, bytes: &[u8]) {
         self.seen_bytes += bytes.len() as u64;
         let room = usize::try_from(self.kept_bytes_max - self.kept_bytes).unwrap_or(usize::MAX);
         let kept = &bytes[..bytes.len().min(room)];
         match self.file.write_all(kept) {
             Ok(()) => self.kept_bytes += kept.len() as u64,
-            // A full disk must not stop the command: go on counting, keep no more.
+            // A full disk must not stop the command: continue counting, store no more.
             Err(_) => self.kept_bytes_max = self.kept_bytes,
         }
     }

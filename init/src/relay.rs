@@ -1,9 +1,8 @@
-//! The sandbox's end of its only way out: a port of its loopback, joined to a socket.
+//! Egress relay: connects a port of the sandbox's loopback to the egress socket.
 //!
-//! Started by the server as `sojourn-init relay` when something first connects to
-//! the port, with the listener as standard input. It understands nothing of what
-//! it carries: the proxy outside judges. One thread, poll and bounded buffers, as
-//! a sandbox whose processes are used up must still be served.
+//! Started by the server as `sojourn-init relay` at the first connection to the port, with the listener as
+//! standard input. It does not interpret the data; the proxy outside decides. One thread with poll and
+//! bounded buffers, because it must work even if the sandbox's processes are used up.
 
 use std::{
     io::{self, Read, Write},
@@ -20,16 +19,16 @@ use sojourn_init::protocol::{EGRESS_DIR, PROXY_SOCKET};
 
 use crate::privilege;
 
-/// Connections at the same time; further ones wait in the port's backlog.
+/// Maximum concurrent connections; others wait in the port's backlog.
 const PAIRS_MAX: usize = 128;
-/// Bytes under way in one direction of one connection.
+/// Buffer size per direction of a connection.
 const BUFFER_BYTES: usize = 16 << 10;
-/// What a program reads while no worker holds the session.
+/// Response to the program while no worker holds the session.
 const NOBODY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\
-    Connection: close\r\n\r\nthis sandbox has no network while its session rests";
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 53\r\n\
+    Connection: close\r\n\r\nthis sandbox has no network while its session is idle";
 
-/// Serves for as long as the sandbox lives.
+/// Serves for the lifetime of the sandbox.
 pub fn serve() -> io::Result<()> {
     privilege::keep_nothing()?;
     let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -50,13 +49,14 @@ pub fn serve() -> io::Result<()> {
     }
 }
 
-/// Whether the listener, and each connection, has something to do.
+/// Whether the listener, and each connection, is ready.
 fn wait(listener: &TcpListener, pairs: &[Pair]) -> io::Result<Vec<bool>> {
     let listening = if pairs.len() < PAIRS_MAX { PollFlags::IN } else { PollFlags::empty() };
     let mut slots = vec![PollFd::from_borrowed_fd(listener.as_fd(), listening)];
     let mut whose = vec![0];
     for (at, pair) in (1..).zip(pairs) {
-        // Poll tells of a hung-up end even to who asks for nothing, again and again.
+        // Poll reports a hang-up even for an empty set of events and would return immediately again and
+        // again.
         for (fd, flags) in pair.interest().into_iter().filter(|(_, flags)| !flags.is_empty()) {
             slots.push(PollFd::from_borrowed_fd(fd, flags));
             whose.push(at);
@@ -76,7 +76,7 @@ fn wait(listener: &TcpListener, pairs: &[Pair]) -> io::Result<Vec<bool>> {
 fn accept(listener: &TcpListener) -> Option<Pair> {
     let (mut inside, _) = listener.accept().ok()?;
     let Ok(outside) = UnixStream::connect(Path::new(EGRESS_DIR).join(PROXY_SOCKET)) else {
-        // It fits into an empty socket's buffer; who does not read it misses a hint.
+        // The message fits into an empty socket buffer; a program that does not read it only sees the close.
         let _ = inside.write_all(NOBODY);
         return None;
     };
@@ -85,7 +85,7 @@ fn accept(listener: &TcpListener) -> Option<Pair> {
     Some(Pair { inside, outside, out: Pipe::default(), back: Pipe::default() })
 }
 
-/// A connection of the sandbox and the one outside that it is joined to.
+/// A connection of the sandbox and its connection to the egress socket.
 struct Pair {
     inside: TcpStream,
     outside: UnixStream,
@@ -93,14 +93,14 @@ struct Pair {
     back: Pipe,
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Default)]
 struct Pipe {
     bytes: Vec<u8>,
     sent: usize,
-    /// Nothing more is read.
+    /// End of input was read.
     ended: bool,
-    /// The end was passed on.
+    /// End of input was passed on.
     closed: bool,
 }
 
@@ -118,7 +118,7 @@ impl Pair {
         ]
     }
 
-    /// Moves what can be moved. Returns whether anything may still come.
+    /// Transfers available data. Returns whether more may come.
     fn progress(&mut self) -> io::Result<bool> {
         if self.out.carry(&mut &self.inside, &mut &self.outside)? {
             self.outside.shutdown(Shutdown::Write)?;
@@ -139,7 +139,7 @@ impl Pipe {
         !self.bytes.is_empty()
     }
 
-    /// Returns whether the writer is to be told the end, once.
+    /// Transfers data. Returns true once: when the writer must be shut down.
     fn carry(&mut self, from: &mut impl Read, to: &mut impl Write) -> io::Result<bool> {
         if self.wants_more() {
             self.bytes.resize(BUFFER_BYTES, 0);
@@ -162,7 +162,7 @@ impl Pipe {
     }
 }
 
-/// `None` when it would block.
+/// Maps `WouldBlock` to `None`.
 fn soon(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(length) => Ok(Some(length)),

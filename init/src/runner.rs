@@ -1,10 +1,9 @@
-//! The runner: the process above one command.
+//! The runner: parent process of one command.
 //!
-//! A copy of init that `execs` makes, with the command and its directory: pumps the
-//! output into files there, reports on its standard output one
-//! line of JSON when the command is over and `gone` when no descendant is left.
-//! A byte on its standard input asks it to end the command and says why, or names a signal
-//! to send. It is the subreaper of everything the command starts and outlives all of it.
+//! A fork of init made by `execs` for a command and its directory. It copies the output to files there, and
+//! writes to its standard output one line of JSON when the command has ended and `gone` when no descendant is
+//! left. A byte on its standard input requests the end of the command with a reason, or a signal. It is the
+//! subreaper of all processes that the command starts and outlives them.
 
 use std::{
     fs,
@@ -30,18 +29,17 @@ use sojourn_init::protocol::{
 
 use crate::{kill, privilege, pump::Pump, usage};
 
-/// The report's last line: no descendant is left.
+/// Last line of the report: no descendant is left.
 pub const GONE_LINE: &str = "gone";
-/// What the server writes to a runner: somebody wants the command to end, or its files
-/// take too much.
+/// Bytes from the server to a runner: end the command on request, or because the disk limit is exceeded.
 pub const KILL: &[u8; 1] = b"k";
 pub const DISK_FULL: &[u8; 1] = b"d";
-/// Scans between KILL and the end of the last process are this far apart.
+/// Interval of scans between SIGKILL and the end of the last process.
 const KILL_INTERVAL: Duration = Duration::from_millis(10);
-/// The command's badness for the out-of-memory killer: before init, in any case.
+/// OOM score adjustment of the command: it is killed before init.
 const OOM_SCORE_ADJ: &str = "500";
 
-/// Runs a command to its end, descendants included. What it prints goes into `directory`.
+/// Runs a command and its descendants to their end. Output goes to `directory`.
 pub fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
     privilege::pass_nothing_on()?;
     set_child_subreaper(Some(getpid()))?;
@@ -49,12 +47,12 @@ pub fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
     let stderr = Pump::new(&directory.join(Stream::Stderr.file_name()), spec.output_bytes_max)?;
     let (ended, reaper) = io::pipe()?;
     let (go, started) = mpsc::channel();
-    // Before the command: afterwards there might be no process to spare.
+    // Start the thread before the command: later there might be no free process slot.
     thread::Builder::new().stack_size(64 << 10).spawn(move || reap(&started, reaper))?;
     let mut runner = Runner::new(spec, stdout, stderr, ended);
     match runner.start(spec) {
         Ok(pid) => {
-            // The thread only ends after the last child; it is there.
+            // The thread ends only after the last child, so it receives this.
             let _ = go.send(pid);
             runner.attend()
         }
@@ -62,8 +60,7 @@ pub fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
     }
 }
 
-/// Reaps until no child is left; 4 bytes of status for the command itself, then
-/// the end of the pipe.
+/// Reaps until no child is left. Writes 4 bytes of status for the command itself, then closes the pipe.
 fn reap(started: &mpsc::Receiver<u32>, mut ended: impl Write) {
     let Ok(command) = started.recv() else {
         return;
@@ -76,17 +73,17 @@ fn reap(started: &mpsc::Receiver<u32>, mut ended: impl Write) {
                 }
             }
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // No child left: as subreaper, that means no descendant either.
+            // No child left: for a subreaper, that means no descendant either.
             Err(_) => return,
         }
     }
 }
 
-/// How far the end of a command has come.
+/// Progress of ending a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
-    /// TERM was sent; KILL follows at this time.
+    /// SIGTERM was sent; SIGKILL follows at this time.
     Terminating(Instant),
     Killing,
 }
@@ -99,9 +96,9 @@ struct Runner {
     deadline: Option<Instant>,
     grace: Duration,
     ooms_before: u64,
-    /// Why it is to end, once somebody asked for that.
+    /// Reason of the requested end, if any.
     asked: Option<Cause>,
-    /// The signal that a caller sent last.
+    /// Last signal that a caller sent.
     sent: Option<process::Signal>,
     timed_out: bool,
     ending: Ending,
@@ -116,7 +113,7 @@ impl Runner {
             stderr,
             ended,
             began,
-            // A time beyond the clock's range is no limit.
+            // A time beyond the clock's range means no limit.
             deadline: began.checked_add(Duration::from_millis(spec.timeout_ms)),
             grace: Duration::from_millis(spec.grace_ms),
             ooms_before: oom_kills(),
@@ -143,7 +140,7 @@ impl Runner {
         } else {
             (Stdio::piped(), Stdio::piped())
         };
-        // A child inherits the score, and the runner may take back what it raised.
+        // The child inherits the score; the runner may lower its own again after raising it.
         let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
         let child = Command::new(program)
             .args(arguments)
@@ -168,7 +165,7 @@ impl Runner {
         Ok(child.id())
     }
 
-    /// Codes of a shell: 127 not found, 126 found but not run.
+    /// Reports a shell's exit codes: 127 not found, 126 found but not executable.
     fn report_failed_start(&mut self, spec: &ExecSpec, error: &io::Error) -> io::Result<()> {
         let program = spec.argv.first().map_or("", String::as_str);
         let text = if Path::new(&spec.cwd).is_dir() {
@@ -182,7 +179,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Pumps, waits and ends, until no descendant is left.
+    /// Copies output, waits, and ends the command if needed, until no descendant is left.
     fn attend(&mut self) -> io::Result<()> {
         loop {
             let ready = self.poll()?;
@@ -209,7 +206,7 @@ impl Runner {
         let stdin = io::stdin();
         let asking = self.asked.is_none().then(|| stdin.as_fd());
         let sources = [Some(self.ended.as_fd()), asking, self.stdout.pipe(), self.stderr.pipe()];
-        // Slots of what is not polled stay filled, by a descriptor with no interest.
+        // Unused slots get a descriptor with an empty event set.
         let mut slots = sources.map(|source| match source {
             Some(fd) => PollFd::from_borrowed_fd(fd, PollFlags::IN),
             None => PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::empty()),
@@ -224,7 +221,7 @@ impl Runner {
         Ok(Ready { ended: ready(0), asked: ready(1), stdout: ready(2), stderr: ready(3) })
     }
 
-    /// When something is due without any event.
+    /// Time of the next action without an event.
     fn next_time(&self) -> Option<Instant> {
         match self.ending {
             Ending::No => self.deadline.filter(|_| !self.reported),
@@ -276,7 +273,7 @@ impl Runner {
         }
     }
 
-    /// Reads what the reaper says: whether anything is left.
+    /// Reads from the reaper; returns whether processes are left.
     fn read_end(&mut self) -> io::Result<bool> {
         let mut status = [0; 4];
         if self.ended.read(&mut status)? < status.len() {
@@ -291,11 +288,11 @@ impl Runner {
         } else if let Some(cause) = self.asked {
             cause
         } else if self.sent.is_some_and(|sent| status.signal() == Some(sent.as_raw())) {
-            // It did not choose its end.
+            // The signal that a caller sent ended it.
             Cause::Killed
         } else if code != 0 && oom_kills() > self.ooms_before {
-            // Exit 137 alone does not tell, and a shell or a build passes another
-            // code on for the child that it lost.
+            // Exit code 137 alone is ambiguous, and a shell or a build returns another code when its child
+            // was killed.
             Cause::Oom
         } else if code != 0 && usage::is_full() {
             Cause::DiskFull
@@ -327,15 +324,15 @@ struct Ready {
     stderr: bool,
 }
 
-/// What the server wants of the command.
+/// Request of the server.
 enum Asked {
     End(Cause),
-    /// Its end, without a grace.
+    /// End without a grace period.
     Kill,
     Send(process::Signal),
 }
 
-/// Reads what the server wants. One that has gone wants an end.
+/// Reads a request of the server. A closed pipe requests the end.
 fn asked_for() -> Asked {
     let mut word = [0];
     match io::stdin().read(&mut word) {
@@ -349,7 +346,7 @@ fn asked_for() -> Asked {
     }
 }
 
-/// What the command only hears of.
+/// Signals that are only delivered; SIGKILL is handled separately.
 const SIGNALS: [(Signal, process::Signal); 6] = [
     (Signal::Hup, process::Signal::HUP),
     (Signal::Int, process::Signal::INT),
@@ -359,7 +356,7 @@ const SIGNALS: [(Signal, process::Signal); 6] = [
     (Signal::Term, process::Signal::TERM),
 ];
 
-/// The byte that asks for a signal; none of them asks for an end with a grace.
+/// Byte that requests a signal; differs from the bytes that request an end with a grace period.
 pub fn signal_byte(signal: Signal) -> u8 {
     match signal {
         Signal::Hup => b'H',
@@ -372,13 +369,13 @@ pub fn signal_byte(signal: Signal) -> u8 {
     }
 }
 
-/// Where the counter may be: where the host put it, or where an engine that makes the
-/// cgroup itself shows it.
+/// Possible paths of the counter: where the service mounts it, or where an engine that creates the cgroup
+/// itself exposes it.
 const OOM_COUNTERS: [&str; 3] =
     [OOM_COUNTER, "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
 
-/// Out-of-memory kills of the sandbox so far: `oom_kill N` in the cgroup's counters
-/// (`memory.oom_control` of v1, `memory.events` of v2).
+/// Number of out-of-memory kills in the sandbox: `oom_kill N` in the cgroup's counters (`memory.oom_control`
+/// of v1, `memory.events` of v2).
 fn oom_kills() -> u64 {
     let count = |path: &&str| {
         let counters = fs::read_to_string(path).ok()?;

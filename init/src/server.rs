@@ -1,8 +1,7 @@
-//! The loop of PID 1: connections, runners, orphans, and its own end.
+//! Event loop of PID 1: connections, runners, orphans, and its own end.
 //!
-//! Started by `main`; calls `execs` and starts file helpers. One thread and poll,
-//! because a sandbox whose processes are used up must still be able to answer and to
-//! kill. Nothing that a command started ends because a connection does.
+//! Started by `main`; calls `execs` and starts file helpers. One thread with poll, because a sandbox whose
+//! processes are used up must still respond and kill. The end of a connection never ends a command.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,23 +32,23 @@ use crate::{
     usage::Usage,
 };
 
-/// Connections at the same time; one call each.
+/// Maximum concurrent connections; one call each.
 const CONNECTIONS_MAX: usize = 256;
-/// File helpers at the same time.
+/// Maximum concurrent file helpers.
 const HELPERS_MAX: usize = 16;
-/// Longest sleep: orphans of a dead runner make no event.
+/// Maximum poll timeout: orphans of a dead runner cause no event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Between two looks at what the files take, where the disk has no size of its own.
+/// Interval of disk usage measurements, where the disk has no file system of its own.
 const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Serves until the sandbox is ended from outside, or is an orphan: nobody called for
-/// `orphan_after`. With `disk_bytes` it ends commands whose files take more than that.
+/// Serves until the sandbox is ended or received no call for `orphan_after`. With `disk_bytes`, ends all
+/// commands when the files exceed that size.
 pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
     privilege::keep_what_init_needs()?;
     let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);
-    // Nobody is in its group but the root of a sandbox, or a service that is not root itself
-    // and may connect from the first moment on.
+    // Mode 0660 from the start. Only the sandbox's root is in the group, or a service without root, which may
+    // connect at once.
     let before = umask(Mode::from_raw_mode(0o117));
     let listener = UnixListener::bind(&path)?;
     umask(before);
@@ -82,40 +81,40 @@ pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Res
     }
 }
 
-/// Without a loopback there is no proxy either; the sandbox works without.
+/// Listens on the proxy port. Without a loopback device there is no proxy; the sandbox works without it.
 fn listen_for_proxy() -> Option<TcpListener> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))
         .and_then(|proxy| proxy.set_nonblocking(true).map(|()| proxy));
-    bound.inspect_err(|error| eprintln!("sojourn-init: no way to a proxy: {error}")).ok()
+    bound.inspect_err(|error| eprintln!("sojourn-init: no egress proxy port: {error}")).ok()
 }
 
 struct Server {
     listener: UnixListener,
-    /// The port of the proxy, held from before the first command on.
+    /// The proxy port, bound before the first command starts.
     proxy: Option<TcpListener>,
-    /// Who serves that port, once it was needed; also one of the helpers.
+    /// Pid of the relay once it was started; also in `helpers`.
     relay: Option<u32>,
     connections: BTreeMap<u64, Connection>,
     next_token: u64,
     execs: Execs,
     helpers: BTreeSet<u32>,
-    /// Said by the helper that makes an archive, when it has read all files: until then
-    /// everything else stands still.
+    /// Pipe on which the helper that packs an archive reports that it has read all files; until then, all
+    /// other processes are stopped.
     packing: Option<PipeReader>,
     disk_bytes: Option<u64>,
-    /// The helper that adds up what the files take; also one of the helpers.
+    /// The running disk usage helper; its pid is also in `helpers`.
     usage: Option<Usage>,
-    /// When it was started last.
+    /// Time of the last disk usage measurement.
     looked: Instant,
-    /// The files took more than they may.
+    /// Whether the files exceed `disk_bytes`.
     is_over: bool,
-    /// Something wrote files since they were last added up.
+    /// Whether a call wrote files since the last measurement.
     was_written: bool,
     epoch: i64,
     last_call: Instant,
 }
 
-/// What became ready.
+/// Source of a poll event.
 #[derive(Clone)]
 enum Source {
     Listener,
@@ -126,7 +125,7 @@ enum Source {
 }
 
 impl Server {
-    /// Waits for something, does it, answers whom it concerns.
+    /// Waits for events, handles them, and sends responses that are due.
     fn turn(&mut self, longest: Duration) -> io::Result<()> {
         let ready = self.poll(self.next_time(longest))?;
         self.reap();
@@ -158,7 +157,7 @@ impl Server {
 
     fn poll(&self, timeout: Duration) -> io::Result<Vec<(Source, PollFlags)>> {
         let mut sources = vec![Source::Listener];
-        // A full house lets new callers wait in the socket's backlog.
+        // At the limit, new callers wait in the socket's backlog.
         let listens = self.connections.len() < CONNECTIONS_MAX;
         let listening = if listens { PollFlags::IN } else { PollFlags::empty() };
         let mut slots = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), listening)];
@@ -203,8 +202,8 @@ impl Server {
         }
     }
 
-    /// Adds up what the files take, now and then while something may write them. While
-    /// they are too much that goes on, until something has made room.
+    /// Measures disk usage periodically while files may change. While the limit is exceeded, measuring
+    /// continues until files were removed.
     fn look_at_disk(&mut self) {
         let may_grow = self.was_written || self.is_over || self.execs.running() > 0;
         if self.disk_bytes.is_none() || self.usage.is_some() || !may_grow {
@@ -214,7 +213,7 @@ impl Server {
             return;
         }
         self.looked = Instant::now();
-        // Without a process to spare it is tried again.
+        // If no process can be started, the next iteration retries.
         if let Ok(usage) = Usage::start() {
             self.helpers.insert(usage.pid);
             self.usage = Some(usage);
@@ -222,8 +221,8 @@ impl Server {
         }
     }
 
-    /// Gives the proxy's port to a relay. Without a process to spare, the connection
-    /// that asked is dropped, or it would ask for ever.
+    /// Passes the proxy port to a new relay. If no process can be started, drops the pending connection,
+    /// because it would otherwise wake the loop continuously.
     fn start_relay(&mut self) {
         let Some(proxy) = &self.proxy else { return };
         let relay =
@@ -242,7 +241,7 @@ impl Server {
             let Ok((stream, _)) = self.listener.accept() else {
                 return;
             };
-            // A sandbox that was frozen for long is called before it can hear.
+            // A sandbox that was frozen for long receives calls before it can read them.
             self.last_call = Instant::now();
             if let Ok(connection) = Connection::new(stream) {
                 self.connections.insert(self.next_token, connection);
@@ -252,13 +251,13 @@ impl Server {
     }
 
     /// # Errors
-    /// When the connection is over, served or not.
+    /// When the connection is finished, successfully or not.
     fn progress(&mut self, token: u64, flags: PollFlags) -> io::Result<()> {
         let Some(connection) = self.connections.get_mut(&token) else {
             return Ok(());
         };
         if connection.pending.is_some() {
-            // It waits and polls for nothing: the caller has left.
+            // A waiting connection polls for nothing, so this is a hang-up of the caller.
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         if connection.is_answering() {
@@ -344,15 +343,15 @@ impl Server {
         self.answer(token, &answer, &[])
     }
 
-    /// Bytes of the disk as a helper takes them; 0 where it has a file system of its own.
+    /// Size of the disk as argument of a helper; 0 where the disk has a file system of its own.
     fn disk_size(&self) -> String {
         self.disk_bytes.unwrap_or(0).to_string()
     }
 
-    /// Raises the epoch, or says that it is lower than one already seen.
+    /// Raises the epoch; `Stale` if it is lower than one already seen.
     fn fence(&mut self, epoch: i64) -> Result<(), Answer> {
         if epoch < self.epoch {
-            return Err(Answer::fault(FaultKind::Stale, "a higher epoch has spoken to this sandbox"));
+            return Err(Answer::fault(FaultKind::Stale, "a higher epoch has called this sandbox"));
         }
         self.epoch = epoch;
         Ok(())
@@ -378,7 +377,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops everything and lets a helper send the session's files.
+    /// Stops all processes and starts a helper that sends the session's files.
     fn pack(&mut self, token: u64) -> io::Result<()> {
         let (packing, said) = io::pipe()?;
         kill::stop_descendants(std::process::id());
@@ -391,15 +390,15 @@ impl Server {
         helped
     }
 
-    /// Lets everything go on that stood still for an archive.
+    /// Continues the processes that were stopped for an archive.
     fn go_on(&mut self) {
         if self.packing.take().is_some() {
             kill::continue_descendants(std::process::id());
         }
     }
 
-    /// Whether files are being read for an archive. Who was told that they were read is not
-    /// told otherwise.
+    /// Whether files are being read for an archive. Checks the pipe again, so that a caller that was told
+    /// that they were read is not refused.
     fn is_packing(&mut self) -> bool {
         if let Some(packing) = &self.packing {
             let mut slot = [PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN)];
@@ -410,19 +409,19 @@ impl Server {
         self.packing.is_some()
     }
 
-    /// Gives the connection to a helper, which answers it.
+    /// Passes the connection to a helper, which sends the response.
     fn help(&mut self, token: u64, operation: &[&str]) -> io::Result<()> {
         self.help_saying(token, operation, Stdio::null())
     }
 
-    /// The same for one that has something to say to this process too.
+    /// Same, for a helper that also writes to this process.
     fn help_saying(&mut self, token: u64, operation: &[&str], said: Stdio) -> io::Result<()> {
         if self.helpers.len() >= HELPERS_MAX + usize::from(self.relay.is_some()) {
             let text = "the sandbox is busy with other file operations";
             return self.answer(token, &Answer::fault(FaultKind::Unavailable, text), &[]);
         }
         if operation.iter().any(|argument| argument.contains('\0')) {
-            let text = "a path holds no zero byte";
+            let text = "a path must not contain a zero byte";
             return self.answer(token, &Answer::fault(FaultKind::Refused, text), &[]);
         }
         let Some(connection) = self.connections.get(&token) else {
@@ -438,13 +437,13 @@ impl Server {
                 Ok(())
             }
             Err(error) => {
-                let text = format!("the sandbox has no process to spare: {error}");
+                let text = format!("the sandbox has no free process: {error}");
                 self.answer(token, &Answer::fault(FaultKind::Unavailable, text), &[])
             }
         }
     }
 
-    /// Answers the calls whose command has come far enough.
+    /// Sends the responses whose condition is met.
     fn settle(&mut self) {
         let now = Instant::now();
         let settled = |(&token, connection): (&u64, &Connection)| {
@@ -472,10 +471,10 @@ fn full() -> Answer {
 }
 
 fn busy_packing() -> Answer {
-    Answer::fault(FaultKind::Unavailable, "its files are being saved; try again in a moment")
+    Answer::fault(FaultKind::Unavailable, "the sandbox's files are being checkpointed; try again in a moment")
 }
 
-/// Sends on; an answer that is sent ends its connection.
+/// Continues sending; the connection ends after a complete response.
 fn finish(connection: &mut Connection) -> io::Result<()> {
     match connection.send()? {
         true => Err(io::ErrorKind::ConnectionAborted.into()),

@@ -1,8 +1,8 @@
-//! What the session's files take, and whether their disk has room.
+//! Disk usage of the session's files.
 //!
-//! Where the disk has a size of its own, the kernel keeps it, and a runner only asks
-//! whether it was reached. Where it is a directory of the host, the server starts
-//! `sojourn-init usage` now and then, as the command's user, which adds it up.
+//! Where the disk has a file system of its own, the kernel enforces the size, and a runner only checks
+//! whether it is full. Where it is a directory of the host, the server periodically starts `sojourn-init
+//! usage` as the command's user, which adds up the sizes.
 
 use std::{
     fs,
@@ -17,13 +17,13 @@ use sojourn_init::protocol::{HOME, PROGRAM, WORKSPACE};
 
 use crate::privilege;
 
-/// Less than this is no room: what a program could not write any more.
+/// With less free space than this, the disk counts as full.
 const ROOM_BYTES: u64 = 1 << 20;
 const ROOM_FILES: u64 = 8;
-/// What a file takes beyond its blocks, so that empty ones are not for nothing.
+/// Size counted per file in addition to its blocks, so that empty files count too.
 const FILE_BYTES: u64 = 256;
 
-/// Whether a write to the workspace would fail now.
+/// Whether writes to the workspace would fail.
 pub fn is_full() -> bool {
     statvfs(WORKSPACE).is_ok_and(|disk| {
         disk.f_bavail.saturating_mul(disk.f_frsize) < ROOM_BYTES
@@ -31,7 +31,7 @@ pub fn is_full() -> bool {
     })
 }
 
-/// A helper that adds up what the files take.
+/// A helper process that measures disk usage.
 pub struct Usage {
     pub pid: u32,
     printed: ChildStdout,
@@ -45,7 +45,7 @@ impl Usage {
         Ok(Self { pid: child.id(), printed })
     }
 
-    /// The bytes, once it has ended; `None` when it was killed on the way.
+    /// Result of a helper that has ended, in bytes; `None` when it was killed.
     pub fn bytes(self) -> Option<u64> {
         let mut text = String::new();
         self.printed.take(32).read_to_string(&mut text).ok()?;
@@ -53,14 +53,14 @@ impl Usage {
     }
 }
 
-/// Prints the bytes that workspace and home take.
+/// Prints the size of workspace and home in bytes.
 pub fn serve() -> io::Result<()> {
     privilege::become_command_user()?;
     writeln!(io::stdout(), "{}", taken())
 }
 
-/// What may still be written, for a helper that writes much at once: an archive could be
-/// over before anybody looks. Without a size the disk has one of its own.
+/// Space left for a helper that writes many files at once: an archive could exceed the limit before the next
+/// measurement. Without `disk_bytes`, the kernel enforces the limit.
 pub struct Room {
     disk_bytes: Option<u64>,
     left: u64,
@@ -71,17 +71,17 @@ impl Room {
         Self { disk_bytes, left: 0 }
     }
 
-    /// For one more file.
+    /// Reserves space for one more file.
     pub fn take_file(&mut self) -> io::Result<()> {
         self.take(FILE_BYTES)
     }
 
     /// # Errors
-    /// `StorageFull` when there is not as much.
+    /// `StorageFull` when less space is left.
     pub fn take(&mut self, bytes: u64) -> io::Result<()> {
         let Some(disk_bytes) = self.disk_bytes else { return Ok(()) };
         if self.left < bytes {
-            // What took the place of other files has made room as well.
+            // Replaced files may have freed space, so measure again.
             self.left = disk_bytes.saturating_sub(taken());
         }
         self.left = self.left.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
@@ -97,7 +97,8 @@ fn taken() -> u64 {
             Ok(entries) => entries,
             // Removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            // Closed to its owner or too deep: nobody hides files there.
+            // The directory is unreadable or too deep: count it as full, so that no files can be hidden
+            // there.
             Err(_) => return u64::MAX,
         };
         for entry in entries.flatten() {

@@ -1,4 +1,4 @@
-//! What organizations may reach through this process, as the operator set it.
+//! Destinations that organizations may reach, from the operator's settings.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ pub(super) fn org_client(allow_private: bool) -> net::Client {
     net::Client::new(net::Policy { allow_private }, Arc::new(net::SystemResolver::default()))
 }
 
-/// The directories of this machine that sources may name.
+/// Local directories that sources may use.
 pub(super) fn local_sources(settings: &Settings) -> anyhow::Result<LocalDirectories> {
     let named: Vec<_> = settings.local_sources.iter().filter(|path| !path.as_os_str().is_empty()).collect();
     LocalDirectories::new(&named).context("SOJOURN_LOCAL_SOURCES names a directory that cannot be read")
 }
 
-/// How sandboxes reach the world.
+/// Network access of sandboxes.
 pub(super) fn network(settings: &Settings) -> anyhow::Result<Network> {
     let extra_roots = match &settings.egress_ca_file {
         None => Vec::new(),
@@ -32,7 +32,7 @@ pub(super) fn network(settings: &Settings) -> anyhow::Result<Network> {
     };
     let policy = net::Policy { allow_private: settings.allow_private_egress };
     let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
-        .context("SOJOURN_EGRESS_CA_FILE holds what is no certificate of an authority")?;
+        .context("SOJOURN_EGRESS_CA_FILE contains an invalid CA certificate")?;
     let mirrors = [&settings.apt_mirror, &settings.pip_index, &settings.npm_registry];
     let mirrors: Vec<_> = mirrors.into_iter().flatten().collect();
     let registries = Arc::new(Registries::new(&mirrors));

@@ -1,4 +1,4 @@
-//! Who makes the sandboxes of this process, by its settings.
+//! Sandbox provider of this process, from its settings.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,25 +17,24 @@ use crate::{
     },
 };
 
-/// The provider, and what its sandboxes can be made on. Blocks while it looks whether it can
-/// work.
+/// Creates the provider and its images. Blocks while it checks the requirements.
 ///
 /// # Errors
-/// Why there can be no sandboxes here, in one line.
+/// One-line reason why sandboxes are not available.
 pub fn provider(settings: &Settings) -> Result<(Arc<dyn Sandbox>, Images), String> {
     let local = Local::new(config(settings)?).map_err(|fault| fault.to_string())?;
     let images = local.images().clone();
     Ok((Arc::new(local), images))
 }
 
-/// The image of environments that name none.
+/// Image of environments that name none.
 pub fn default_image(settings: &Settings) -> String {
     let named = &settings.sandbox_image;
-    // Any other is one that the daemon has, which takes the place of the machine's programs.
+    // Any other name is an image of the Docker daemon, which replaces the machine's programs.
     if is_offered(settings, named) { named.clone() } else { HOST.to_owned() }
 }
 
-/// What environments may name here.
+/// Images and packages that environments may use here.
 pub fn offer(settings: &Settings) -> http::Images {
     let (settings, default) = (settings.clone(), default_image(settings));
     let refuse = move |rootfs: &RootFs| {
@@ -52,7 +51,7 @@ fn is_offered(settings: &Settings, name: &str) -> bool {
     name == HOST || offers(settings.images.as_deref(), name)
 }
 
-/// What this machine has for sandboxes, thing by thing. Blocks while it looks.
+/// Checks the requirements of sandboxes one by one. Blocks.
 pub fn checks(settings: &Settings) -> Vec<Check> {
     match config(settings) {
         Ok(config) => local::checks(&config),
@@ -75,7 +74,7 @@ fn config(settings: &Settings) -> Result<Config, String> {
         }),
     };
     let defaults = Config::new(&settings.database.data_dir);
-    // An engine must not take another's sandboxes for its own.
+    // Separate run directories, so that an engine does not treat another's sandboxes as its own.
     let run_dir =
         if docker.is_some() { defaults.run_dir.with_extension("docker") } else { defaults.run_dir.clone() };
     Ok(Config {
@@ -93,7 +92,7 @@ fn config(settings: &Settings) -> Result<Config, String> {
     })
 }
 
-/// As installers read it.
+/// URL in the form that installers expect.
 fn address(url: &Url) -> String {
     url.as_str().trim_end_matches('/').to_owned()
 }

@@ -1,4 +1,4 @@
-//! `sojourn admin`: what only the operator may do, straight on the database.
+//! `sojourn admin`: operator commands, executed directly on the database.
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -11,12 +11,12 @@ use crate::{
     store::{org::Share, pool::PoolSizes},
 };
 
-/// What an operator may do.
+/// Operator commands.
 #[derive(Debug, Subcommand)]
 pub(super) enum Admin {
-    /// Make an organization and print its API key, once
+    /// Create an organization and print its API key once
     CreateOrg {
-        /// What people call it
+        /// Display name
         name: String,
         #[command(flatten)]
         database: Database,
@@ -26,40 +26,40 @@ pub(super) enum Admin {
         #[command(flatten)]
         database: Database,
     },
-    /// Suspend an organization: no call of it is answered, no turn of it starts
+    /// Suspend an organization: its API calls are refused and no turn starts
     SuspendOrg(Named),
-    /// Let a suspended organization go on
+    /// Resume a suspended organization
     ResumeOrg(Named),
-    /// Say how much of an organization may run at once
+    /// Set the concurrency limit and scheduling weight of an organization
     SetLimits {
         #[command(flatten)]
         named: Named,
-        /// Turns that may run at once; 0 is the deployment's own number
+        /// Maximum concurrent turns; 0 uses the deployment's default
         #[arg(long, value_name = "TURNS")]
         concurrency: Option<u16>,
-        /// Turns that run for each one of an organization of weight 1, when both have work
+        /// Share of turns relative to an organization of weight 1, while both have queued work
         #[arg(long, value_name = "1-100", value_parser = clap::value_parser!(i32).range(1..=100))]
         weight: Option<i32>,
     },
-    /// Destroy everything that an organization has; only its audit log stays
+    /// Delete an organization and all its data; only its audit log is retained
     DeleteOrg {
         #[command(flatten)]
         named: Named,
-        /// The same id again, because nothing brings the data back
+        /// The same id again, because this cannot be undone
         #[arg(long, value_name = "ID")]
         confirm: OrgId,
     },
-    /// Seal everything under SOJOURN_MASTER_KEY instead of SOJOURN_MASTER_KEY_BEFORE
+    /// Re-encrypt all organization keys with SOJOURN_MASTER_KEY, replacing SOJOURN_MASTER_KEY_BEFORE
     RotateMasterKey {
         #[command(flatten)]
         database: Database,
     },
 }
 
-/// One organization.
+/// Selects one organization.
 #[derive(Debug, Args)]
 pub(super) struct Named {
-    /// Its id
+    /// Organization ID
     #[arg(value_name = "ID")]
     organization: OrgId,
     #[command(flatten)]
@@ -80,7 +80,7 @@ impl Admin {
     }
 }
 
-/// Does it, and says what was done.
+/// Runs a command and prints its result.
 pub(super) async fn run(command: Admin) -> anyhow::Result<()> {
     let pools = PoolSizes { app: 1, system: 1 };
     let record = Record::open(command.database(), pools, &|line| eprintln!("{line}")).await?;
@@ -107,7 +107,7 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
         }
         Admin::ResumeOrg(named) => {
             record.operator().suspend(named.organization, false).await?;
-            eprintln!("{} goes on", named.organization);
+            eprintln!("{} is resumed", named.organization);
         }
         Admin::SetLimits { named, concurrency, weight } => {
             let concurrency = concurrency.map(|turns| Some(i32::from(turns)).filter(|turns| *turns > 0));
@@ -115,20 +115,20 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
             let now = record.operator().share(named.organization, share).await?;
             let turns = now
                 .concurrency
-                .map_or("as many as the deployment allows".to_owned(), |turns| turns.to_string());
-            eprintln!("{}: {turns} turns at once, weight {}", named.organization, now.weight);
+                .map_or("unlimited (deployment's default)".to_owned(), |turns| turns.to_string());
+            eprintln!("{}: concurrent turns: {turns}, weight {}", named.organization, now.weight);
         }
         Admin::DeleteOrg { named, confirm } => {
             if named.organization != *confirm {
                 bail!("--confirm names another organization; nothing was deleted");
             }
             record.operator().delete(named.organization).await?;
-            eprintln!("{} is deleted; its blobs and sandboxes go with the next round of a worker", confirm);
+            eprintln!("{} is deleted; a worker removes its blobs and sandboxes at its next sweep", confirm);
         }
         Admin::RotateMasterKey { .. } => {
             let rewrapped = record.rotate_master_key().await?;
             eprintln!(
-                "{rewrapped} organizations were sealed anew; SOJOURN_MASTER_KEY_BEFORE is not needed any more"
+                "{rewrapped} organizations re-encrypted; SOJOURN_MASTER_KEY_BEFORE is no longer needed"
             );
         }
     }

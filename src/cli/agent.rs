@@ -1,4 +1,4 @@
-//! `sojourn agent ...`: what sessions run.
+//! `sojourn agent ...`: manage agents and their revisions.
 
 use std::{fs, io::Read, path::PathBuf};
 
@@ -11,35 +11,35 @@ use super::{
     print,
 };
 
-/// What can be done with agents.
+/// Agent commands.
 #[derive(Debug, Subcommand)]
 pub enum Agent {
     /// List agents
     List,
     /// Show an agent
     Get { agent: String },
-    /// Create an agent; the same again is the same agent
+    /// Create an agent; idempotent for identical fields
     Create {
         #[arg(long)]
         name: String,
         #[command(flatten)]
         fields: Box<Fields>,
     },
-    /// Change an agent; a change of prompt, model or tools makes a new revision
+    /// Update an agent; a change of prompt, model or tools creates a new revision
     Update {
         agent: String,
         #[command(flatten)]
         fields: Box<Fields>,
     },
-    /// Delete an agent; its sessions keep the revision they began with
+    /// Delete an agent; its sessions keep their pinned revision
     Delete { agent: String },
     /// List an agent's revisions, newest first
     Revisions { agent: String },
-    /// Let new sessions run a revision again
+    /// Make a revision the active one for new sessions
     Activate { agent: String, revision: String },
 }
 
-/// The fields of an agent; those that are not named stay as they are.
+/// Agent fields; omitted ones stay unchanged.
 #[derive(Debug, Args)]
 pub struct Fields {
     /// System prompt
@@ -48,63 +48,63 @@ pub struct Fields {
     /// File with the system prompt; - for standard input
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
-    /// provider/model
+    /// Model as provider/model
     #[arg(long)]
     model: Option<String>,
-    /// Id of a stored credential
+    /// ID of a stored credential
     #[arg(long)]
     credential: Option<String>,
-    /// Names of the tools that it may use, with commas between them
+    /// Tools that the agent may use, comma-separated
     #[arg(long, value_delimiter = ',')]
     tools: Option<Vec<String>>,
-    /// Output tokens of one model call at most
+    /// Maximum output tokens per model call
     #[arg(long)]
     max_tokens: Option<u64>,
-    /// How hard to think: low, medium or high
+    /// Reasoning effort: low, medium or high
     #[arg(long)]
     effort: Option<String>,
     #[command(flatten)]
     limits: Limits,
 }
 
-/// Caps; those that are not named stay as they are.
+/// Limits; omitted ones stay unchanged.
 #[derive(Debug, Args)]
 pub struct Limits {
-    /// Tokens of the whole session
+    /// Maximum tokens per session
     #[arg(long)]
     limit_tokens: Option<u64>,
-    /// Turns that the session may run
+    /// Maximum turns per session
     #[arg(long)]
     limit_turns: Option<u64>,
-    /// Model calls within one turn
+    /// Maximum model calls per turn
     #[arg(long)]
     limit_steps: Option<u64>,
-    /// Wall clock of one turn, in seconds
+    /// Maximum wall-clock time per turn, in seconds
     #[arg(long)]
     limit_turn_seconds: Option<u64>,
-    /// Tool calls of the whole session
+    /// Maximum tool calls per session
     #[arg(long, value_name = "N")]
     limit_tool_calls: Option<u64>,
-    /// What the whole session may cost, in cents of a dollar
+    /// Maximum cost per session, in US cents
     #[arg(long, value_name = "CENTS")]
     limit_cost_cents: Option<u64>,
-    /// Seconds of work in all turns together
+    /// Maximum active time per session, in seconds over all turns
     #[arg(long, value_name = "SECONDS")]
     limit_duration_seconds: Option<u64>,
 }
 
-/// The id of an agent that is named by its id or its name.
+/// Resolves an agent's name to its id; an id is returned unchanged.
 pub(super) async fn id(client: &Client, agent: &str) -> anyhow::Result<String> {
     if agent.starts_with("agt_") {
         return Ok(agent.to_owned());
     }
     let agents = print::all(client, "/agents").await?;
     let found = agents.iter().find(|one| one["name"] == agent).and_then(|one| one["id"].as_str());
-    found.map(str::to_owned).with_context(|| format!("no agent has the name {agent}"))
+    found.map(str::to_owned).with_context(|| format!("no agent is named {agent}"))
 }
 
 impl Limits {
-    /// Writes the named ones into a request.
+    /// Writes the given limits into a request body.
     pub fn write(&self, body: &mut Value) {
         let named = [
             ("tokens", self.limit_tokens),
@@ -159,7 +159,7 @@ fn read(file: &PathBuf) -> anyhow::Result<String> {
     fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
-/// Does it.
+/// Runs a command.
 pub async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;

@@ -1,8 +1,8 @@
-//! `sojourn bench`: load on a running service, seen from outside.
+//! `sojourn bench`: load test of a running service, measured by a client.
 //!
-//! Sessions of a scripted agent run turns that need no provider and no sandbox, each
-//! followed through its stream, so a turn's time is what a caller waits for. They are
-//! archived in the end.
+//! Sessions of a scripted agent run turns that need no provider and no sandbox. Each session is followed
+//! through its event stream, so the measured time of a turn is the one that a caller experiences. The
+//! sessions are archived at the end.
 
 use std::{
     cell::RefCell,
@@ -20,24 +20,24 @@ use super::{
     print,
 };
 
-/// How much load, and for how long.
+/// Load and duration.
 #[derive(Debug, Args)]
 pub struct Load {
-    /// Sessions that run turns at the same time
+    /// Number of concurrent sessions
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     sessions: u32,
-    /// How long, in seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// Steps of each turn, each one model call of the script
+    /// Steps per turn; each is one scripted model call
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     steps: u32,
 }
 
-/// How often the progress is told.
+/// Interval of progress lines.
 const TELL: Duration = Duration::from_secs(1);
 
-/// What was seen so far.
+/// Measurements so far.
 #[derive(Default)]
 struct Seen {
     turns: Vec<Duration>,
@@ -45,11 +45,11 @@ struct Seen {
     failed: Vec<String>,
 }
 
-/// Drives it, tells its progress, prints a summary. The exit code is 1 when a turn failed.
+/// Runs the load, prints progress and a summary. The exit code is 1 when a turn failed.
 pub(super) async fn run(bench: Load, connection: &Connection) -> anyhow::Result<u8> {
     let client = connection.client()?;
     let agent = json!({ "name": "sojourn bench", "prompt": "Play the script.", "model": "scripted/inline" });
-    client.post("/agents", &agent).await.context("an agent on scripted/inline cannot be made")?;
+    client.post("/agents", &agent).await.context("an agent on scripted/inline cannot be created")?;
     let mut sessions = Vec::new();
     for _ in 0..bench.sessions {
         let made = client.post("/sessions", &json!({ "agent": "sojourn bench" })).await?;
@@ -72,7 +72,7 @@ pub(super) async fn run(bench: Load, connection: &Connection) -> anyhow::Result<
     Ok(u8::from(!seen.failed.is_empty()))
 }
 
-/// Turns of one session, one after the other. The first that fails is its last.
+/// Runs the turns of one session in sequence; stops at the first failure.
 async fn drive(client: &Client, session: &str, bench: &Load, until: Instant, seen: &RefCell<Seen>) {
     let step = json!({ "text": "A step of the benchmark.", "tools": [{ "tool": "none" }] });
     let mut steps = vec![step; bench.steps as usize - 1];
@@ -100,7 +100,7 @@ async fn drive(client: &Client, session: &str, bench: &Load, until: Instant, see
     }
 }
 
-/// Tells the progress, a line a second, until the load ends.
+/// Prints a progress line every second until the load ends.
 async fn tell(seen: &RefCell<Seen>, began: Instant) {
     let mut told = 0;
     loop {
@@ -147,11 +147,11 @@ fn summary(bench: &Load, seen: &Seen, took: Duration, is_json: bool) {
         .flatten()
         .map(|(name, value)| vec![name.replace('_', " "), word(value)])
         .collect();
-    print::table(&["WHAT", "FIGURE"], &rows);
+    print::table(&["METRIC", "VALUE"], &rows);
     seen.failed.iter().for_each(|failed| print::line(failed));
 }
 
-/// The time that `part` of 100 do not exceed, in milliseconds; 0 of nothing.
+/// Percentile in milliseconds; 0 without measurements.
 fn percentile(times: &mut [Duration], part: usize) -> f64 {
     times.sort_unstable();
     let at = (times.len().saturating_sub(1) * part).div_ceil(100);

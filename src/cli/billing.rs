@@ -1,4 +1,4 @@
-//! What an operator agrees with an organization: its prices and its balance.
+//! `sojourn admin` billing commands: prices and balance of an organization.
 
 use std::{fs, path::PathBuf};
 
@@ -14,35 +14,35 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Billing {
-    /// Add to what an organization may spend; one without a bound has one from then on
+    /// Add to an organization's balance; one without a balance gets one
     TopUp {
-        /// Id of the organization, org_...
+        /// Organization ID, org_...
         org: OrgId,
-        /// Micro-USD: 5000000 is five dollars; negative takes away
+        /// Amount in micro-USD: 5000000 is 5 USD; a negative amount is subtracted
         #[arg(allow_negative_numbers = true)]
         micros: i64,
         #[command(flatten)]
         database: Database,
     },
-    /// Take the bound away: an organization may spend what its caps allow
+    /// Remove an organization's balance; only its spend caps apply
     Unlimited {
-        /// Id of the organization, org_...
+        /// Organization ID, org_...
         org: OrgId,
         #[command(flatten)]
         database: Database,
     },
-    /// Put a price list in front of the bundled one (docs/budgets.md has its form)
+    /// Override the bundled price list for an organization (format: docs/budgets.md)
     SetPrices {
-        /// Id of the organization, org_...
+        /// Organization ID, org_...
         org: OrgId,
-        /// JSON file of the list; without one the bundled list holds alone
+        /// JSON file with the price list; omit to use only the bundled list
         file: Option<PathBuf>,
         #[command(flatten)]
         database: Database,
     },
 }
 
-/// Does it, on the database itself: no key of an organization may.
+/// Runs a command directly on the database; no API key of an organization permits this.
 pub(super) async fn run(billing: Billing) -> anyhow::Result<()> {
     match billing {
         Billing::TopUp { org, micros, database } => {
@@ -56,7 +56,7 @@ pub(super) async fn run(billing: Billing) -> anyhow::Result<()> {
             let done = record.operator().set_balance(org, None).await;
             record.close().await?;
             known(org, done)?;
-            eprintln!("{org} has no bound but its caps");
+            eprintln!("{org} has no balance limit; only its spend caps apply");
         }
         Billing::SetPrices { org, file, database } => {
             let prices = file.map(|file| read(&file)).transpose()?;
@@ -65,14 +65,14 @@ pub(super) async fn run(billing: Billing) -> anyhow::Result<()> {
             record.close().await?;
             known(org, done)?;
             let version = prices.map_or_else(|| PriceList::bundled().version.clone(), |list| list.version);
-            eprintln!("turns of {org} that start from now on are priced by {version}");
+            eprintln!("new turns of {org} are priced by {version}");
         }
     }
     Ok(())
 }
 
 fn known<T>(org: OrgId, done: store::Result<T>) -> anyhow::Result<T> {
-    done.with_context(|| format!("{org} was not changed; is there such an organization?"))
+    done.with_context(|| format!("{org} was not changed; does the organization exist?"))
 }
 
 async fn open(database: &Database) -> anyhow::Result<Record> {
@@ -82,12 +82,12 @@ async fn open(database: &Database) -> anyhow::Result<Record> {
 fn read(file: &PathBuf) -> anyhow::Result<PriceList> {
     let text = fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let list: PriceList =
-        serde_json::from_str(&text).with_context(|| format!("{} is no price list", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not a price list", file.display()))?;
     if list.version.is_empty() {
-        bail!("{} needs a version that names it", file.display());
+        bail!("{} needs a non-empty `version`", file.display());
     }
     if let Some(name) = list.unbelievable() {
-        bail!("{}: the price of {name} cannot be meant: prices are whole micro-USD", file.display());
+        bail!("{}: the price of {name} is implausible: prices are whole micro-USD", file.display());
     }
     Ok(list)
 }

@@ -1,4 +1,4 @@
-//! The API as the command line speaks it: one client, plain JSON in and out.
+//! API client of the command line: plain JSON in and out.
 
 use std::{fs, io::Write, path::PathBuf, time::Duration};
 
@@ -13,34 +13,35 @@ use tokio_util::io::ReaderStream;
 use super::settings;
 use crate::base::{ExposeSecret, SecretString, limit::FILE_READ_BYTES_MAX};
 
-/// Where `sojourn serve` listens when it is told nothing else.
+/// Default address of `sojourn serve`.
 const LOCAL: &str = "http://127.0.0.1:8080";
-/// Pause before a cut stream is resumed.
+/// Delay before an interrupted stream is resumed.
 const RESUME_DELAY: Duration = Duration::from_secs(1);
-/// Tries to resume a stream that gives nothing in between.
+/// Maximum consecutive failures to resume a stream.
 const RESUMES_MAX: u32 = 60;
 
-/// Which service, and as whom.
+/// Address of the service and API key.
 #[derive(Clone, Debug, Args)]
 pub struct Connection {
     /// Address of the service [default: http://127.0.0.1:8080]
     #[arg(long, global = true, env = "SOJOURN_URL", value_name = "URL")]
     pub url: Option<String>,
 
-    /// API key [default: that of the configuration file, else the one that a local `sojourn serve` keeps in its data directory]
+    /// API key [default: from the configuration file, else the key in the data directory of a local `sojourn
+    /// serve`]
     #[arg(long, global = true, env = "SOJOURN_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub api_key: Option<String>,
 
-    /// Where a local service keeps that key
+    /// Data directory of a local service, which contains its API key
     #[arg(long, global = true, default_value = "./data", env = "SOJOURN_DATA_DIR", value_name = "DIRECTORY")]
     pub data_dir: PathBuf,
 
-    /// Print JSON: one document, or one line an event
+    /// Print JSON: one document, or one line per event
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// A caller of the API.
+/// Client of the API.
 pub struct Client {
     http: reqwest::Client,
     base: String,
@@ -48,8 +49,8 @@ pub struct Client {
 }
 
 impl Connection {
-    /// A client: by the command line and the environment, else by the configuration
-    /// file, else of a local service.
+    /// Creates a client. Settings are taken from the command line or environment, then from the configuration
+    /// file, then from a local service.
     pub fn client(&self) -> anyhow::Result<Client> {
         let file = settings::File::read()?;
         let url = self.url.clone().or(file.url).unwrap_or_else(|| LOCAL.to_owned());
@@ -67,7 +68,7 @@ impl Connection {
 }
 
 impl Client {
-    /// A client of the service at `url`, with or without `/v3`.
+    /// Creates a client of the service at `url`, with or without `/v3`.
     pub fn new(url: &str, key: SecretString) -> anyhow::Result<Self> {
         let root = url.trim_end_matches('/').trim_end_matches("/v3");
         let http = reqwest::Client::builder()
@@ -77,7 +78,7 @@ impl Client {
         Ok(Self { http, base: format!("{root}/v3"), key })
     }
 
-    /// Where a path that the service named leads.
+    /// Absolute URL of a path in a response.
     pub fn address(&self, path: &str) -> String {
         format!("{}{path}", self.base.trim_end_matches("/v3"))
     }
@@ -87,13 +88,13 @@ impl Client {
         self.send(self.request(Method::GET, path)).await
     }
 
-    /// Sends a command.
+    /// Sends a POST request.
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
-    /// Asks for something that is done once, however often it has to be asked for: again
-    /// while the service is away. Does not wait until it is done.
+    /// Sends an idempotent POST request, repeating it while the service is unavailable. Does not wait for the
+    /// result of the operation.
     pub async fn begin_once(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
         for _ in 0..RESUMES_MAX {
             let request = self.request(Method::POST, path).header("idempotency-key", key).json(body);
@@ -113,23 +114,23 @@ impl Client {
         bail!("the service cannot be reached")
     }
 
-    /// Changes a resource.
+    /// Updates a resource.
     pub async fn patch(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::PATCH, path).json(body)).await
     }
 
-    /// Puts a resource in its place.
+    /// Creates or replaces a resource.
     pub async fn put(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
-    /// Removes a resource.
+    /// Deletes a resource.
     pub async fn delete(&self, path: &str) -> anyhow::Result<Value> {
         self.send(self.request(Method::DELETE, path)).await
     }
 
-    /// Follows a session's log from `after`, resuming over cuts, in order and
-    /// without gaps. Ends only when the caller stops reading.
+    /// Follows a session's log from `after`, in order and without gaps. Resumes after interruptions; ends
+    /// only when the caller stops reading.
     pub fn follow<'a>(
         &'a self,
         session: &'a str,
@@ -139,13 +140,13 @@ impl Client {
         self.tail(format!("/sessions/{session}/events?stream=sse&level={level}&after={after}"))
     }
 
-    /// Follows the list of sessions that `query` filters, resuming over cuts.
+    /// Follows the list of sessions filtered by `query`; resumes after interruptions.
     pub fn follow_list<'a>(&'a self, query: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
         let more = query.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
         self.tail(format!("/sessions?stream=sse{more}"))
     }
 
-    /// Follows what a command writes, resuming over cuts; the last frame is its end.
+    /// Follows a command's output, resuming after interruptions; the last frame reports its end.
     pub fn follow_exec<'a>(&'a self, path: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
         self.tail(format!("{path}?stream=sse"))
     }
@@ -158,8 +159,7 @@ impl Client {
         })
     }
 
-    /// Writes an answer as it comes, whole or not at all known to be: the connection must
-    /// end as its sender meant it to.
+    /// Streams a response to a writer. A truncated response is an error.
     pub async fn download(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
         let response =
             self.request(Method::GET, path).send().await.context("the service cannot be reached")?;
@@ -169,12 +169,12 @@ impl Client {
         }
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
-            into.write_all(&chunk.context("the answer was cut; what was written is not whole")?)?;
+            into.write_all(&chunk.context("the response was interrupted; the output is incomplete")?)?;
         }
         Ok(into.flush()?)
     }
 
-    /// Writes a file part by part, each as large as one answer may be.
+    /// Writes a file in parts of the maximum response size.
     pub async fn download_parts(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
         let mut first: u64 = 0;
         loop {
@@ -185,7 +185,7 @@ impl Client {
             if !status.is_success() {
                 bail!(refusal(status, &response.text().await?))
             }
-            let part = response.bytes().await.context("the answer was cut")?;
+            let part = response.bytes().await.context("the response was interrupted")?;
             into.write_all(&part)?;
             first += part.len() as u64;
             let range = headers.get("content-range").and_then(|range| range.to_str().ok());
@@ -196,13 +196,13 @@ impl Client {
         }
     }
 
-    /// Puts a file in its place.
+    /// Uploads a file with PUT.
     pub async fn upload_in_place(&self, path: &str, body: Vec<u8>) -> anyhow::Result<Value> {
         let request = self.request(Method::PUT, path).header("content-type", "application/octet-stream");
         self.send(request.body(body)).await
     }
 
-    /// Puts an archive in its place, as it is read.
+    /// Uploads an archive with PUT, streaming it.
     pub async fn upload_archive(
         &self,
         path: &str,
@@ -212,7 +212,7 @@ impl Client {
         self.send(request.body(reqwest::Body::wrap_stream(ReaderStream::new(from)))).await
     }
 
-    /// Sends a file.
+    /// Uploads a file with POST.
     pub async fn upload(&self, path: &str, kind: &str, body: Vec<u8>) -> anyhow::Result<Value> {
         self.send(self.request(Method::POST, path).header("content-type", kind).body(body)).await
     }
@@ -232,11 +232,11 @@ impl Client {
     }
 }
 
-/// A stream that resumes itself.
+/// An event stream that resumes itself.
 struct Tail<'a> {
     client: &'a Client,
     path: String,
-    /// Of the frame that was seen last.
+    /// Id of the last frame.
     last_id: Option<String>,
     failures: u32,
     frames: Option<Frames>,
@@ -265,7 +265,7 @@ impl Tail<'_> {
         }
     }
 
-    /// Opens the stream; `None` after a pause when the service is not there yet.
+    /// Opens the stream; `None` after a delay if the service is unavailable.
     async fn connect(&mut self) -> anyhow::Result<Option<Frames>> {
         let mut request = self.client.request(Method::GET, &self.path);
         if let Some(id) = &self.last_id {
@@ -283,7 +283,7 @@ impl Tail<'_> {
         }
         self.failures += 1;
         if self.failures >= RESUMES_MAX {
-            bail!("the stream was cut and the service did not come back");
+            bail!("the stream was interrupted and the service did not become available");
         }
         tokio::time::sleep(RESUME_DELAY).await;
         Ok(None)
@@ -291,7 +291,7 @@ impl Tail<'_> {
 }
 
 impl Frames {
-    /// The next event and its id; `None` when the stream is cut.
+    /// Next event with its id; `None` when the stream is interrupted.
     async fn next(&mut self) -> Option<(Option<String>, Value)> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
@@ -308,7 +308,7 @@ impl Frames {
     }
 }
 
-/// A query of what is there, beginning with its `?`; empty when nothing is.
+/// Query string of the given values, including its `?`; empty if there are none.
 pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, Option<String>)>) -> String {
     let mut written = url::form_urlencoded::Serializer::new(String::new());
     let pairs = pairs.into_iter().filter_map(|(name, value)| Some((name, value?)));
@@ -318,7 +318,7 @@ pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, Option<String>)>) -> 
 
 fn refusal(status: StatusCode, text: &str) -> String {
     let body: Value = serde_json::from_str(text).unwrap_or_default();
-    let message = body["error"]["message"].as_str().unwrap_or("the service answered without a reason");
+    let message = body["error"]["message"].as_str().unwrap_or("the service returned no reason");
     match body["error"]["request_id"].as_str() {
         Some(id) => format!("{message} ({status}, {id})"),
         None => format!("{message} ({status})"),

@@ -1,6 +1,6 @@
-//! `sojourn credential ...`: keys of model providers and of repositories.
+//! `sojourn credential ...`: keys of model providers and repositories.
 //!
-//! A key is read from standard input: on a command line other users would see it.
+//! A key is read from standard input: other users could see it on a command line.
 
 use std::io::{BufRead, IsTerminal, stdin};
 
@@ -10,34 +10,34 @@ use serde_json::{Value, json};
 
 use super::{client::Connection, print};
 
-/// What can be done with credentials.
+/// Credential commands.
 #[derive(Debug, Subcommand)]
 pub enum Credential {
-    /// List credentials; their keys are never shown
+    /// List credentials, without their keys
     List,
-    /// Store a key, which is read from standard input
+    /// Store a key, read from standard input
     Create {
-        /// anthropic, openai, git for repositories, or any name together with --base-url
+        /// anthropic, openai, git for repositories, or any name with --base-url
         #[arg(long, default_value = "anthropic")]
         provider: String,
         #[arg(long)]
         name: Option<String>,
-        /// Another endpoint that speaks the provider's protocol; of git, whose repositories the key opens
+        /// Endpoint compatible with the provider's API; for git, the URL of the repositories
         #[arg(long, value_name = "URL")]
         base_url: Option<String>,
-        /// Use it for agents without a credential of their own
+        /// Make it the default for agents without a credential
         #[arg(long)]
         default: bool,
     },
-    /// Put a new key, read from standard input, behind a credential
+    /// Replace the key of a credential, read from standard input
     Rotate { credential: String },
-    /// Use a credential for agents without one of their own
+    /// Make a credential the default for agents without one
     Default { credential: String },
     /// Delete a credential
     Delete { credential: String },
 }
 
-/// Does it.
+/// Runs a command.
 pub async fn run(command: Credential, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
@@ -84,12 +84,12 @@ fn shown(credential: &Value, json: bool) {
 
 fn key() -> anyhow::Result<String> {
     if stdin().is_terminal() {
-        eprintln!("the provider's key, then Enter (it is shown as you type; a pipe hides it):");
+        eprintln!("Enter the provider's key (it is echoed; use a pipe to hide it):");
     }
     let mut line = String::new();
     stdin().lock().read_line(&mut line).context("standard input cannot be read")?;
     match line.trim() {
-        "" => bail!("no key came on standard input"),
+        "" => bail!("standard input contains no key"),
         key => Ok(key.to_owned()),
     }
 }

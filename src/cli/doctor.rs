@@ -1,5 +1,5 @@
-//! `sojourn doctor`: whether this machine has what the service needs, and what to do
-//! where it has not. It changes nothing that a service has not made itself.
+//! `sojourn doctor`: checks whether this machine meets the requirements, and prints fixes. It changes nothing
+//! except files that the service creates itself.
 
 use std::{env, fs, path::Path, time::Duration};
 
@@ -13,19 +13,19 @@ use crate::{
     store::embedded,
 };
 
-/// Free space below which a disk is said to be short, in bytes.
+/// Free disk space below which the check fails, in bytes.
 const FREE_BYTES_MIN: u64 = 2 << 30;
-/// Clocks that differ by more than this make times in logs misleading.
+/// Larger clock differences make times in logs misleading.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(2);
 
-/// What one look found.
+/// Result of one check.
 struct Finding {
     what: &'static str,
-    /// What is there; or what is wrong, and what to do.
+    /// Description, or the problem and its fix.
     said: Result<String, String>,
 }
 
-/// Looks at everything and prints it; the exit code is 1 when something is missing.
+/// Runs all checks and prints them; the exit code is 1 when one fails.
 pub async fn run(settings: &Settings, json: bool) -> anyhow::Result<u8> {
     let mut findings = vec![
         Finding { what: "settings", said: checked(settings) },
@@ -63,7 +63,7 @@ fn document(finding: &Finding) -> serde_json::Value {
 
 fn checked(settings: &Settings) -> Result<String, String> {
     match settings.problems() {
-        problems if problems.is_empty() => Ok("all can be read".to_owned()),
+        problems if problems.is_empty() => Ok("all valid".to_owned()),
         problems => Err(problems.join("; ")),
     }
 }
@@ -71,25 +71,25 @@ fn checked(settings: &Settings) -> Result<String, String> {
 fn data_dir(dir: &Path) -> Result<String, String> {
     let place = dir.display();
     if !dir.exists() {
-        return Ok(format!("{place} will be made by the first start"));
+        return Ok(format!("{place} will be created by the first start"));
     }
     let probe = dir.join(".doctor");
     let written = fs::write(&probe, b"").and_then(|()| fs::remove_file(&probe));
     written
-        .map(|()| format!("{place} can be written"))
+        .map(|()| format!("{place} is writable"))
         .map_err(|error| format!("{place}: {error}; run as its owner, or set SOJOURN_DATA_DIR"))
 }
 
-/// The file system of the data directory, or of what will hold it.
+/// Checks the file system of the data directory, or of its nearest existing parent.
 fn disk(dir: &Path) -> Result<String, String> {
     let there = env::current_dir().map(|here| here.join(dir)).unwrap_or_else(|_| dir.to_owned());
     let there = there.ancestors().find(|place| place.exists()).unwrap_or(Path::new("/")).to_owned();
     let stat = rustix::fs::statvfs(&there).map_err(|error| format!("{}: {error}", there.display()))?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    let said = format!("{} MiB are free at {}", free >> 20, there.display());
+    let said = format!("{} MiB free at {}", free >> 20, there.display());
     if free < FREE_BYTES_MIN {
         let least = FREE_BYTES_MIN >> 20;
-        return Err(format!("{said}, fewer than {least}: make room, or set SOJOURN_DATA_DIR"));
+        return Err(format!("{said}, less than {least}: free space, or set SOJOURN_DATA_DIR"));
     }
     Ok(said)
 }
@@ -99,19 +99,19 @@ async fn database(settings: &Settings) -> Vec<Finding> {
         let said = embedded::newest()
             .map(|major| format!("Postgres {major} will run below the data directory"))
             .ok_or_else(|| "no Postgres 15 or newer: run scripts/setup, or set DATABASE_URL".to_owned());
-        let clock = Ok("the database has this machine's own".to_owned());
+        let clock = Ok("the embedded database uses this machine's clock".to_owned());
         return vec![Finding { what: "database", said }, Finding { what: "clock", said: clock }];
     };
     match ask(settings, url).await {
         Ok((version, apart)) => {
-            let said = format!("Postgres {version} answers");
+            let said = format!("connected to Postgres {version}");
             vec![Finding { what: "database", said: Ok(said) }, Finding { what: "clock", said: clock(apart) }]
         }
         Err(error) => vec![Finding { what: "database", said: Err(format!("DATABASE_URL: {error:#}")) }],
     }
 }
 
-/// The server's version, and how far its clock is from this one.
+/// Version of the server, and the difference between its clock and this machine's.
 async fn ask(settings: &Settings, url: &str) -> anyhow::Result<(String, Duration)> {
     let store = app::visit(&settings.database, url)?;
     let asked = store.server().await;
@@ -121,9 +121,9 @@ async fn ask(settings: &Settings, url: &str) -> anyhow::Result<(String, Duration
 }
 
 fn clock(apart: Duration) -> Result<String, String> {
-    let said = format!("{} ms from the database's", apart.as_millis());
+    let said = format!("{} ms from the database's clock", apart.as_millis());
     if apart > CLOCKS_DIFFER_MAX {
-        return Err(format!("{said}: let both follow one time server"));
+        return Err(format!("{said}: synchronize both with one time server"));
     }
     Ok(said)
 }

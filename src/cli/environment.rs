@@ -1,7 +1,6 @@
-//! `sojourn environment ...`: what sandboxes are and may reach.
+//! `sojourn environment ...`: manage images, resources, network policy and secrets of sandboxes.
 //!
-//! The value of a secret is read from standard input: on a command line other users
-//! would see it.
+//! The value of a secret is read from standard input: other users could see it on a command line.
 
 use std::{collections::BTreeMap, fs, io::Read, path::PathBuf};
 
@@ -14,7 +13,7 @@ use super::{
     print, source,
 };
 
-/// What can be done with environments.
+/// Environment commands.
 #[derive(Debug, Subcommand)]
 pub enum Environment {
     /// List environments
@@ -28,7 +27,7 @@ pub enum Environment {
         #[command(flatten)]
         fields: Box<Fields>,
     },
-    /// Change what is named; new sessions get it, running ones keep what they pinned
+    /// Update an environment; new sessions use the change, running sessions keep the pinned configuration
     Update {
         environment: String,
         #[arg(long)]
@@ -36,76 +35,76 @@ pub enum Environment {
         #[command(flatten)]
         fields: Box<Fields>,
     },
-    /// Make what its image and packages come to, also where that failed; `get` shows how far it is
+    /// Build the environment's image and packages, also after a failure; `get` shows the progress
     Build { environment: String },
-    /// Store a secret, whose value is read from standard input
+    /// Store a secret; its value is read from standard input
     SetSecret {
         environment: String,
-        /// The variable in which commands find its placeholder
+        /// Environment variable that contains the secret's placeholder
         name: String,
-        /// A host that gets the value; the network policy must allow it
+        /// Host that receives the value; the network policy must allow it
         #[arg(long = "host", required = true, value_name = "HOST")]
         hosts: Vec<String>,
     },
     /// Remove a secret
     RemoveSecret { environment: String, name: String },
-    /// Delete an environment; sessions that have its secrets cannot run any more
+    /// Delete an environment; sessions that use its secrets can no longer run
     Delete { environment: String },
 }
 
-/// The fields of an environment; those that are not named stay as they are.
+/// Environment fields; omitted ones stay unchanged.
 #[derive(Debug, Args)]
 pub struct Fields {
-    /// JSON file with the whole `config`; - for standard input
+    /// JSON file with the complete `config`; - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["image", "apt", "pip", "npm",
         "allow_package_managers", "cpus", "memory", "pids", "disk", "variables", "allow",
         "post_start", "post_clone", "sources"])]
     config: Option<PathBuf>,
-    /// Root file system: host, debian, or one that the operator registered
+    /// Root file system: host, debian, or an image registered by the operator
     #[arg(long)]
     image: Option<String>,
-    /// A Debian package to install over the image, as in jq or jq=1.6-2.1
+    /// Debian package to install over the image, e.g. jq or jq=1.6-2.1
     #[arg(long, value_name = "PACKAGE")]
     apt: Vec<String>,
-    /// A Python package, as in requests==2.32.3
+    /// Python package, e.g. requests==2.32.3
     #[arg(long, value_name = "PACKAGE")]
     pip: Vec<String>,
-    /// An npm package, as in typescript@5.4.5
+    /// npm package, e.g. typescript@5.4.5
     #[arg(long, value_name = "PACKAGE")]
     npm: Vec<String>,
-    /// Let sandboxes reach the registries of packages
+    /// Allow sandboxes to connect to package registries
     #[arg(long)]
     allow_package_managers: bool,
-    /// Processors, 0.1 to 16
+    /// CPU limit in CPUs, 0.1 to 16
     #[arg(long)]
     cpus: Option<f64>,
-    /// Memory, as in 512Mi or 2Gi
+    /// Memory limit, e.g. 512Mi or 2Gi
     #[arg(long)]
     memory: Option<String>,
-    /// Processes and threads at most
+    /// Maximum number of processes and threads
     #[arg(long)]
     pids: Option<u32>,
-    /// Files of a session, as in 512Mi or 20Gi
+    /// Maximum size of a session's files, e.g. 512Mi or 20Gi
     #[arg(long)]
     disk: Option<String>,
-    /// A variable of every command
+    /// Environment variable of every command
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     variables: Vec<(String, String)>,
-    /// A host that may be reached; in --config a rule also names port, methods and path
+    /// Allowed host; with --config, a rule can also set port, methods and path
     #[arg(long, value_name = "HOST")]
     allow: Vec<String>,
-    /// File with a bash script that runs once in each new sandbox
+    /// File with a bash script to run once in each new sandbox
     #[arg(long, value_name = "FILE")]
     post_start: Option<PathBuf>,
-    /// File with a bash script that runs once after the repositories were cloned
+    /// File with a bash script to run once after the repositories were cloned
     #[arg(long, value_name = "FILE")]
     post_clone: Option<PathBuf>,
-    /// A repository to clone into each sandbox; in --config a source also names its place and its credential
+    /// Repository to clone into each sandbox; with --config, a source can also set its path and credential
     #[arg(long = "source", value_name = "URL[#REF]", value_parser = source::parse)]
     sources: Vec<Value>,
 }
 
-/// Does it.
+/// Runs a command.
 pub async fn run(command: Environment, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
@@ -122,7 +121,7 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
             let path = format!("/environments/{environment}");
             let mut body = json!({});
             if fields.says_something() {
-                // What is not named stays: the service replaces the whole of it.
+                // PATCH replaces the whole `config`, so start from the current one.
                 let before = client.get(&path).await?;
                 body["config"] = fields.config(before["config"].clone())?;
             }
@@ -150,7 +149,7 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
     Ok(())
 }
 
-/// All secrets but the one of that name, with `new` in its place.
+/// Replaces or removes one secret and keeps the others.
 async fn keep_secrets(
     client: &Client,
     environment: &str,
@@ -186,11 +185,11 @@ impl Fields {
             || !self.sources.is_empty()
     }
 
-    /// `before` with what is named in its place.
+    /// Returns `before` with the given fields replaced.
     fn config(&self, before: Value) -> anyhow::Result<Value> {
         if let Some(file) = &self.config {
             let text = text_of(file)?;
-            return serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()));
+            return serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()));
         }
         let mut config = before;
         if let Some(image) = &self.image {
@@ -245,7 +244,7 @@ fn text_of(file: &PathBuf) -> anyhow::Result<String> {
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("it is NAME=VALUE")?;
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -253,7 +252,7 @@ fn value() -> anyhow::Result<String> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
     match text.trim_end_matches(['\r', '\n']) {
-        "" => bail!("no value came on standard input"),
+        "" => bail!("standard input contains no value"),
         value => Ok(value.to_owned()),
     }
 }
@@ -283,6 +282,6 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         ]
     };
     let rows: Vec<_> = environments.iter().map(row).collect();
-    print::table(&["ENVIRONMENT", "NAME", "IMAGE", "BUILD", "MAY REACH", "SECRETS"], &rows);
+    print::table(&["ENVIRONMENT", "NAME", "IMAGE", "BUILD", "ALLOWED HOSTS", "SECRETS"], &rows);
     Ok(())
 }

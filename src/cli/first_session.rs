@@ -1,8 +1,7 @@
-//! The first session of an empty service: an agent finds a bug in a small
-//! repository, fixes it and runs its tests, while its events come by.
+//! The first session of an empty service: an agent finds a bug in a small repository, fixes it and runs its
+//! tests, while its events are printed.
 //!
-//! Plays `scripted/demo`; with `ANTHROPIC_API_KEY` set, the same task runs on the
-//! real provider.
+//! Runs the model `scripted/demo`; with `ANTHROPIC_API_KEY` set, a model of that provider gets the same task.
 
 use std::{env, net::SocketAddr, pin::pin};
 
@@ -15,16 +14,16 @@ use crate::{base::SecretString, model};
 
 const PROMPT: &str = "You are a careful engineer. Find out what is wrong before you change anything, make the \
                       smallest change that fixes it, run the tests, and say in two sentences what you did.";
-/// Model of the first session when a key of Anthropic is at hand.
+/// Model of the first session when an Anthropic key is set.
 const ANTHROPIC_MODEL: &str = "anthropic/claude-sonnet-4-5";
-/// Plays the session and prints it. A failure is told, not fatal: the service is up.
+/// Runs the session and prints its events. A failure is only reported, because the service keeps running.
 pub(super) async fn play(address: SocketAddr, key: SecretString) {
     let played = match Client::new(&format!("http://{address}"), key) {
         Ok(client) => play_on(&client).await,
         Err(error) => Err(error),
     };
     if let Err(error) = played {
-        eprintln!("the first session could not be played: {error:#}");
+        eprintln!("the first session failed: {error:#}");
     }
 }
 
@@ -32,7 +31,7 @@ async fn play_on(client: &Client) -> anyhow::Result<()> {
     let agent = agent(client).await?;
     let session = json!({ "agent": agent, "title": "First session", "input": task() });
     let created = client.post("/sessions", &session).await.context("the session could not be created")?;
-    let id = created["session"]["id"].as_str().context("the answer names no session")?;
+    let id = created["session"]["id"].as_str().context("the response contains no session id")?;
     eprintln!("first session: {id}\n");
     let mut events = pin!(client.follow(id, "progress", 0));
     while let Some(event) = events.next().await {
@@ -46,7 +45,7 @@ async fn play_on(client: &Client) -> anyhow::Result<()> {
     let reason = result["last_turn"]["yield_reason"].as_str().unwrap_or("unknown");
     eprintln!("\nresult ({reason}):\n");
     eprintln!("{}\n", result["result"]["body"]["text"].as_str().unwrap_or("(none)"));
-    eprintln!("The service stays up; Ctrl-C stops it. README.md goes on from here.");
+    eprintln!("The service keeps running; press Ctrl-C to stop it. Continue with README.md.");
     Ok(())
 }
 
@@ -57,10 +56,10 @@ async fn agent(client: &Client) -> anyhow::Result<String> {
         agent["key"] = key.into();
     }
     let created = client.post("/agents", &agent).await.context("the agent could not be created")?;
-    Ok(created["id"].as_str().context("the answer names no agent")?.to_owned())
+    Ok(created["id"].as_str().context("the response contains no agent id")?.to_owned())
 }
 
-/// The task in words that any model can work from: the files are in it.
+/// Task text that works for any model: it contains the files.
 fn task() -> String {
     let files = model::SAMPLE.iter().map(|(path, content)| format!("\n--- {path}\n{content}"));
     let files: String = files.collect();

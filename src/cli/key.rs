@@ -1,4 +1,4 @@
-//! `sojourn key ...`: API keys of the organization.
+//! `sojourn key ...`: manage API keys of the organization.
 
 use anyhow::Context;
 use clap::Subcommand;
@@ -8,39 +8,39 @@ use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 use super::{client::Connection, print};
 use crate::base::Origin;
 
-/// What can be done with API keys.
+/// API key commands.
 #[derive(Debug, Subcommand)]
 pub enum Key {
-    /// List keys; their secrets are never shown again
+    /// List keys, without their secrets
     List,
     /// Show a key, without its secret
     Get { key: String },
-    /// Create a key and print its secret, this one time
+    /// Create a key and print its secret once
     Create {
         #[arg(long)]
         name: String,
-        /// As in sessions:read, agents:* or *; no more than this key's own
+        /// Scopes, e.g. sessions:read, agents:* or *; at most those of the calling key
         #[arg(long = "scope", required = true, value_delimiter = ',', value_name = "SCOPE")]
         scopes: Vec<String>,
-        /// Days after which it ends; never when absent
+        /// Expire after this many days [default: never]
         #[arg(long, value_name = "DAYS")]
         expires_in: Option<u16>,
-        /// For people at a command line: sessions that it makes have the source `cli`
+        /// Key for a person at a command line: sessions created with it have the source `cli`
         #[arg(long)]
         cli: bool,
     },
-    /// Replace a key and print the new secret; the old one goes on for a while
+    /// Replace a key and print the new secret; the old secret stays valid for an overlap period
     Rotate {
         key: String,
-        /// How long the old one goes on, in seconds [default: a day]
+        /// Overlap period of the old secret, in seconds [default: 86400]
         #[arg(long, value_name = "SECONDS")]
         overlap: Option<u32>,
     },
-    /// Revoke a key; within five seconds it opens nothing any more
+    /// Revoke a key; takes effect within 5 seconds
     Revoke { key: String },
 }
 
-/// Does it.
+/// Runs a command.
 pub async fn run(command: Key, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
@@ -77,15 +77,15 @@ pub async fn run(command: Key, connection: &Connection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The secret alone goes to standard output, for a pipe; what else is to be known, beside.
+/// Prints only the secret to standard output, for pipes, and other information to standard error.
 fn secret(key: &Value, json: bool) {
     if !json {
-        eprintln!("{} is shown once; keep it now", key["id"].as_str().unwrap_or_default());
+        eprintln!("{} is shown once; store it now", key["id"].as_str().unwrap_or_default());
     }
     print::answer(key, json, key["key"].as_str().unwrap_or_default());
 }
 
 fn after(days: u16) -> anyhow::Result<String> {
     let now: OffsetDateTime = Origin::system().now();
-    (now + Duration::days(days.into())).format(&Rfc3339).context("a time in these days can be written")
+    (now + Duration::days(days.into())).format(&Rfc3339).context("the expiry time cannot be formatted")
 }

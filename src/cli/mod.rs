@@ -1,7 +1,6 @@
-//! The command line: what a person types, and what it does.
+//! The command line.
 //!
-//! `serve` and `admin` are the process itself; everything that concerns a session
-//! talks HTTP, like any other client.
+//! `serve` and `admin` run in this process. All other commands call the HTTP API, like any other client.
 
 mod admin;
 mod agent;
@@ -27,11 +26,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{config::Settings, http};
 
-/// Durable agent sessions: a service on which agents work for minutes or months.
+/// Durable agent sessions: a service that runs agents for minutes or months.
 ///
-/// `sojourn serve` is the whole service in one process. On an empty machine it
-/// starts a database of its own, makes a first organization with an API key, and
-/// prints a curl line to begin with.
+/// `sojourn serve` runs the whole service in one process. On a machine without a configuration it starts its
+/// own database, creates a first organization with an API key, and prints a curl command to try.
 #[derive(Debug, Parser)]
 #[command(name = "sojourn", version, about, max_term_width = 100)]
 pub struct Cli {
@@ -41,7 +39,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the service, or one of its parts
+    /// Run the service, or one of its roles
     Serve(Box<Settings>),
     /// Create, follow, steer and end sessions
     Session {
@@ -50,42 +48,42 @@ enum Command {
         #[command(subcommand)]
         command: session::Session,
     },
-    /// Put load on a running service and say how it does
+    /// Run a load test against a running service
     Bench {
         #[command(flatten)]
         connection: client::Connection,
         #[command(flatten)]
         load: bench::Load,
     },
-    /// Create, change and compare agents
+    /// Manage agents and their revisions
     Agent {
         #[command(flatten)]
         connection: client::Connection,
         #[command(subcommand)]
         command: agent::Agent,
     },
-    /// Say what an agent does at stated times
+    /// Manage schedules that start sessions at given times
     Schedule {
         #[command(flatten)]
         connection: client::Connection,
         #[command(subcommand)]
         command: schedule::Schedule,
     },
-    /// Say who else starts sessions of an agent: GitHub, or whoever signs
+    /// Manage triggers: inbound webhooks that start sessions of an agent
     Trigger {
         #[command(flatten)]
         connection: client::Connection,
         #[command(subcommand)]
         command: trigger::Trigger,
     },
-    /// Store and rotate keys of model providers
+    /// Manage credentials of model providers and repositories
     Credential {
         #[command(flatten)]
         connection: client::Connection,
         #[command(subcommand)]
         command: credential::Credential,
     },
-    /// Say what sandboxes are and may reach
+    /// Manage sandbox environments: image, resources, network policy, secrets
     Environment {
         #[command(flatten)]
         connection: client::Connection,
@@ -99,28 +97,28 @@ enum Command {
         #[command(subcommand)]
         command: key::Key,
     },
-    /// Say who is told of events, see what was sent, and receive it here
+    /// Manage webhooks, inspect deliveries, receive them locally
     Webhook {
         #[command(flatten)]
         connection: client::Connection,
         #[command(flatten)]
         command: webhook::Webhook,
     },
-    /// Sum up what was used and what it costs
+    /// Show usage and cost
     Usage {
         #[command(flatten)]
         connection: client::Connection,
         #[command(flatten)]
         wanted: report::Usage,
     },
-    /// Show what was done to the organization, and by whom
+    /// Show the organization's audit log
     Audit {
         #[command(flatten)]
         connection: client::Connection,
         #[command(flatten)]
         wanted: report::Audit,
     },
-    /// Look whether this machine has what the service needs, and say what to do
+    /// Check that this machine meets the requirements
     Doctor {
         #[command(flatten)]
         settings: Box<Settings>,
@@ -128,12 +126,12 @@ enum Command {
         #[arg(long = "json")]
         as_json: bool,
     },
-    /// Print completions for a shell, to be sourced
+    /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
-    /// Look after organizations
+    /// Manage organizations directly on the database
     #[command(subcommand)]
     Admin(Admin),
-    /// Print the description of the API (openapi.yaml)
+    /// Print the OpenAPI description (openapi.yaml)
     Openapi,
 }
 
@@ -145,7 +143,7 @@ enum Admin {
     Billing(billing::Billing),
 }
 
-/// Does what the command line says; the exit code is the command's.
+/// Runs the parsed command; returns the exit code.
 pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Serve(settings) => serve::run(*settings).await?,
@@ -164,7 +162,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut script);
-            // A reader that has had enough is no fault.
+            // `line` handles a reader that closes the pipe.
             print::line(String::from_utf8_lossy(&script).trim_end());
         }
         Command::Admin(Admin::Organization(command)) => admin::run(command).await?,

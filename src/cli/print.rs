@@ -1,4 +1,4 @@
-//! What a person sees: events as lines, lists as tables.
+//! Output formatting: events as lines, lists as tables.
 
 use std::io::{Write, stdout};
 
@@ -7,22 +7,22 @@ use serde_json::Value;
 use super::client::Client;
 use crate::base::text;
 
-/// Longest line that is printed of one event, in bytes.
+/// Maximum length of an event's text in bytes.
 const LINE_BYTES: usize = 160;
 
-/// A line to standard output; a reader that has gone away ends the program quietly.
+/// Prints a line to standard output; exits with 0 when the reader has closed the pipe.
 pub fn line(line: &str) {
     if writeln!(stdout(), "{line}").is_err() {
         std::process::exit(0);
     }
 }
 
-/// A whole answer as indented JSON.
+/// Prints a response as indented JSON.
 pub fn document(value: &Value) {
     line(&serde_json::to_string_pretty(value).unwrap_or_default());
 }
 
-/// One event in one line, as a dashboard would show it.
+/// Formats an event as one line.
 pub fn event(event: &Value) -> String {
     let body = &event["body"];
     let word = |name: &str| body[name].as_str().unwrap_or_default();
@@ -46,14 +46,14 @@ pub fn event(event: &Value) -> String {
         .to_owned()
 }
 
-/// One column of a list: its heading, and the field that it shows.
+/// A table column: its heading and field.
 pub struct Column {
     heading: &'static str,
     field: &'static str,
 }
 
 impl Column {
-    /// Shows a field as text; numbers and booleans as JSON has them.
+    /// A column that shows a field as text; numbers and booleans as in JSON.
     pub fn text(heading: &'static str, field: &'static str) -> Self {
         Self { heading, field }
     }
@@ -63,7 +63,7 @@ impl Column {
     }
 }
 
-/// A value as a cell: text as it is, lists with commas.
+/// Formats a value as a cell: text unchanged, lists comma-separated.
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -73,7 +73,7 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// Money as people read it.
+/// Formats micro-USD as dollars with 4 decimals.
 pub fn dollars(micros: &Value) -> String {
     match micros.as_i64() {
         Some(micros) => format!(
@@ -86,12 +86,12 @@ pub fn dollars(micros: &Value) -> String {
     }
 }
 
-/// The answer as JSON, or the one thing of it that matters.
+/// Prints the response as JSON, or only its most relevant value.
 pub fn answer(answer: &Value, json: bool, short: &str) {
     if json { document(answer) } else { line(short) }
 }
 
-/// A whole list, page by page.
+/// Reads a whole list, page by page.
 pub async fn all(client: &Client, path: &str) -> anyhow::Result<Vec<Value>> {
     let mut data = Vec::new();
     let (mark, mut cursor) = (if path.contains('?') { '&' } else { '?' }, String::new());
@@ -99,20 +99,20 @@ pub async fn all(client: &Client, path: &str) -> anyhow::Result<Vec<Value>> {
         let page = client.get(&format!("{path}{mark}limit=500{cursor}")).await?;
         data.extend(page["data"].as_array().cloned().unwrap_or_default());
         match page["next_cursor"].as_str() {
-            // Cursors are of letters that a query may hold as they are.
+            // Cursors contain only characters that need no escaping in a query.
             Some(next) => cursor = format!("&cursor={next}"),
             None => return Ok(data),
         }
     }
 }
 
-/// A whole list: one document, or one table.
+/// Reads and prints a whole list: as one document, or one table.
 pub async fn page(client: &Client, path: &str, columns: &[Column], json: bool) -> anyhow::Result<()> {
     rows(all(client, path).await?, columns, json);
     Ok(())
 }
 
-/// A list that was read: one document, or one table.
+/// Prints a list: as one document, or one table.
 pub fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
     if json {
         return document(&serde_json::json!({ "data": data }));
@@ -123,12 +123,12 @@ pub fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
     table(&heading, &rows);
 }
 
-/// Text that moves no cursor: what an organization or an agent wrote never steers a terminal.
+/// Replaces control characters: text from an organization or an agent must not control the terminal.
 pub fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Rows under a heading, each column as wide as its widest cell.
+/// Prints rows under a heading, with columns as wide as their widest cell.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..heading.len())
         .map(|column| {

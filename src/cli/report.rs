@@ -1,4 +1,4 @@
-//! `sojourn usage` and `sojourn audit`: what was used, and what was done.
+//! `sojourn usage` and `sojourn audit`: usage reports and the audit log.
 
 use std::io::stdout;
 
@@ -10,64 +10,64 @@ use super::{
     print,
 };
 
-/// Which usage is summed, and by what.
+/// Filters and grouping of a usage report.
 #[derive(Debug, Args)]
 #[group(skip)]
 pub struct Usage {
-    /// What the rows tell apart: day, agent, model, with commas between them
+    /// Group by day, agent, model; comma-separated
     #[arg(long, default_value = "day")]
     by: String,
-    /// First day in UTC, as in 2026-01-31 [default: four weeks back]
+    /// First day in UTC, e.g. 2026-01-31 [default: 4 weeks ago]
     #[arg(long, value_name = "DAY")]
     from: Option<String>,
     /// Last day in UTC [default: today]
     #[arg(long, value_name = "DAY")]
     to: Option<String>,
-    /// Id of an agent
+    /// Filter by agent ID
     #[arg(long)]
     agent: Option<String>,
-    /// provider/model
+    /// Filter by model, as provider/model
     #[arg(long)]
     model: Option<String>,
 }
 
-/// Which records are shown.
+/// Filters of the audit log.
 #[derive(Debug, Args)]
 #[group(skip)]
 pub struct Audit {
     #[command(subcommand)]
     command: Option<AuditCommand>,
-    /// An exact action, or prefix.*
+    /// Filter by action: an exact name, or prefix.*
     #[arg(long)]
     action: Option<String>,
-    /// The id of the thing that it was done to
+    /// Filter by the ID of the target
     #[arg(long)]
     target: Option<String>,
-    /// Done after this time (RFC 3339)
+    /// Only records after this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     after: Option<String>,
-    /// Done before this time (RFC 3339)
+    /// Only records before this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     before: Option<String>,
-    /// Records at most, the newest ones
+    /// Maximum number of records, newest first
     #[arg(long, default_value_t = 50)]
     limit: u32,
 }
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Write all records as NDJSON, one line each
+    /// Export all records as NDJSON, one per line
     Export {
-        /// Done after this time (RFC 3339)
+        /// Only records after this time (RFC 3339)
         #[arg(long, value_name = "TIME")]
         after: Option<String>,
-        /// Done before this time (RFC 3339)
+        /// Only records before this time (RFC 3339)
         #[arg(long, value_name = "TIME")]
         before: Option<String>,
     },
 }
 
-/// Sums up what was used.
+/// Prints a usage report.
 pub async fn usage(wanted: Usage, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let filters = [
@@ -112,7 +112,7 @@ pub async fn usage(wanted: Usage, connection: &Connection) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Shows or exports what was done.
+/// Prints or exports the audit log.
 pub async fn audit(wanted: Audit, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     if let Some(AuditCommand::Export { after, before }) = wanted.command {

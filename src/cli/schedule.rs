@@ -1,4 +1,4 @@
-//! `sojourn schedule ...`: what an agent does at stated times.
+//! `sojourn schedule ...`: manage schedules of an agent.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -9,23 +9,23 @@ use super::{
     print::{self, Column},
 };
 
-/// What can be done with the schedules of an agent, which is named by its id or its name.
+/// Schedule commands; the agent is given by id or name.
 #[derive(Debug, Subcommand)]
 pub enum Schedule {
     /// List an agent's schedules
     List { agent: String },
     /// Show a schedule
     Get { agent: String, schedule: String },
-    /// Create a schedule: a session for each slot, or a message to --session
+    /// Create a schedule that starts a session per run, or sends a message to --session
     Create {
         agent: String,
-        /// Minute, hour, day of month, month, day of week
+        /// Cron expression: minute, hour, day of month, month, day of week
         #[arg(long)]
         cron: String,
-        /// What every run is told
+        /// Input of every run
         #[arg(long)]
         input: String,
-        /// Session to wake, instead of one for each slot
+        /// Session to send a message to, instead of starting one per run
         #[arg(long)]
         session: Option<String>,
         #[command(flatten)]
@@ -42,11 +42,11 @@ pub enum Schedule {
         #[command(flatten)]
         fields: Box<Fields>,
     },
-    /// Turn a schedule on again
+    /// Enable a schedule
     Enable { agent: String, schedule: String },
-    /// Turn a schedule off
+    /// Disable a schedule
     Disable { agent: String, schedule: String },
-    /// Delete a schedule with its runs
+    /// Delete a schedule and its runs
     Delete { agent: String, schedule: String },
     /// Start a run now
     Fire { agent: String, schedule: String },
@@ -54,19 +54,19 @@ pub enum Schedule {
     Runs { agent: String, schedule: String },
 }
 
-/// Fields of a schedule; those that are not named stay as they are.
+/// Schedule fields; omitted ones stay unchanged.
 #[derive(Debug, Args)]
 pub struct Fields {
-    /// IANA time zone that the fields are read in [default: UTC]
+    /// IANA time zone of the cron expression [default: UTC]
     #[arg(long)]
     time_zone: Option<String>,
-    /// What becomes of a slot while the run before goes on: skip or allow
+    /// Policy when the previous run has not ended: skip or allow
     #[arg(long)]
     overlap: Option<String>,
-    /// Title of the sessions that it makes
+    /// Title of the sessions it starts
     #[arg(long)]
     title: Option<String>,
-    /// Environment of the sessions that it makes
+    /// Environment of the sessions it starts
     #[arg(long)]
     environment: Option<String>,
     #[command(flatten)]
@@ -93,7 +93,7 @@ impl Fields {
 }
 
 impl Schedule {
-    /// Whose schedules it is about: an id or a name.
+    /// Id or name of the agent.
     fn agent(&self) -> &str {
         match self {
             Self::List { agent }
@@ -109,7 +109,7 @@ impl Schedule {
     }
 }
 
-/// Does it.
+/// Runs a command.
 pub async fn run(command: Schedule, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;

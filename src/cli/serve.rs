@@ -1,4 +1,4 @@
-//! `sojourn serve`: the process, and what it tells whoever started it.
+//! `sojourn serve`: runs the service and prints its addresses.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::{
     shutdown, telemetry,
 };
 
-/// Serves until a signal. Every problem with the settings is reported at once.
+/// Serves until a signal. All invalid settings are reported together.
 pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
     let problems = settings.problems();
     if !problems.is_empty() {
@@ -37,15 +37,15 @@ pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
         player.abort();
     }
     signals.abort();
-    // The last spans leave before the process does.
+    // Export the last spans before the process exits.
     tokio::task::spawn_blocking(move || telemetry.end()).await?;
     served
 }
 
-/// Says where the service is and how to use it; returns both when a person can.
+/// Prints the addresses and how to use the service; returns address and key if both are known.
 fn announce(started: &Started) -> Option<(SocketAddr, SecretString)> {
     if let Some(address) = started.metrics {
-        eprintln!("metrics are at http://{address}/metrics");
+        eprintln!("metrics: http://{address}/metrics");
     }
     let Some(address) = started.address else {
         eprintln!("sojourn works: a worker of this deployment");
@@ -53,7 +53,7 @@ fn announce(started: &Started) -> Option<(SocketAddr, SecretString)> {
     };
     eprintln!("sojourn serves http://{address}");
     let Some(key) = &started.api_key else {
-        eprintln!("its API key was shown by the process that made the first organization");
+        eprintln!("the API key was printed by the process that created the first organization");
         return None;
     };
     let secret = key.expose_secret();

@@ -1,13 +1,13 @@
-//! The configuration file of the command line: which service, and as whom.
+//! Configuration file of the command line: address of the service and API key.
 //!
-//! Lines of `NAME=value` with the names of the environment, so that one file serves
-//! `sojourn`, a shell and a unit file. The command line and the environment win.
+//! Lines of `NAME=value` with the names of the environment variables, so that `sojourn`, a shell and a unit
+//! file can share it. The command line and environment variables take precedence.
 
 use std::{env, fs, io::ErrorKind, path::PathBuf};
 
 use anyhow::{Context, bail};
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Debug, Default, PartialEq)]
 pub struct File {
     pub url: Option<String>,
@@ -15,8 +15,8 @@ pub struct File {
 }
 
 impl File {
-    /// Reads `$SOJOURN_CONFIG`, else `sojourn/env` below the user's configuration.
-    /// A file that is not there says nothing; one that was named must be there.
+    /// Reads `$SOJOURN_CONFIG`, else `sojourn/env` in the user's config directory. The default file may be
+    /// missing; a file named by `SOJOURN_CONFIG` must exist.
     pub fn read() -> anyhow::Result<Self> {
         let named = env::var_os("SOJOURN_CONFIG").map(PathBuf::from);
         let Some(path) = named.clone().or_else(usual_place) else { return Ok(Self::default()) };
@@ -40,7 +40,7 @@ impl File {
             match name.trim().trim_start_matches("export ") {
                 "SOJOURN_URL" => file.url = Some(value),
                 "SOJOURN_API_KEY" => file.api_key = Some(value),
-                other => bail!("line {number} names `{other}`; SOJOURN_URL and SOJOURN_API_KEY are known"),
+                other => bail!("line {number} sets `{other}`; allowed are SOJOURN_URL and SOJOURN_API_KEY"),
             }
         }
         Ok(file)

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-/// The source that a word names, as the API takes it.
+/// Parses a source into its API form.
 pub fn parse(text: &str) -> Result<Value, String> {
     let (place, reference) = match text.split_once('#') {
         Some((place, reference)) => (place, Some(reference)),
         None => (text, None),
     };
     if place.is_empty() || reference == Some("") {
-        return Err("it is URL[#REF] or OWNER/NAME[#REF]".to_owned());
+        return Err("expected URL[#REF] or OWNER/NAME[#REF]".to_owned());
     }
     let field = if place.contains("://") { "url" } else { "repo" };
     let mut source = json!({ field: place });

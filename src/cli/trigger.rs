@@ -1,4 +1,4 @@
-//! `sojourn trigger ...`: addresses at which others start sessions of an agent.
+//! `sojourn trigger ...`: manage inbound webhooks that start sessions of an agent.
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -11,41 +11,41 @@ use super::{
     webhook,
 };
 
-/// What can be done with the triggers of an agent, which is named by its id or its name.
+/// Trigger commands; the agent is given by id or name.
 #[derive(Debug, Subcommand)]
 pub enum Trigger {
     /// List an agent's triggers
     List { agent: String },
     /// Show a trigger
     Get { agent: String, trigger: String },
-    /// Create a trigger and print its secret, this one time
+    /// Create a trigger and print its secret once
     Create {
         agent: String,
-        /// github, or generic for whoever signs by Standard Webhooks
+        /// github, or generic for senders that sign with Standard Webhooks
         #[arg(long, default_value = "github")]
         kind: String,
         #[command(flatten)]
         fields: Box<Fields>,
-        /// Read the secret from standard input; one is made otherwise
+        /// Read the secret from standard input; otherwise one is generated
         #[arg(long)]
         secret_stdin: bool,
     },
-    /// Change what is named
+    /// Update a trigger
     Update {
         agent: String,
         trigger: String,
         #[command(flatten)]
         fields: Box<Fields>,
     },
-    /// Turn a trigger on again
+    /// Enable a trigger
     Enable { agent: String, trigger: String },
-    /// Turn a trigger off: it answers as if it were not there
+    /// Disable a trigger: its URL returns 404
     Disable { agent: String, trigger: String },
-    /// Replace the secret and print the new one; both count for a while
+    /// Replace the secret and print the new one; both are valid for an overlap period
     Rotate {
         agent: String,
         trigger: String,
-        /// How long both count, in seconds [default: a day]
+        /// Overlap period in seconds [default: 86400]
         #[arg(long, value_name = "SECONDS")]
         overlap: Option<u32>,
     },
@@ -53,22 +53,22 @@ pub enum Trigger {
     Delete { agent: String, trigger: String },
 }
 
-/// Fields of a trigger; those that are not named stay as they are.
+/// Trigger fields; omitted ones stay unchanged.
 #[derive(Debug, Args)]
 pub struct Fields {
-    /// GitHub's user whose mention in a new comment starts a session
+    /// GitHub user whose mention in a new comment starts a session
     #[arg(long, value_name = "USER")]
     mention: Option<String>,
-    /// An event of GitHub that starts a session, with its actions: issues:opened,labeled
+    /// GitHub event that starts a session, with its actions, e.g. issues:opened,labeled
     #[arg(long, value_name = "EVENT:ACTION,...")]
     react: Vec<String>,
-    /// Whose words start a session: members or anyone
+    /// Authors who may start a session: members or anyone
     #[arg(long)]
     authors: Option<String>,
-    /// Title of the sessions that it starts
+    /// Title of the sessions it starts
     #[arg(long)]
     title: Option<String>,
-    /// Environment of the sessions that it starts
+    /// Environment of the sessions it starts
     #[arg(long)]
     environment: Option<String>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ impl Fields {
 }
 
 impl Trigger {
-    /// Whose triggers it is about: an id or a name.
+    /// Id or name of the agent.
     fn agent(&self) -> &str {
         match self {
             Self::List { agent }
@@ -114,7 +114,7 @@ impl Trigger {
     }
 }
 
-/// `issues:opened,labeled` as the API has it.
+/// Parses `issues:opened,labeled` into its API form.
 fn event(text: &str) -> anyhow::Result<Value> {
     let (event, actions) =
         text.split_once(':').with_context(|| format!("{text} is not EVENT:ACTION,ACTION"))?;
@@ -122,7 +122,7 @@ fn event(text: &str) -> anyhow::Result<Value> {
     Ok(json!({ "event": event.trim(), "actions": actions }))
 }
 
-/// Does it.
+/// Runs a command.
 pub async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
@@ -164,7 +164,7 @@ pub async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()
 async fn list(client: &Client, path: &str, json: bool) -> anyhow::Result<()> {
     let page = client.get(path).await?;
     let columns = [
-        Column::text("HOOK", "id"),
+        Column::text("TRIGGER", "id"),
         Column::text("KIND", "kind"),
         Column::text("MENTION", "mention"),
         Column::text("ENABLED", "enabled"),

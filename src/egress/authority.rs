@@ -1,9 +1,9 @@
-//! The authority that one sandbox trusts, and the certificates that it signs.
+//! Certificate authority of one sandbox, and the certificates that it signs.
 //!
-//! Made by the worker with the sandbox's egress socket; called by `proxy` where TLS ends here.
-//! Its key lies beside the sandbox, in a directory of the service: a worker that takes
-//! the sandbox over must sign with the same one, as programs that run have read its
-//! certificate. The sandbox sees the certificate only.
+//! Opened by the worker with the sandbox's egress socket; called by `proxy` when it terminates TLS. The key
+//! is stored in a directory of the service beside the sandbox: a worker that takes over the sandbox must sign
+//! with the same key, because running programs have read its certificate. The sandbox sees only the
+//! certificate.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ use crate::base::{
     limit::{EGRESS_CERTIFICATE_AGE, EGRESS_LEAVES_MAX},
 };
 
-/// Signs for the hosts whose TLS must be read.
+/// Certificate authority for hosts whose TLS is terminated by the proxy.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
@@ -39,13 +39,13 @@ pub struct Authority {
     origin: Origin,
 }
 
-/// The file of the key and the certificate.
+/// File with the key and the certificate.
 const FILE: &str = "authority.pem";
-/// A sandbox's clock may be a little behind.
+/// Validity starts this much earlier, because a sandbox's clock may be behind.
 const BACKDATED: Duration = Duration::from_secs(3_600);
 
 impl Authority {
-    /// The authority that was made in this directory, else a new one.
+    /// Opens the authority of this directory, or creates it.
     pub fn open(directory: &Path, origin: &Origin) -> io::Result<Self> {
         let path = directory.join(FILE);
         let text = match fs::read_to_string(&path) {
@@ -60,7 +60,7 @@ impl Authority {
         let (key, certificate) = text
             .find("-----BEGIN CERTIFICATE-----")
             .map(|at| text.split_at(at))
-            .ok_or_else(|| io::Error::other("the authority's file holds no certificate"))?;
+            .ok_or_else(|| io::Error::other("the authority's file contains no certificate"))?;
         let key = KeyPair::from_pem(key).map_err(io::Error::other)?;
         let issuer = Issuer::new(authority_params(origin.now()).map_err(io::Error::other)?, key);
         Ok(Self {
@@ -71,7 +71,7 @@ impl Authority {
         })
     }
 
-    /// What the sandbox's programs trust: the public roots, those of the operator, this.
+    /// CA bundle of the sandbox's programs: public roots, the operator's roots, this authority.
     pub fn bundle(&self, extra_roots: &[CertificateDer<'_>]) -> Vec<u8> {
         let roots = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().chain(extra_roots);
         let mut bundle: String = roots.map(|root| pem(root)).collect();
@@ -79,7 +79,7 @@ impl Authority {
         bundle.into_bytes()
     }
 
-    /// How TLS for a host ends here.
+    /// TLS server configuration for a host; signed on first use, then cached.
     pub fn server(&self, host: &str) -> Result<Arc<ServerConfig>, rcgen::Error> {
         let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(leaf) = leaves.get(host) {
@@ -107,7 +107,7 @@ impl Authority {
             .expect("ring supports TLS 1.2 and 1.3")
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)
-            .expect("a key that was just made fits its certificate");
+            .expect("a new key matches its certificate");
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(config)
     }
@@ -119,7 +119,7 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// A key and its certificate, as the file has them.
+/// Creates a key and its certificate in the format of the file.
 fn make(origin: &Origin) -> Result<String, rcgen::Error> {
     let key = KeyPair::generate()?;
     let certificate = authority_params(origin.now())?.self_signed(&key)?;
@@ -140,7 +140,7 @@ fn dated(mut params: CertificateParams, now: Timestamp) -> CertificateParams {
     params
 }
 
-/// Written beside and renamed: a reader finds all of it or nothing.
+/// Writes a temporary file and renames it, so that a reader sees all of it or nothing.
 fn keep(path: &Path, text: &str) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;

@@ -1,41 +1,41 @@
-//! What the proxy decided, in the words of the log.
+//! Decisions of the egress proxy, as they appear in the log.
 
 use std::fmt;
 
-/// One decision. Equal ones are one event with a count.
+/// A decision. Equal decisions become one event with a count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Decision {
-    /// The host's canonical name; what the sandbox sent where that is none, cut short.
+    /// Canonical host name; if it is not a valid host, the text that the sandbox sent, truncated.
     pub host: String,
     pub port: u16,
-    /// The request's method; `CONNECT` for a tunnel.
+    /// HTTP method of the request; `CONNECT` for a tunnel.
     pub method: String,
     pub verdict: Verdict,
 }
 
-/// Whether it was let through.
+/// Outcome of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     Allowed {
         manner: Manner,
-        /// Names of the secrets that were put in.
+        /// Names of the injected secrets.
         secrets: Vec<String>,
     },
     Denied(Reason),
 }
 
-/// How a connection is let through.
+/// Handling of an allowed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Manner {
-    /// TLS between the sandbox and the host, unread.
+    /// TLS between the sandbox and the host, not decrypted.
     Tunnel,
-    /// TLS that ends at the proxy and begins again: a rule or a secret needs it.
+    /// TLS terminated at the proxy and opened again to the host, because a rule or a secret requires it.
     Inspected,
     /// Plain HTTP.
     Plain,
 }
 
-/// Why nothing was let through.
+/// Reason of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     BadHost,
@@ -54,7 +54,7 @@ pub enum Reason {
 }
 
 impl Manner {
-    /// The word of the log.
+    /// Name in the log.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tunnel => "tunnel",
@@ -65,7 +65,7 @@ impl Manner {
 }
 
 impl Reason {
-    /// The word of the log.
+    /// Name in the log.
     pub fn word(self) -> &'static str {
         match self {
             Self::BadHost => "bad_host",
@@ -85,25 +85,25 @@ impl Reason {
     }
 }
 
-/// For whoever reads the refusal inside the sandbox: what is allowed instead.
+/// Error text for the program in the sandbox: the denial, and what is allowed instead.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::BadHost => "that is not the name of a host",
-            Self::AddressLiteral => "addresses cannot be called, only names that the environment allows",
+            Self::BadHost => "not a valid host name",
+            Self::AddressLiteral => "IP addresses are not allowed, only names that the environment allows",
             Self::Host => "the environment of this session does not allow this host",
             Self::Port => "the environment of this session does not allow this port of the host",
-            Self::Method => "the environment of this session does not allow this method there",
-            Self::Path => "the environment of this session does not allow this path there",
-            Self::Address => "the host has no address that may be called",
-            Self::NotTls => "a tunnel carries TLS only",
-            Self::Sni => "the server name of the TLS handshake is another than the host of the tunnel",
-            Self::HostHeader => "the Host header is another than the host of the connection",
+            Self::Method => "the environment of this session does not allow this method for the host",
+            Self::Path => "the environment of this session does not allow this path of the host",
+            Self::Address => "the host does not resolve to an allowed address",
+            Self::NotTls => "a tunnel must carry TLS",
+            Self::Sni => "the server name of the TLS handshake differs from the host of the tunnel",
+            Self::HostHeader => "the Host header differs from the host of the connection",
             Self::Upgrade => "connections to this host cannot be upgraded",
             Self::ForeignCredential => {
-                "this host takes its credential from the environment; send the placeholder, not another key"
+                "the environment provides the credential for this host; send its placeholder, not another key"
             }
-            Self::EncodedAnswer => "the host compressed its answer although it was asked not to",
+            Self::EncodedAnswer => "the host compressed its response, which the request did not allow",
         })
     }
 }

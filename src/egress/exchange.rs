@@ -1,9 +1,8 @@
-//! One request of a sandbox and its answer: judged, changed where it must be, sent on.
+//! One request of a sandbox and its response: authorized, rewritten where needed, forwarded.
 //!
-//! Called by `proxy` for every request that is not a tunnel, and by `fetch`; calls
-//! the policy, the secrets, the ledger and `net`. What was judged is what is sent:
-//! the path in its normal form, the host of the connection, the address that was
-//! vetted.
+//! Called by `proxy` for every request that is not a tunnel, and by `fetch`; calls the policy, the secrets,
+//! the ledger and `net`. The forwarded request is exactly the authorized one: the path in its normal form,
+//! the host of the connection, the vetted addresses.
 
 use std::sync::Arc;
 
@@ -38,20 +37,20 @@ use crate::{
     net::Route,
 };
 
-/// A body on its way through.
+/// Body of a forwarded request or response.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Canonical.
+    /// Canonical host name.
     pub host: String,
     pub port: u16,
     pub tls: bool,
 }
 
-/// Why there is no answer of the host.
+/// Reason why there is no response from the host.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("{0}")]
@@ -68,14 +67,14 @@ impl From<Reason> for Refusal {
     }
 }
 
-/// A request that may leave.
+/// An authorized request.
 struct Judged {
     request: Request<Body>,
     way: Route,
-    /// What its answer must not say; `None` for a host without a secret.
+    /// Removes secrets from the response; `None` for a host without a secret.
     scrub: Option<Scrub>,
     secrets: Vec<String>,
-    /// The clone that it is of.
+    /// Clone grant that allows the request, if any.
     grant: Option<Arc<Grant>>,
 }
 
@@ -84,7 +83,7 @@ impl Target {
         if self.tls { Manner::Inspected } else { Manner::Plain }
     }
 
-    /// The Host header: the port is there where it is not the scheme's own.
+    /// Value of the Host header; includes the port unless it is the scheme's default.
     fn authority(&self) -> String {
         let Self { host, port, tls } = self;
         if *port == if *tls { 443 } else { 80 } { host.clone() } else { format!("{host}:{port}") }
@@ -92,7 +91,7 @@ impl Target {
 }
 
 impl Proxy {
-    /// Judges a request, sends it, and gives the answer as the sandbox may see it.
+    /// Authorizes a request, sends it, and returns the response with secrets removed.
     pub(super) async fn exchange(
         &self,
         target: &Target,
@@ -127,7 +126,7 @@ impl Proxy {
         }
     }
 
-    /// Notes a denial and says it. Without a log there is still no way out.
+    /// Records a denial and returns it. If the log cannot be written, the request is refused too.
     pub(super) async fn refuse(&self, decision: Decision, reason: Reason) -> Refusal {
         self.ledger.note(decision).await.map_or_else(Refusal::Lost, |()| Refusal::Denied(reason))
     }
@@ -155,7 +154,7 @@ impl Proxy {
             (named, scrub) = grant.inject(&mut parts.headers);
             secrets = named.into_iter().collect();
         } else if self.secrets.is_bound(host) {
-            // A secret could be read on its way.
+            // Without TLS, the secret could be intercepted.
             if !tls {
                 return Err(Reason::NotTls);
             }
@@ -187,7 +186,7 @@ impl Proxy {
         let (mut sender, connection) = handshake.await.map_err(|error| failed(&error))?;
         self.keep(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection out of a sandbox broke off");
+                tracing::debug!(%error, "egress connection broke off");
             }
         });
         let answer = timeout(EGRESS_ANSWER_TIMEOUT, sender.send_request(request));
@@ -209,7 +208,7 @@ impl Proxy {
     }
 }
 
-/// The request's URL as the URL standard reads it: dot segments resolved.
+/// URL of the request in the normal form of the URL standard, with dot segments resolved.
 fn normal_form(target: &Target, parts: &request::Parts) -> Result<Url, Reason> {
     let asked = parts.uri.path_and_query().map(|asked| asked.as_str()).ok_or(Reason::Path)?;
     if !asked.starts_with('/') {
@@ -220,7 +219,7 @@ fn normal_form(target: &Target, parts: &request::Parts) -> Result<Url, Reason> {
     url.parse().map_err(|_| Reason::Path)
 }
 
-/// The answer without what belongs to its connection, and without secrets.
+/// The response without hop-by-hop headers and without secrets.
 fn cleaned(answer: Response<Incoming>, scrub: Option<Scrub>) -> Result<Response<Body>, Reason> {
     let (mut parts, body) = answer.into_parts();
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -234,7 +233,7 @@ fn cleaned(answer: Response<Incoming>, scrub: Option<Scrub>) -> Result<Response<
     if !parts.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
         return Err(Reason::EncodedAnswer);
     }
-    // Its length may change under the scrubbing.
+    // Scrubbing may change the length.
     parts.headers.remove(CONTENT_LENGTH);
     for value in parts.headers.values_mut() {
         let clean = scrub.whole(value.as_bytes());
@@ -250,7 +249,7 @@ fn scrubbed(body: Incoming, scrub: Scrub) -> Body {
             let piece = match body.frame().await {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => scrub.push(&data),
-                    // Trailers may say anything; nobody who needs a secret needs them.
+                    // Trailers are dropped: they may contain secrets, and no API with secrets needs them.
                     Err(_) => continue,
                 },
                 Some(Err(error)) => return Some((Err(BoxError::from(error)), (None, scrub))),
@@ -267,7 +266,7 @@ fn scrubbed(body: Incoming, scrub: Scrub) -> Body {
     StreamBody::new(pieces).boxed_unsync()
 }
 
-/// A body of the proxy's own.
+/// A body with this text.
 pub fn whole(text: String) -> Body {
     http_body_util::Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
 }

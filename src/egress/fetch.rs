@@ -1,7 +1,7 @@
-//! A page for a tool of the service, under the same rules as for the sandbox.
+//! Fetching of a page for a tool, under the same rules as for the sandbox.
 //!
-//! Called by the worker's side of `web_fetch`; calls `exchange`. A redirect is a new
-//! request and is judged as one; a placeholder in a URL is replaced as the sandbox's are.
+//! Called by the worker for `web_fetch`; calls `exchange`. Each redirect is authorized as a new request;
+//! placeholders in a URL are replaced as in the sandbox's requests.
 
 use std::time::Duration;
 
@@ -23,19 +23,19 @@ use crate::{
     domain::network::{BadHost, canonical},
 };
 
-/// What a host answered.
+/// Response to a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
-    /// Where it came from after the redirects.
+    /// URL of the response, after redirects.
     pub url: String,
     pub status: u16,
     pub content_type: String,
     pub content: Vec<u8>,
-    /// More than was read.
+    /// Whether the content was truncated.
     pub is_cut: bool,
 }
 
-/// Why nothing was fetched, in words for the model.
+/// Reason why nothing was fetched, as text for the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FetchFault(pub String);
@@ -43,7 +43,7 @@ pub struct FetchFault(pub String);
 const AGENT: &str = concat!("sojourn/", env!("CARGO_PKG_VERSION"));
 
 impl Proxy {
-    /// Fetches a page with GET, following redirects.
+    /// Fetches a page with GET and follows redirects.
     pub async fn fetch(&self, url: &str) -> Result<Fetched, FetchFault> {
         let within = timeout(FETCH_TIMEOUT, self.follow(url)).await;
         within.unwrap_or_else(|_| Err(FetchFault(format!("no answer within {} s", seconds(FETCH_TIMEOUT)))))
@@ -56,7 +56,7 @@ impl Proxy {
             let next = answer.headers().get(LOCATION).and_then(|next| next.to_str().ok());
             match next.filter(|_| answer.status().is_redirection()) {
                 Some(next) => {
-                    url = url.join(next).map_err(|_| FetchFault(format!("{url} redirects to no URL")))?;
+                    url = url.join(next).map_err(|_| FetchFault(format!("{url} has an invalid redirect")))?;
                 }
                 None => return read(url, answer).await,
             }
@@ -92,7 +92,7 @@ impl Proxy {
             .header(USER_AGENT, AGENT)
             .header(ACCEPT_ENCODING, "identity")
             .body(whole(String::new()))
-            .map_err(|_| FetchFault("not a URL that can be fetched".to_owned()))?;
+            .map_err(|_| FetchFault("this URL cannot be fetched".to_owned()))?;
         self.exchange(&target, request).await.map_err(refused)
     }
 }

@@ -1,9 +1,9 @@
-//! A way out for one clone: one repository, to read it, for as long as git runs.
+//! Egress grant for one clone: read access to one repository while git runs.
 //!
-//! Made by the worker around the clone of a source; asked by `proxy` and `exchange`. What
-//! a grant allows no rule has to, and whoever does not show its proof gets nothing by it.
-//! The credential is put in here, so the sandbox never has it, and what the host answered is
-//! kept, because git's own words are for people.
+//! Created by the worker around the clone of a source; checked by `proxy` and `exchange`. A granted request
+//! needs no rule of the environment, but must carry the grant's proof. The credential is injected here, so
+//! the sandbox never has it. The status of the responses is stored, because git's own messages are written
+//! for people, not for parsing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,47 +25,47 @@ use super::{
 };
 use crate::base::{ExposeSecret, SecretString};
 
-/// The header in which git shows that it is the clone.
+/// Header with which git proves that a request belongs to the clone.
 pub const PROOF_HEADER: &str = "x-sojourn-source";
 
-/// What a clone may ask for.
+/// Requests that a clone may make.
 #[derive(Debug)]
 pub struct Grant {
-    /// Canonical.
+    /// Canonical host name.
     pub host: String,
     pub port: u16,
-    /// The repository's path, without the `.git` at its end.
+    /// Path of the repository, without a trailing `.git`.
     pub path: String,
-    /// What the clone shows; nobody else has it.
+    /// Secret value of `PROOF_HEADER`; only the clone has it.
     pub proof: String,
-    /// Its id, for the log, and what opens the repository: a token, or `user:password`.
+    /// Credential id for the log, and the credential: a token, or `user:password`.
     pub credential: Option<(String, SecretString)>,
-    /// More than this is not let in.
+    /// Maximum size of the responses in bytes.
     pub bytes_max: u64,
     pub seen: Mutex<Seen>,
 }
 
-/// What the host said to a clone.
+/// Responses of the host to a clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Of its last answer.
+    /// Status of the last response.
     pub status: Option<StatusCode>,
-    /// Bytes of its answers.
+    /// Total size of the responses in bytes.
     pub bytes: u64,
-    /// It had more to send than a clone may have.
+    /// Whether the responses exceeded `bytes_max`.
     pub is_too_large: bool,
-    /// Why its last answer did not come, or not to its end.
+    /// Reason why the last response is missing or incomplete.
     pub broken: Option<String>,
 }
 
-/// A grant that counts until this is dropped.
+/// A grant that is valid until this is dropped.
 pub struct Granted {
     proxy: Arc<Proxy>,
     grant: Arc<Grant>,
 }
 
 impl Granted {
-    /// What the host has said so far.
+    /// Responses of the host so far.
     pub fn seen(&self) -> Seen {
         self.grant.seen().clone()
     }
@@ -79,20 +79,20 @@ impl Drop for Granted {
 }
 
 impl Proxy {
-    /// Allows a clone, in place of one before it.
+    /// Sets the proxy's grant, replacing a previous one.
     pub fn allow(self: &Arc<Self>, grant: Grant) -> Granted {
         let grant = Arc::new(grant);
         *self.grant.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&grant));
         Granted { proxy: Arc::clone(self), grant }
     }
 
-    /// Whether requests to this place have to be read for a clone.
+    /// Whether requests to this host and port must be inspected for a clone.
     pub(super) fn is_granted(&self, host: &str, port: u16) -> bool {
         let held = self.grant.read().unwrap_or_else(PoisonError::into_inner);
         held.as_ref().is_some_and(|grant| grant.host == host && grant.port == port)
     }
 
-    /// The grant that a request shows and that covers it.
+    /// The grant that covers a request and whose proof the request carries.
     pub(super) fn granted(&self, target: &Target, parts: &request::Parts, url: &Url) -> Option<Arc<Grant>> {
         let held = self.grant.read().unwrap_or_else(PoisonError::into_inner);
         held.as_ref().filter(|grant| grant.covers(target, parts, url)).map(Arc::clone)
@@ -114,8 +114,8 @@ impl Grant {
         }
     }
 
-    /// Puts the credential in place of whatever the sandbox sent as one. Returns its name, and
-    /// what the answer must not say.
+    /// Replaces all credentials in the headers by the grant's. Returns the credential's id, and a scrubber
+    /// for the response.
     pub(super) fn inject(&self, headers: &mut HeaderMap) -> (Option<String>, Option<Scrub>) {
         for name in [PROOF_HEADER, AUTHORIZATION.as_str(), COOKIE.as_str()] {
             headers.remove(name);
@@ -124,7 +124,7 @@ impl Grant {
         let secret = secret.expose_secret();
         let pair = match secret.contains(':') {
             true => secret.to_owned(),
-            // Any user will do for a token; this one is what GitHub's own programs send.
+            // Any user name works with a token; GitHub's own tools send this one.
             false => format!("x-access-token:{secret}"),
         };
         let coded = BASE64_STANDARD.encode(&pair);
@@ -151,14 +151,14 @@ impl Grant {
         self.seen().broken = Some(reason.to_string());
     }
 
-    /// The body, as far as the clone may have it.
+    /// The response body; fails once it exceeds the grant's limit.
     pub(super) fn counted(self: Arc<Self>, body: Body) -> Body {
         let pieces = stream::unfold((Some(body), self), |(body, grant)| async move {
             let mut body = body?;
             let piece = match body.frame().await? {
                 Ok(frame) => match frame.into_data() {
                     Ok(data) if grant.count(data.len() as u64) => Ok(Frame::data(data)),
-                    Ok(_) => Err(BoxError::from("the repository is larger than a clone may be")),
+                    Ok(_) => Err(BoxError::from("the repository exceeds the size limit of a clone")),
                     // Trailers: git needs none.
                     Err(_) => return None,
                 },
@@ -173,7 +173,7 @@ impl Grant {
         StreamBody::new(pieces).boxed_unsync()
     }
 
-    /// Counts what comes in; false when it is too much.
+    /// Counts received bytes; false when the limit is exceeded.
     fn count(&self, bytes: u64) -> bool {
         let mut seen = self.seen();
         seen.bytes += bytes;

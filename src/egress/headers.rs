@@ -1,14 +1,14 @@
-//! Which headers pass a proxy, and whether they say where they go.
+//! Header rules of the proxy: which headers are forwarded, and the check of the Host header.
 //!
-//! Called by `exchange`; pure. Hop-by-hop headers end here (RFC 9110, section 7.6.1),
-//! and so does everything by which two readers of one message could disagree.
+//! Called by `exchange`; pure. Hop-by-hop headers are removed (RFC 9110, section 7.6.1), and ambiguities that
+//! two parsers of one message could resolve differently are refused.
 
 use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderName, UPGRADE};
 
 use super::decision::Reason;
 use crate::domain::network::canonical;
 
-/// Of one connection only.
+/// Headers that apply to one connection only.
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "expect",
@@ -22,7 +22,7 @@ const HOP_BY_HOP: [&str; 10] = [
     "upgrade",
 ];
 
-/// Removes what belongs to one connection.
+/// Removes hop-by-hop headers.
 pub fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -39,7 +39,7 @@ pub fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Refuses a request that names another host than its connection, or none of one.
+/// Refuses a missing, repeated or wrong Host header; it must match the connection.
 pub fn check(headers: &HeaderMap, host: &str, port: u16) -> Result<(), Reason> {
     if headers.contains_key(UPGRADE) {
         return Err(Reason::Upgrade);

@@ -1,9 +1,8 @@
-//! Every decision an event, and no loop in a sandbox a flood of them.
+//! Decisions as events, rate-limited by counting repeats.
 //!
-//! Called by the proxy. The first of equal decisions is written before its
-//! connection goes on; those after it are counted, and the counts ride along with
-//! whatever is written next. How many different ones there can be is bounded, as a
-//! sandbox chooses the names that it asks for.
+//! Called by the proxy. The first of equal decisions is written before its connection proceeds. Repeats are
+//! counted, and the counts are written together with the next events. The number of distinct decisions is
+//! bounded, because a sandbox chooses the names that it requests.
 
 use std::{
     collections::BTreeMap,
@@ -15,31 +14,31 @@ use async_trait::async_trait;
 use super::decision::{Decision, Verdict};
 use crate::base::limit::EGRESS_DECISIONS_MAX;
 
-/// Where decisions are written.
+/// Destination of the decisions.
 #[async_trait]
 pub trait Log: Send + Sync {
     /// Appends decisions with their counts.
     async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost>;
 }
 
-/// The log cannot be written: nothing may leave.
+/// The log cannot be written, so nothing may leave the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the log of this session cannot be written now")]
 pub struct Lost;
 
-/// Stands for the hosts beyond those that are told by name.
+/// Replaces further host names once the limit of distinct decisions is reached.
 const OTHERS: &str = "(others)";
 
 pub struct Ledger {
     log: Arc<dyn Log>,
     book: Mutex<Book>,
-    /// Held while a decision is written, so that a close knows when none is.
+    /// Held while a decision is written, so that `close` can wait for it.
     pen: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Book {
-    /// What was written once, with what was counted since.
+    /// Written decisions, each with the count of its repeats not yet written.
     counts: BTreeMap<Decision, u64>,
     closed: bool,
 }
@@ -49,10 +48,10 @@ impl Ledger {
         Self { log, book: Mutex::default(), pen: tokio::sync::Mutex::default() }
     }
 
-    /// Writes a decision, or counts it where it was written before.
+    /// Writes a decision, or counts it if it was written before.
     ///
     /// # Errors
-    /// When it is not in the log: then what it allows must not happen.
+    /// The decision is not in the log; the caller must not proceed.
     pub async fn note(&self, decision: Decision) -> Result<(), Lost> {
         let Some(first) = self.count(decision)? else { return Ok(()) };
         let _pen = self.pen.lock().await;
@@ -67,15 +66,14 @@ impl Ledger {
         written
     }
 
-    /// What was counted and not written. Put it back with [`Ledger::restore`] when
-    /// it could not be.
+    /// Takes the counts that are not yet written. If writing fails, return them with [`Ledger::restore`].
     pub fn take(&self) -> Vec<(Decision, u64)> {
         let mut book = self.book();
         let counted = book.counts.iter_mut().filter(|(_, count)| **count > 0);
         counted.map(|(decision, count)| (decision.clone(), std::mem::take(count))).collect()
     }
 
-    /// Counts again what could not be written.
+    /// Adds counts that could not be written.
     pub fn restore(&self, taken: &[(Decision, u64)]) {
         let mut book = self.book();
         for (decision, count) in taken {
@@ -83,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Writes what was counted.
+    /// Writes the pending counts.
     pub async fn flush(&self) {
         let _pen = self.pen.lock().await;
         let taken = self.take();
@@ -96,14 +94,13 @@ impl Ledger {
         }
     }
 
-    /// Notes nothing more, so nothing more is allowed. Returns when no decision is
-    /// being written.
+    /// Refuses all further decisions, so nothing more is allowed. Returns when no write is in progress.
     pub async fn close(&self) {
         self.book().closed = true;
         let _pen = self.pen.lock().await;
     }
 
-    /// The decision to write when it is the first of its kind.
+    /// Counts a decision; returns it if it must be written first.
     fn count(&self, mut decision: Decision) -> Result<Option<Decision>, Lost> {
         let mut book = self.book();
         if book.closed {
@@ -130,7 +127,7 @@ impl Ledger {
     }
 
     fn book(&self) -> std::sync::MutexGuard<'_, Book> {
-        // Counts stay sound whatever a holder was doing.
+        // Counts stay consistent even if a holder of the lock panicked.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,10 @@
-//! The proxy between a sandbox and the world, and the only way that leads out of one.
+//! The egress proxy: the only network connection of a sandbox.
 //!
-//! Made by the worker for as long as it holds a sandbox's session; calls `net` for every
-//! address. A sandbox has no network but a socket that ends here. What no rule of its
-//! environment names is refused, and nothing leaves before the log knows of it.
-//! Secrets exist here only: the sandbox holds placeholders, which are replaced on the way
-//! to the hosts that a secret is bound to, and put back into what those hosts answer.
+//! Created by the worker for as long as it holds the session's lease; calls `net` for every address. A
+//! sandbox has no network but a socket that ends here. Requests that no rule of its environment allows are
+//! refused, and nothing is sent before its decision is in the log. Secrets exist only here: the sandbox holds
+//! placeholders, which are replaced in requests to the hosts that a secret is bound to, and restored in the
+//! responses of those hosts.
 
 mod authority;
 mod decision;

@@ -1,7 +1,7 @@
-//! The rules of an environment, as a connection asks them.
+//! Network policy of an environment, evaluated per connection and request.
 //!
-//! Called by `proxy` and `exchange`; pure. Hosts arrive canonical, paths as the URL
-//! standard normalises them, because what is judged is also what is sent.
+//! Called by `proxy` and `exchange`; pure. Hosts are canonical and paths are normalized by the URL standard
+//! before evaluation, because the evaluated request is exactly the one that is sent.
 
 use super::{
     decision::{Manner, Reason},
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::domain::network::{BadHost, HostPattern, NetworkPolicy};
 
-/// What may leave a sandbox.
+/// Egress rules of a sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -21,15 +21,15 @@ pub(super) struct Rule {
     pub port: u16,
     pub methods: Vec<String>,
     pub path_prefix: Option<String>,
-    /// The operator named the place: it may be at any address.
+    /// Whether the operator configured the host, which then may have any address.
     pub is_trusted: bool,
 }
 
 impl Policy {
-    /// What an environment allows; `registries` too, where it allows package managers.
+    /// Rules of an environment; includes `registries` if it allows package managers.
     ///
     /// # Errors
-    /// When a rule's host is none: a policy is checked when it is stored.
+    /// A rule has an invalid host, although a policy is validated when it is stored.
     pub fn new(policy: &NetworkPolicy, registries: &Registries) -> Result<Self, BadHost> {
         let rules = policy.allow.iter().cloned().map(|rule| {
             Ok(Rule {
@@ -47,17 +47,17 @@ impl Policy {
         Ok(Self { rules })
     }
 
-    /// The registries of packages and nothing else.
+    /// Policy that allows only package registries.
     pub fn of_registries(registries: &Registries) -> Self {
         Self { rules: registries.rules.clone() }
     }
 
-    /// Whether the operator named this place.
+    /// Whether the operator configured this host and port.
     pub fn is_trusted(&self, host: &str, port: u16) -> bool {
         self.rules.iter().any(|rule| rule.is_trusted && rule.port == port && rule.host.matches(host))
     }
 
-    /// Whether a tunnel to this place may be asked for, and whether it must be read.
+    /// Handling of a CONNECT to this host, or the reason of its denial.
     pub fn connect(&self, host: &str, port: u16, is_bound: bool) -> Result<Manner, Reason> {
         let rules = self.rules_of(host, port)?;
         let is_open = |rule: &&Rule| rule.methods.is_empty() && rule.path_prefix.is_none();
@@ -67,7 +67,7 @@ impl Policy {
         }
     }
 
-    /// Whether a request may be made there. `path` is without its query.
+    /// Whether a request is allowed. `path` is without its query.
     pub fn request(&self, host: &str, port: u16, method: &str, path: &str) -> Result<(), Reason> {
         let rules = self.rules_of(host, port)?;
         let by_path: Vec<_> = rules.into_iter().filter(|rule| rule.has_path(path)).collect();
@@ -92,7 +92,7 @@ impl Policy {
 impl Rule {
     fn has_path(&self, path: &str) -> bool {
         let Some(prefix) = &self.path_prefix else { return true };
-        // A host may read an escaped separator as one: then the path is another.
+        // A host may decode an escaped separator, which changes the path, so such paths match no prefix.
         let path_in_lower_case = path.to_ascii_lowercase();
         if ["%2f", "%5c", "%2e", "%00"].iter().any(|escape| path_in_lower_case.contains(escape)) {
             return false;

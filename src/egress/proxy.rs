@@ -1,8 +1,8 @@
-//! What listens at a sandbox's egress socket: an HTTP proxy of one session.
+//! HTTP proxy of one session, behind a sandbox's egress socket.
 //!
-//! Made and run by the worker that holds the session; calls `exchange` and `tunnel`.
-//! It ends with the worker's hold: a sandbox whose session rests has no way out. Every
-//! task is tracked and ends with the proxy.
+//! Created and run by the worker that holds the session's lease; calls `exchange` and `tunnel`. It ends when
+//! the worker releases the sandbox: a sandbox whose session is idle has no network. Every task is tracked and
+//! ends with the proxy.
 
 use std::{
     convert::Infallible,
@@ -50,7 +50,7 @@ use crate::{
     net::{Dialer, Refused, Route},
 };
 
-/// What a proxy is made of.
+/// Configuration of a proxy.
 pub struct Parts {
     pub policy: Policy,
     pub secrets: Secrets,
@@ -62,7 +62,7 @@ pub struct Parts {
 pub struct Proxy {
     pub(super) policy: Policy,
     pub(super) secrets: Secrets,
-    /// The clone that goes on.
+    /// Grant of the clone in progress.
     pub(super) grant: RwLock<Option<Arc<Grant>>>,
     pub(super) dialer: Dialer,
     pub(super) ledger: Ledger,
@@ -70,7 +70,7 @@ pub struct Proxy {
     stop: CancellationToken,
 }
 
-/// What a connection becomes once its CONNECT is answered.
+/// Use of a connection after the response to its CONNECT.
 enum Wanted {
     Tunnel { host: String, port: u16, outside: TcpStream },
     Inspected { host: String, port: u16 },
@@ -79,7 +79,7 @@ enum Wanted {
 type Slot = Mutex<Option<(Wanted, OnUpgrade)>>;
 
 impl Proxy {
-    /// A proxy that ends with `stop`.
+    /// Creates a proxy that ends with `stop`.
     pub fn new(parts: Parts, stop: CancellationToken) -> Arc<Self> {
         let Parts { policy, secrets, dialer, log } = parts;
         let tasks = TaskTracker::new();
@@ -87,8 +87,8 @@ impl Proxy {
         Arc::new(Self { policy, secrets, grant, dialer, ledger, tasks, stop })
     }
 
-    /// Serves a sandbox's egress socket until the proxy is stopped; returns when no connection is
-    /// left. `authority` is the one that the sandbox trusts.
+    /// Serves a sandbox's egress socket until the proxy is stopped; returns when no connection is left.
+    /// `authority` is the one that the sandbox trusts.
     pub async fn serve(self: Arc<Self>, listener: UnixListener, authority: Authority) {
         let authority = Arc::new(authority);
         let slots = Arc::new(Semaphore::new(EGRESS_CONNECTIONS_MAX));
@@ -110,7 +110,7 @@ impl Proxy {
                             drop(slot);
                         });
                     }
-                    Err(error) => tracing::warn!(%error, "a connection out of a sandbox was not accepted"),
+                    Err(error) => tracing::warn!(%error, "egress connection could not be accepted"),
                 },
             }
         }
@@ -118,17 +118,17 @@ impl Proxy {
         self.tasks.wait().await;
     }
 
-    /// Decisions that were counted and not written, for whoever writes next.
+    /// Takes the counts that are not yet written, for the caller to append.
     pub fn take(&self) -> Vec<(Decision, u64)> {
         self.ledger.take()
     }
 
-    /// Counts them again when they could not be written.
+    /// Adds counts that could not be written.
     pub fn restore(&self, taken: &[(Decision, u64)]) {
         self.ledger.restore(taken);
     }
 
-    /// Lets nothing through any more. Returns when no decision is being written.
+    /// Refuses all further requests. Returns when no decision is being written.
     pub async fn close(&self) {
         self.stop();
         self.ledger.close().await;
@@ -139,7 +139,7 @@ impl Proxy {
         self.stop.cancel();
     }
 
-    /// Runs something until it ends or the proxy does.
+    /// Runs a task until it ends or the proxy does.
     pub(super) fn keep(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
@@ -154,7 +154,7 @@ impl Proxy {
             async move { Ok::<_, Infallible>(proxy.answer(request, &slot).await) }
         });
         if let Err(error) = server().serve_connection(TokioIo::new(stream), service).with_upgrades().await {
-            tracing::debug!(%error, "a connection out of a sandbox broke off");
+            tracing::debug!(%error, "egress connection broke off");
         }
         let wanted = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((wanted, upgrade)) = wanted else { return };
@@ -169,7 +169,7 @@ impl Proxy {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a tunnel out of a sandbox broke off");
+            tracing::debug!(%error, "egress tunnel broke off");
         }
     }
 
@@ -185,12 +185,12 @@ impl Proxy {
             };
         }
         let (Some("http"), Some(authority)) = (request.uri().scheme_str(), request.uri().authority()) else {
-            let text = "this is a proxy: ask it for http:// URLs, or for a tunnel with CONNECT\n";
+            let text = "this is a proxy: request http:// URLs, or a tunnel with CONNECT\n";
             return text_answer(StatusCode::BAD_REQUEST, text.to_owned());
         };
         let asked = place(authority, Some(80));
         let answered = match asked {
-            // What is meant to be read by nobody goes in a tunnel.
+            // Plain HTTP to port 443 is refused: HTTPS belongs in a tunnel.
             Ok((host, 443)) => Err(self.denied(&host, 443, request.method(), Reason::NotTls).await),
             Ok((host, port)) => {
                 let target = Target { host, port, tls: false };
@@ -231,7 +231,7 @@ impl Proxy {
         Ok(Wanted::Tunnel { host, port, outside })
     }
 
-    /// The addresses of a place, as far as they may be connected to.
+    /// Resolves a host to the addresses that it may be connected to.
     pub(super) async fn vet(&self, host: &str, port: u16) -> Result<Route, Refused> {
         match self.policy.is_trusted(host, port) {
             true => self.dialer.vet_trusted(host, port).await,
@@ -255,7 +255,7 @@ impl Proxy {
         }
     }
 
-    /// Ends the sandbox's TLS here and serves its requests one by one.
+    /// Terminates the sandbox's TLS and handles its requests one by one.
     async fn inspect(
         self: Arc<Self>,
         inside: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -308,7 +308,7 @@ fn server() -> http1::Builder {
     server
 }
 
-/// Bytes of a host's name that an event shows; longer ones are none.
+/// Maximum bytes of a host name in an event; valid names are not longer.
 const SHOWN_BYTES: usize = 253;
 
 fn decision(host: &str, port: u16, method: &Method, verdict: Verdict) -> Decision {
@@ -317,7 +317,7 @@ fn decision(host: &str, port: u16, method: &Method, verdict: Verdict) -> Decisio
     Decision { host, port, method, verdict }
 }
 
-/// The canonical host and the port of an authority.
+/// Canonical host and port of an authority.
 fn place(authority: &UriAuthority, default_port: Option<u16>) -> Result<(String, u16), Reason> {
     let port = match authority.port() {
         Some(_) => authority.port_u16(),
@@ -333,7 +333,7 @@ fn place(authority: &UriAuthority, default_port: Option<u16>) -> Result<(String,
     }
 }
 
-/// The refusal, for whoever reads it in the sandbox.
+/// Error response for the program in the sandbox.
 fn said(refusal: &Refusal) -> Response<Body> {
     let (status, word) = match refusal {
         Refusal::Denied(reason) => (StatusCode::FORBIDDEN, reason.word()),
@@ -348,7 +348,7 @@ fn said(refusal: &Refusal) -> Response<Body> {
 fn text_answer(status: StatusCode, text: String) -> Response<Body> {
     let mut answer = Response::new(whole(text));
     *answer.status_mut() = status;
-    // A refused program may try a thousand hosts: none of them keeps a slot.
+    // Close the connection: a program may try many hosts, and a refused connection must not occupy a slot.
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer

@@ -1,16 +1,15 @@
-//! Where packages come from: the hosts that package managers may reach.
+//! Package registries: the hosts that package managers may reach.
 //!
-//! Made by the composition root from the operator's settings; read by the worker for sandboxes
-//! whose environment allows package managers, and for the containers in which packages are
-//! installed. A mirror that the operator named may be at any address: that is the operator's
-//! own decision, and no rule of an organization can make it.
+//! Created by the composition root from the operator's settings; used by the worker for sandboxes whose
+//! environment allows package managers, and for the containers in which packages are installed. A mirror that
+//! the operator configured may have any address; a rule of an organization cannot achieve that.
 
 use url::Url;
 
 use super::policy::Rule;
 use crate::domain::network::{HostPattern, canonical};
 
-/// The public registries of Debian, Python, npm, Rust, Go, Ruby and Java, with their ports.
+/// Public package registries with their ports: Debian, Python, npm, Rust, Go, Ruby and Java.
 pub const PUBLIC: [(&str, u16); 15] = [
     ("deb.debian.org", 80),
     ("deb.debian.org", 443),
@@ -28,17 +27,17 @@ pub const PUBLIC: [(&str, u16); 15] = [
     ("index.rubygems.org", 443),
     ("repo.maven.apache.org", 443),
 ];
-/// Where the files of an index are, when they are elsewhere.
+/// Hosts of package files, for indexes that store them on another host.
 const FILES_OF: [(&str, &str); 1] = [("pypi.org", "files.pythonhosted.org")];
 
-/// The hosts of package managers.
+/// Egress rules of package registries.
 #[derive(Clone, Debug, Default)]
 pub struct Registries {
     pub(super) rules: Vec<Rule>,
 }
 
 impl Registries {
-    /// The public ones and the operator's mirrors.
+    /// Rules for the public registries and the operator's mirrors.
     pub fn new(mirrors: &[&Url]) -> Self {
         let rule = |host: &str, port: u16, is_trusted: bool| Rule {
             host: HostPattern::Exact(host.to_owned()),
@@ -49,7 +48,7 @@ impl Registries {
         };
         let mut rules: Vec<_> = PUBLIC.iter().map(|(host, port)| rule(host, *port, false)).collect();
         for url in mirrors {
-            // Addresses and other schemes are refused with the settings.
+            // Addresses and other schemes are rejected when the settings are read.
             let (Some(Ok(host)), Some(port)) = (url.host_str().map(canonical), url.port_or_known_default())
             else {
                 continue;

@@ -1,9 +1,9 @@
-//! Takes secrets out of a stream, wherever its pieces are cut.
+//! Removal of secrets from a stream, independent of chunk boundaries.
 //!
-//! Called by `exchange` on what a bound host answers. Only what may yet become a
-//! secret is held back, so a stream of events is not delayed.
+//! Called by `exchange` on responses of hosts with a secret. Only bytes that may become a secret are held
+//! back, so a stream of events is not delayed.
 
-/// What is replaced, and by what.
+/// Replacements and the bytes held back.
 #[derive(Clone, Debug, Default)]
 pub struct Scrub {
     needles: Vec<(Vec<u8>, Vec<u8>)>,
@@ -11,31 +11,31 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Pairs of what must not pass and what stands for it.
+    /// Creates a scrubber from pairs of secret and replacement.
     pub fn new(mut needles: Vec<(Vec<u8>, Vec<u8>)>) -> Self {
         needles.retain(|(from, _)| !from.is_empty());
-        // The longer first: one secret may begin with another.
+        // Longest first, because one secret may be a prefix of another.
         needles.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
         Self { needles, held: Vec::new() }
     }
 
-    /// Whether there is nothing to look for.
+    /// Whether there is nothing to replace.
     pub fn is_idle(&self) -> bool {
         self.needles.is_empty()
     }
 
-    /// The bytes that may pass now.
+    /// Adds bytes and returns those that are safe to forward.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(bytes);
         self.pass(false)
     }
 
-    /// What was held back, at the end.
+    /// Returns the bytes held back, at the end of the stream.
     pub fn finish(&mut self) -> Vec<u8> {
         self.pass(true)
     }
 
-    /// All of something short.
+    /// Scrubs a complete value.
     pub fn whole(&self, bytes: &[u8]) -> Vec<u8> {
         let mut own = Self { needles: self.needles.clone(), held: bytes.to_vec() };
         own.pass(true)

@@ -1,9 +1,8 @@
-//! Secrets and their placeholders: what a request gets, what an answer loses.
+//! Secrets and their placeholders: injection into requests, removal from responses.
 //!
-//! Called by `exchange` for hosts that a secret is bound to. A sandbox never holds a
-//! value, so whatever credential it sends to such a host and that is no placeholder
-//! is somebody else's: it is dropped, or a sandbox could carry data to an account of
-//! its own at an allowed host.
+//! Called by `exchange` for hosts that a secret is bound to. A sandbox never holds a secret's value. Any
+//! other credential that it sends to such a host is dropped; otherwise a sandbox could send data to a foreign
+//! login at an allowed host.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
@@ -14,15 +13,15 @@ use crate::{
     domain::network::HostPattern,
 };
 
-/// A value that a sandbox must not have, and what it has instead.
+/// A value that is hidden from the sandbox, and its placeholder.
 #[derive(Clone, Debug)]
 pub struct Secret {
-    /// As the environment calls it.
+    /// Name in the environment.
     pub name: String,
-    /// What stands for it in the sandbox; unique to the session, plain ASCII.
+    /// Placeholder in the sandbox; unique to the session, plain ASCII.
     pub placeholder: String,
     pub value: SecretString,
-    /// Where it may go.
+    /// Hosts to which the value may be sent.
     pub hosts: Vec<HostPattern>,
 }
 
@@ -30,19 +29,19 @@ pub struct Secret {
 #[derive(Clone, Debug, Default)]
 pub struct Secrets(Vec<Secret>);
 
-/// What was put into one request.
+/// Result of an injection into one request.
 #[derive(Debug, Default)]
 pub struct Injected {
-    /// Names of the secrets, each once.
+    /// Names of the injected secrets, without duplicates.
     pub names: Vec<String>,
-    /// What the answer must not say.
+    /// Removes secrets from the response.
     pub scrub: Scrub,
 }
 
 /// Parts of names of headers and parameters that carry credentials.
 const TELLING: [&str; 8] =
     ["auth", "token", "api-key", "apikey", "secret", "cookie", "credential", "password"];
-/// Parameters that are credentials by their whole name.
+/// Names of parameters that carry credentials.
 const PARAMETERS: [&str; 6] = ["key", "api_key", "pwd", "pass", "sig", "signature"];
 
 impl Secrets {
@@ -50,17 +49,16 @@ impl Secrets {
         Self(secrets)
     }
 
-    /// Whether a secret may go to this host.
+    /// Whether a secret is bound to this host.
     pub fn is_bound(&self, host: &str) -> bool {
         self.bound(host).next().is_some()
     }
 
-    /// Replaces placeholders in headers and in the query, and drops every other
-    /// credential. For hosts that a secret is bound to.
+    /// Replaces placeholders in headers and query, and drops every other credential. For hosts that a secret
+    /// is bound to.
     ///
     /// # Errors
-    /// A credential in the query that is no placeholder: it cannot be dropped
-    /// without asking for something else.
+    /// A credential in the query that is not a placeholder: dropping it would change the request.
     pub fn inject(
         &self,
         host: &str,
@@ -105,13 +103,13 @@ struct Used<'a> {
 }
 
 impl Used<'_> {
-    /// The header's value with its secrets; `None` when it names no placeholder.
+    /// The header's value with its secrets; `None` when it contains no placeholder.
     fn replaced(&mut self, name: &HeaderName, value: &HeaderValue) -> Option<HeaderValue> {
         let text = value.to_str().ok()?;
         if let Some(new) = self.replaced_in(text, str::to_owned) {
             return sensitive(&new);
         }
-        // Programs send user and password as one word: `Basic base64(user:password)`.
+        // Basic authentication encodes user and password: `Basic base64(user:password)`.
         let coded = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))?.1;
         let plain = String::from_utf8(BASE64_STANDARD.decode(coded.trim()).ok()?).ok()?;
         let new = BASE64_STANDARD.encode(self.replaced_in(&plain, str::to_owned)?);
@@ -163,7 +161,7 @@ fn is_telling(name: &str) -> bool {
     TELLING.iter().any(|part| name.contains(part))
 }
 
-/// Percent-encoded, as it stands in a query.
+/// Percent-encoded form for a query.
 fn escaped(value: &str) -> String {
     url::form_urlencoded::byte_serialize(value.as_bytes()).collect()
 }

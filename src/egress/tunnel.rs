@@ -1,8 +1,7 @@
-//! A tunnel that nobody reads: TLS, towards the host that it was asked for.
+//! A tunnel: TLS to the requested host that is not decrypted.
 //!
-//! Called by `proxy`. Only the first message of the handshake is looked at, before
-//! anything of it leaves: without that, a tunnel to one host of a front could speak
-//! to another one behind it.
+//! Called by `proxy`. Only the first message of the handshake is parsed, before any of it is forwarded:
+//! otherwise a tunnel to one host behind a shared front end could address another host there.
 
 use std::io;
 
@@ -18,12 +17,12 @@ use crate::{
     domain::network::canonical,
 };
 
-/// Reads the beginning of a handshake; what was read, when it names this host.
+/// Reads a ClientHello; returns the bytes read if its server name is this host.
 pub async fn hello(inside: &mut (impl AsyncRead + Unpin), host: &str) -> io::Result<Result<Vec<u8>, Reason>> {
     timeout(EGRESS_HELLO_TIMEOUT, read_hello(inside, host)).await?
 }
 
-/// Carries both directions to their ends.
+/// Forwards both directions until they end.
 pub async fn carry(
     inside: &mut (impl AsyncRead + AsyncWrite + Unpin),
     outside: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -92,7 +91,7 @@ mod tests {
         let bytes = hello_to("a.example");
         assert_eq!(hello(&mut bytes.as_slice(), "a.example").await.unwrap(), Ok(bytes.clone()));
         assert_eq!(hello(&mut bytes.as_slice(), "b.example").await.unwrap(), Err(Reason::Sni));
-        // No name at all: an address has none.
+        // A client sends no server name for an IP address.
         let nameless = hello_to("192.0.2.1");
         assert_eq!(hello(&mut nameless.as_slice(), "a.example").await.unwrap(), Err(Reason::Sni));
         for plain in [b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n".as_slice(), b"SSH-2.0-OpenSSH_9.2\r\n"] {

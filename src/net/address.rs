@@ -1,30 +1,29 @@
-//! Which addresses belong to the public internet.
+//! Classification of IP addresses: public, private, never allowed.
 //!
-//! Called by `url` (literals) and `resolve` (answers). The tables follow IANA's
-//! IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and its updates).
-//! Where a registry calls a corner of a block reachable (anycast of PCP, AS112),
-//! the whole block is still refused: nobody receives webhooks there.
+//! Called by `url` (literals) and `resolve` (DNS answers). The tables follow IANA's IPv4 and IPv6
+//! Special-Purpose Address Registries (RFC 6890 and its updates). If a registry marks part of a block as
+//! reachable (anycast of PCP, AS112), the whole block is still refused: no service is reached there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How far an address is from a stranger's reach.
+/// Class of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Anyone on the internet can reach it.
+    /// Reachable from the internet.
     Public,
-    /// Of this host or its networks; an operator may allow it.
+    /// On this host or its networks; an operator may allow it.
     Private,
-    /// Never a receiver: metadata services, link-local, multicast, reserved,
-    /// and everything that hides one address inside another.
+    /// Never allowed: metadata services, link-local, multicast, reserved, and every form that embeds another
+    /// address.
     Never,
 }
 
-/// Whether anyone on the internet can reach the address.
+/// Whether the address is public.
 pub fn is_public(ip: IpAddr) -> bool {
     reach(ip) == Reach::Public
 }
 
-/// How far an address reaches.
+/// Classifies an address.
 pub(super) fn reach(ip: IpAddr) -> Reach {
     match ip {
         IpAddr::V4(ip) => reach_v4(ip),
@@ -43,7 +42,7 @@ const fn v6(a: u16, b: u16, c: u16, bits: u32) -> BlockV6 {
     (Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0), bits)
 }
 
-/// Asked first: these stay shut even where private addresses are allowed.
+/// Checked first: refused even where private addresses are allowed.
 const NEVER_V4: [BlockV4; 15] = [
     v4(0, 0, 0, 0, 8),          // this network (RFC 791)
     v4(100, 100, 100, 200, 32), // metadata service of Alibaba Cloud
@@ -70,8 +69,8 @@ const PRIVATE_V4: [BlockV4; 5] = [
     v4(192, 168, 0, 0, 16), // RFC 1918
 ];
 
-/// Asked first, as [`NEVER_V4`]. All but the first two lie inside 2000::/3;
-/// what lies outside of it is refused without a table.
+/// Checked first, as [`NEVER_V4`]. All but the first two are in 2000::/3; addresses outside of it are refused
+/// without a table.
 const NEVER_V6: [BlockV6; 7] = [
     v6(0xfd00, 0x0ec2, 0, 32),      // metadata service of AWS, inside a private block
     v6(0xfd20, 0x00ce, 0, 32),      // metadata service of Google Cloud, likewise
@@ -87,12 +86,11 @@ const PRIVATE_V6: [BlockV6; 2] = [
     v6(0xfc00, 0, 0, 7),        // unique local (RFC 4193)
 ];
 
-/// The only block that IANA has opened for unicast on the internet (RFC 4291).
+/// The only block that IANA has assigned for global unicast (RFC 4291).
 ///
-/// Outside of it lie the unspecified address, IPv4-mapped and -compatible ones
-/// (::ffff:0:0/96, ::/96), both NAT64 prefixes (64:ff9b::/96, 64:ff9b:1::/48),
-/// discard-only 100::/64, segment routing 5f00::/16, link-local fe80::/10,
-/// site-local fec0::/10 and multicast ff00::/8.
+/// Outside of it are the unspecified address, IPv4-mapped and -compatible ones (::ffff:0:0/96, ::/96), both
+/// NAT64 prefixes (64:ff9b::/96, 64:ff9b:1::/48), discard-only 100::/64, segment routing 5f00::/16,
+/// link-local fe80::/10, site-local fec0::/10 and multicast ff00::/8.
 const UNICAST_V6: BlockV6 = v6(0x2000, 0, 0, 3);
 
 fn reach_v4(ip: Ipv4Addr) -> Reach {
@@ -127,7 +125,7 @@ fn holds_v6((network, bits): BlockV6, ip: Ipv6Addr) -> bool {
     (network.to_bits() ^ ip.to_bits()).leading_zeros() >= bits
 }
 
-/// An interface identifier that carries an IPv4 address (RFC 5214, section 6.1).
+/// Whether the interface identifier embeds an IPv4 address (ISATAP, RFC 5214, section 6.1).
 fn is_isatap(ip: Ipv6Addr) -> bool {
     let [_, _, _, _, high, low, _, _] = ip.segments();
     matches!(high, 0 | 0x0200) && low == 0x5efe

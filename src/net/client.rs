@@ -1,7 +1,7 @@
-//! The HTTP client for addresses that organizations name.
+//! HTTP client for URLs that organizations supply.
 //!
-//! Called by `webhook::send` and the model adapters; calls `url` for what can be
-//! told beforehand and hands `resolve::Vetted` to the connector for the rest.
+//! Called by `webhook::send` and the model adapters. Calls `url` for checks without DNS, and passes
+//! `resolve::Vetted` to the connector for the others.
 
 use std::{error::Error, fmt, sync::Arc};
 
@@ -18,42 +18,42 @@ use crate::base::limit::{NET_CONNECT_TIMEOUT, NET_IDLE_PER_HOST_MAX, NET_IDLE_TI
 
 /// Sends requests to vetted addresses only; cheap to clone.
 ///
-/// Redirects are not followed, cookies not kept, proxies of the environment not
-/// used. Timeouts beyond connecting are the caller's to set.
+/// Redirects are not followed, cookies are not stored, and proxies from environment variables are not used.
+/// The caller sets all timeouts except that of connecting.
 #[derive(Clone)]
 pub struct Client {
     named: Named,
-    // Two, because an answer is vetted differently for each, and a resolver is
-    // not told the scheme of the URL that it resolves for.
+    // Two clients, because addresses are vetted differently for each, and a resolver does not receive the
+    // URL's scheme.
     secure: reqwest::Client,
     plain: reqwest::Client,
 }
 
 impl Client {
-    /// A client for URLs that organizations name.
+    /// Creates a client for URLs that organizations supply.
     pub fn new(policy: Policy, resolver: Arc<dyn Resolver>) -> Self {
         Self::named(Named::ByOrg(policy), resolver)
     }
 
-    /// A client for URLs from the operator's settings: any address, http or https.
+    /// Creates a client for URLs from the operator's settings: any address, http or https.
     pub fn trusted(resolver: Arc<dyn Resolver>) -> Self {
         Self::named(Named::ByOperator, resolver)
     }
 
-    /// Whether a URL may be stored: everything but its name's present addresses.
+    /// Checks whether a URL may be stored: everything except the current addresses of its name.
     ///
     /// # Errors
-    /// The reason, for the organization to read. No DNS is asked, so a name that leads
-    /// to a private address passes here and is refused at each connection.
+    /// The reason, for the organization. Uses no DNS: a name that resolves to a private address passes here
+    /// and is refused at each connection.
     pub fn check(&self, url: &Url) -> Result<(), Refused> {
         check(self.named, url)
     }
 
-    /// Begins a request.
+    /// Starts a request.
     ///
     /// # Errors
-    /// As [`Client::check`]. What only the addresses of a name can tell comes as
-    /// an error of `send`, in which [`refusal`] finds the reason.
+    /// As [`Client::check`]. A refusal of the resolved addresses is an error of `send`; [`refusal`] extracts
+    /// it.
     pub fn request(&self, method: Method, url: &Url) -> Result<RequestBuilder, Refused> {
         self.check(url)?;
         let client = if is_plain(self.named, url)? { &self.plain } else { &self.secure };
@@ -72,7 +72,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The refusal inside a failed request, when that is why it failed.
+/// The refusal that caused a failed request, if any.
 pub fn refusal(error: &reqwest::Error) -> Option<&Refused> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -96,5 +96,5 @@ fn build(vetted: Vetted) -> reqwest::Client {
         .pool_max_idle_per_host(NET_IDLE_PER_HOST_MAX)
         .pool_idle_timeout(NET_IDLE_TIMEOUT)
         .build()
-        .expect("only a TLS configuration of another rustls than reqwest's is refused")
+        .expect("reqwest accepts a TLS configuration of its own rustls version")
 }

@@ -1,8 +1,8 @@
-//! Plain connections to hosts that organizations name, for protocols of the caller's own.
+//! Connections to hosts that organizations supply, for protocols of the caller.
 //!
-//! Called by `egress`; calls the resolver and the network. A [`Route`] is the proof that
-//! addresses were vetted, and only a way can be connected to: what was judged and
-//! what is reached cannot differ, whatever DNS answers in between.
+//! Called by `egress`; calls the resolver and the network. A [`Route`] contains vetted addresses, and only a
+//! route can be connected to: the vetted and the connected address cannot differ, whatever DNS returns in
+//! between.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::base::limit::NET_CONNECT_TIMEOUT;
 #[derive(Clone)]
 pub struct Dialer {
     vetted: Arc<Vetted>,
-    /// For places that the operator named.
+    /// For hosts that the operator configured.
     trusted: Arc<Vetted>,
     tls: Arc<ClientConfig>,
 }
@@ -31,10 +31,11 @@ pub struct Dialer {
 pub struct Route(Vec<SocketAddr>);
 
 impl Dialer {
-    /// `extra_roots` are trusted beside the public ones: an operator's own authority.
+    /// Creates a dialer. `extra_roots` are trusted in addition to the public ones, e.g. an operator's own
+    /// authority.
     ///
     /// # Errors
-    /// When one of them is no certificate.
+    /// When one of them is not a valid certificate.
     pub fn new(
         policy: Policy,
         resolver: Arc<dyn Resolver>,
@@ -44,7 +45,7 @@ impl Dialer {
         for root in extra_roots {
             roots.add(root.clone())?;
         }
-        // The caller judges plain text itself: addresses are vetted as for TLS.
+        // The caller decides about plain text; addresses are always vetted as for TLS.
         let trusted = Vetted { resolver: Arc::clone(&resolver), named: Named::ByOperator, plain: false };
         let vetted = Vetted { resolver, named: Named::ByOrg(policy), plain: false };
         Ok(Self {
@@ -54,18 +55,18 @@ impl Dialer {
         })
     }
 
-    /// The addresses that a name has now, as far as they may be connected to.
+    /// Resolves a name to the addresses that may be connected to.
     ///
     /// # Errors
-    /// When none of them may be, or there is none.
+    /// When none is allowed, or there is none.
     pub async fn vet(&self, host: &str, port: u16) -> Result<Route, Refused> {
         route(&self.vetted, host, port).await
     }
 
-    /// The same for a place that the operator named: it may be at any address.
+    /// As `vet`, for a host that the operator configured: any address is allowed.
     ///
     /// # Errors
-    /// When it has none.
+    /// When it has no address.
     pub async fn vet_trusted(&self, host: &str, port: u16) -> Result<Route, Refused> {
         route(&self.trusted, host, port).await
     }
@@ -73,14 +74,14 @@ impl Dialer {
     /// Connects to the first address that answers.
     ///
     /// # Errors
-    /// The last address's failure; a time-out for all of them together.
+    /// The last address's failure; the timeout applies to all addresses together.
     pub async fn connect(&self, route: &Route) -> io::Result<TcpStream> {
         let connected = timeout(NET_CONNECT_TIMEOUT, TcpStream::connect(route.0.as_slice())).await??;
         connected.set_nodelay(true)?;
         Ok(connected)
     }
 
-    /// TLS towards such hosts: verified, HTTP/1.1.
+    /// TLS configuration for such hosts: verified, HTTP/1.1.
     pub fn tls(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.tls)
     }

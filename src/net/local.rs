@@ -1,7 +1,7 @@
-//! Directories of this machine that organizations may name: those that the operator listed.
+//! Local directories that organizations may use as sources: those that the operator listed.
 //!
-//! Called by `http` where a source is named and by `worker` before it is read. What counts
-//! is where a path leads when every link in it is followed, not how it is written.
+//! Called by `http` when a source is configured and by `worker` before it is read. The decision uses the path
+//! after all links are resolved, not its spelling.
 
 use std::{
     io,
@@ -13,26 +13,26 @@ use std::{
 #[derive(Clone, Debug, Default)]
 pub struct LocalDirectories(Arc<[PathBuf]>);
 
-/// Why a path may not be read.
+/// Reason why a path may not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum NotLocal {
-    /// The operator allows no such directory; also what is not there, so that nobody
-    /// learns by this what is on the machine.
+    /// Not below an allowed directory. Also used for a missing path, so that the error does not reveal which
+    /// files exist.
     #[error("is not below a directory of SOJOURN_LOCAL_SOURCES")]
     Outside,
 }
 
 impl LocalDirectories {
     /// # Errors
-    /// When one of them cannot be read now.
+    /// When one of them cannot be resolved.
     pub fn new(directories: &[impl AsRef<Path>]) -> io::Result<Self> {
         directories.iter().map(std::fs::canonicalize).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Where a path leads.
+    /// Resolves a path.
     ///
     /// # Errors
-    /// `Outside` when that is not allowed, or nowhere.
+    /// `Outside` when the result is not allowed or does not exist.
     pub fn resolve(&self, path: &Path) -> Result<PathBuf, NotLocal> {
         let resolved = std::fs::canonicalize(path).map_err(|_| NotLocal::Outside)?;
         match self.0.iter().any(|directory| resolved.starts_with(directory)) {

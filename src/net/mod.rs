@@ -1,11 +1,9 @@
-//! The only room that connects to an address which an organization named.
+//! Outgoing connections: the only module that connects to an address that an organization supplies.
 //!
-//! Called by `webhook`, `model` (a credential's `base_url`) and `egress`; calls
-//! DNS and the network. Invariant: a connection is opened only to an address that
-//! was vetted as an address. A name is resolved once per connection and the
-//! answer that was vetted is the answer that is connected to, so nothing that
-//! changes in DNS between a check and a connect matters. Redirects are never
-//! followed and no proxy of the environment is used.
+//! Called by `webhook`, `model` (a credential's `base_url`) and `egress`; calls DNS and the network.
+//! Invariant: a connection is opened only to a vetted IP address. A name is resolved once per connection, and
+//! the vetted answer is the one that is connected to, so DNS changes between check and connect have no
+//! effect. Redirects are never followed, and no proxy from environment variables is used.
 
 mod address;
 mod client;
@@ -25,10 +23,10 @@ pub use self::{
     url::{Refused, parse},
 };
 
-/// Where an organization's URL may lead.
+/// Allowed destinations of an organization's URL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Also private addresses (RFC 1918, loopback, shared, unique local), and
-    /// plain http to those only. Public addresses always need https.
+    /// Whether private addresses are allowed, with plain http to those only. Private means RFC 1918,
+    /// loopback, shared and unique local. Public addresses always need https.
     pub allow_private: bool,
 }

@@ -1,7 +1,7 @@
-//! Names to addresses, and the gate that every answer passes.
+//! Name resolution, and the filter for its results.
 //!
-//! The HTTP client asks [`Vetted`] when it is about to connect and connects to
-//! what it gets: there is no second lookup whose answer could differ.
+//! The HTTP client calls [`Vetted`] when it is about to connect and connects to the result: there is no
+//! second lookup whose answer could differ.
 
 use std::{
     io,
@@ -16,17 +16,17 @@ use tokio::{sync::Semaphore, time::timeout};
 use super::url::{Named, Refused, admits};
 use crate::base::limit::{NET_ADDRESSES_MAX, NET_LOOKUPS_MAX, NET_RESOLVE_TIMEOUT};
 
-/// Where the addresses of a name come from.
+/// Source of a name's addresses.
 #[async_trait]
 pub trait Resolver: Send + Sync {
-    /// All present addresses of a name, in the order to try them.
+    /// All current addresses of a name, in the order to try them.
     ///
     /// # Errors
-    /// Any failure to find out, and a name that has none.
+    /// Any failure of the lookup, and a name without addresses.
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>>;
 }
 
-/// The resolver of the host: `/etc/hosts`, then DNS, as the system is set up.
+/// System resolver: `/etc/hosts`, then DNS, as the system is configured.
 #[derive(Debug)]
 pub struct SystemResolver {
     lookups: Arc<Semaphore>,
@@ -48,9 +48,9 @@ impl Resolver for SystemResolver {
 impl SystemResolver {
     async fn lookup(&self, host: String) -> io::Result<Vec<IpAddr>> {
         let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
-        // The system's resolver blocks a thread and cannot be interrupted. The
-        // permit goes along, so that names which never answer, however often
-        // they time out here, hold a bounded number of threads.
+        // The system's resolver blocks a thread and cannot be interrupted. The permit moves into the thread,
+        // so that names that never resolve occupy a bounded number of threads, however often they time out
+        // here.
         let lookup = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             (host.as_str(), 0).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect())
@@ -59,7 +59,7 @@ impl SystemResolver {
     }
 }
 
-/// A resolver that lets through only what may be connected to.
+/// A resolver that returns only allowed addresses.
 pub(super) struct Vetted {
     pub resolver: Arc<dyn Resolver>,
     pub named: Named,
@@ -68,27 +68,27 @@ pub(super) struct Vetted {
 }
 
 impl Vetted {
-    /// The addresses of a name that may be connected to; at least one.
+    /// Resolves a name to the allowed addresses; at least one.
     ///
-    /// Others of the same name are dropped rather than refused with it: a host
-    /// behind DNS64 has a synthetic address beside its own.
+    /// Addresses that are not allowed are dropped without refusing the name: a host behind DNS64 has a
+    /// synthetic address in addition to its own.
     pub async fn vetted(&self, host: &str) -> Result<Vec<SocketAddr>, Refused> {
         let found = self.resolver.resolve(host).await.unwrap_or_else(|error| {
-            tracing::debug!(host, %error, "a name could not be resolved");
+            tracing::debug!(host, %error, "name resolution failed");
             Vec::new()
         });
         let vetted: Vec<_> = found
             .into_iter()
             .filter(|ip| admits(self.named, self.plain, *ip))
             .take(NET_ADDRESSES_MAX)
-            // Port 0 leaves the port to the URL.
+            // With port 0, the client uses the URL's port.
             .map(|ip| SocketAddr::new(ip, 0))
             .collect();
         if vetted.is_empty() { Err(Refused::Address { host: host.to_owned() }) } else { Ok(vetted) }
     }
 }
 
-/// The form in which the HTTP client holds a [`Vetted`].
+/// Adapter of [`Vetted`] for the HTTP client.
 pub(super) struct Gate(pub Arc<Vetted>);
 
 impl Resolve for Gate {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::net::Policy;
 
-    /// Gives the last of its answers first.
+    /// Resolver that returns its answers from last to first.
     struct Answers(Mutex<Vec<&'static str>>);
 
     #[async_trait]
@@ -125,7 +125,7 @@ mod tests {
         let resolver = Arc::new(Answers(Mutex::new(answers)));
         let named = Named::ByOrg(Policy { allow_private: false });
         let gate = Gate(Arc::new(Vetted { resolver, named, plain: false }));
-        // What the connector gets is all that it can connect to.
+        // The connector can connect only to these addresses.
         let connectable = async || {
             let name = "rebind.example".parse().expect("a name");
             gate.resolve(name).await.map(|found| found.map(|at| at.to_string()).collect::<Vec<_>>())

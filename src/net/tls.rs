@@ -1,30 +1,30 @@
 //! TLS of outgoing connections: ring, and Mozilla's roots built into the binary.
 //!
-//! Called by `client`, and once by the composition root. Roots are not read from
-//! the machine, so a slim image without certificates works the same.
+//! Called by `client` and `dial`, and once by the composition root. Roots are not read from the machine, so
+//! an image without certificates works too.
 
 use std::sync::Arc;
 
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-/// Makes ring the TLS provider of the process. Safe to call again.
+/// Installs ring as the TLS provider of the process. Idempotent.
 ///
-/// Rustls refuses to choose between providers by itself; whatever builds a TLS
-/// configuration without naming one needs this first.
+/// rustls does not choose between providers itself; code that builds a TLS configuration without a provider
+/// needs this first.
 pub fn install_tls() {
-    // An error says that a provider is installed already, which is what is wanted.
+    // An error means that a provider is already installed.
     let _ = ring::default_provider().install_default();
 }
 
-/// The configuration of every client of this room.
+/// TLS configuration of every HTTP client of this module.
 pub(super) fn config() -> ClientConfig {
     let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    // A preconfigured TLS configuration is used as it is: without the first protocol,
-    // every connection would fall back to HTTP/1.1.
+    // reqwest uses a preconfigured TLS configuration unchanged: without `h2` here, every connection would use
+    // HTTP/1.1.
     with_roots(roots, &[b"h2", b"http/1.1"])
 }
 
-/// A configuration that trusts these roots and speaks these protocols.
+/// TLS configuration with these roots and ALPN protocols.
 pub(super) fn with_roots(roots: RootCertStore, protocols: &[&[u8]]) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -1,9 +1,8 @@
-//! What a URL alone tells about where it leads, before any name is resolved.
+//! Checks of a URL before its name is resolved.
 //!
-//! Called by `client` before each request and by whoever stores an organization's URL;
-//! calls `address`. Every spelling of an address (decimal, octal, hexadecimal,
-//! full-width digits, a trailing dot) has become one by the time it is judged,
-//! because `url` follows the WHATWG URL standard.
+//! Called by `client` before each request and by the code that stores an organization's URL; calls `address`.
+//! Every spelling of an address (decimal, octal, hexadecimal, full-width digits, a trailing dot) is already
+//! parsed into an address, because `url` follows the WHATWG URL standard.
 
 use std::net::IpAddr;
 
@@ -15,10 +14,10 @@ use super::{
 };
 use crate::base::limit::NET_URL_BYTES_MAX;
 
-/// Why no connection was made. Nothing has left the process.
+/// Reason why no connection was made. Nothing has left the process.
 ///
-/// No text names an address that DNS gave: an organization could otherwise read the
-/// operator's internal zone by asking for deliveries to its names.
+/// No text contains an address from DNS: otherwise an organization could read the operator's internal zone by
+/// configuring webhooks to its names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("not an absolute URL: {0}")]
@@ -31,24 +30,24 @@ pub enum Refused {
     PlainToPublic,
     #[error("a URL must not carry a user name or password")]
     Credentials,
-    #[error("port 0 cannot be connected to")]
+    #[error("port 0 is not allowed")]
     Port,
-    /// The literal in the URL, or every address that its name has now (or none).
-    #[error("{host} does not lead to an address that may be called")]
+    /// The literal in the URL, or all current addresses of its name, are not allowed; or it has no address.
+    #[error("{host} does not resolve to an allowed address")]
     Address { host: String },
 }
 
-/// Whose URL it is, and so what is asked of it.
+/// Supplier of a URL, which determines the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     ByOrg(Policy),
     ByOperator,
 }
 
-/// Reads a URL that an organization sent.
+/// Parses a URL that an organization sent.
 ///
 /// # Errors
-/// `TooLong` and `Malformed`; what it leads to is [`super::Client::check`]'s matter.
+/// `TooLong` and `Malformed`; [`super::Client::check`] checks its destination.
 pub fn parse(text: &str) -> Result<Url, Refused> {
     if text.len() > NET_URL_BYTES_MAX {
         return Err(Refused::TooLong);
@@ -56,7 +55,7 @@ pub fn parse(text: &str) -> Result<Url, Refused> {
     Ok(Url::parse(text)?)
 }
 
-/// Judges everything that needs no DNS.
+/// Checks everything that needs no DNS.
 pub(super) fn check(named: Named, url: &Url) -> Result<(), Refused> {
     if url.as_str().len() > NET_URL_BYTES_MAX {
         return Err(Refused::TooLong);
@@ -76,7 +75,7 @@ pub(super) fn check(named: Named, url: &Url) -> Result<(), Refused> {
     }
 }
 
-/// Whether a connection to the address may be made.
+/// Whether a connection to the address is allowed.
 pub(super) fn admits(named: Named, plain: bool, ip: IpAddr) -> bool {
     match named {
         Named::ByOperator => true,
@@ -88,7 +87,7 @@ pub(super) fn admits(named: Named, plain: bool, ip: IpAddr) -> bool {
     }
 }
 
-/// Whether the URL asks for a connection without TLS.
+/// Whether the URL requests a connection without TLS.
 pub(super) fn is_plain(named: Named, url: &Url) -> Result<bool, Refused> {
     match url.scheme() {
         "https" => Ok(false),
@@ -114,8 +113,8 @@ fn check_literal(named: Named, plain: bool, ip: IpAddr) -> Result<(), Refused> {
     }
 }
 
-/// Names are judged by their addresses; only the names that are loopback by
-/// definition (RFC 6761, section 6.3) can be told without asking.
+/// Checks a host name. Names are judged by their addresses later; only the names that are loopback by
+/// definition (RFC 6761, section 6.3) can be refused without DNS.
 pub(super) fn check_name(named: Named, name: &str) -> Result<(), Refused> {
     let bare = name.strip_suffix('.').unwrap_or(name);
     let loopback = bare == "localhost" || bare.ends_with(".localhost");

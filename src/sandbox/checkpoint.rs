@@ -1,9 +1,9 @@
-//! Checkpoints: the session's files as `tar` in `zstd`, one format for every provider.
+//! Checkpoints: the session's files as a zstd-compressed tar archive, one format for every provider.
 //!
-//! Called by `worker`. On its way the archive lies in a file that has no name, because
-//! the blob's own name is the SHA-256 of what is compressed and is known only at its
-//! end. A checkpoint counts when the blob store has given it back whole; before a sandbox
-//! gets a byte of one, it is read whole and compared with its name.
+//! Called by `worker`. The archive is first written to an unnamed temporary file, because the blob's key
+//! contains the SHA-256 of the compressed bytes, which is known only at the end. A checkpoint counts as
+//! stored after it was read back from the blob store in full. Before a sandbox receives a byte of one, the
+//! whole blob is read and its digest compared with its name.
 
 use std::{
     fs::File,
@@ -23,33 +23,35 @@ use crate::{
     blob::{self, Blobs},
 };
 
-/// Level of the compression: the first step saves the most and costs the least.
+/// zstd compression level: level 1 gives most of the reduction at the lowest CPU cost.
 const LEVEL: i32 = 1;
 
-/// A checkpoint that the blob store has.
+/// A checkpoint in the blob store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// SHA-256 of the blob, in hexadecimal; also the last part of its key.
     pub digest: String,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     pub bytes: u64,
 }
 
-/// Where the checkpoints of a session are, below its blobs.
+/// Key prefix of a session's checkpoints in the blob store.
 pub fn place(session: &str) -> String {
     format!("{session}/checkpoints")
 }
 
-/// The key of a checkpoint.
+/// Key of one checkpoint.
 pub fn key(session: &str, digest: &str) -> String {
     format!("{}/{digest}", place(session))
 }
 
-/// Saves the files of a sandbox below `session`, unless the store has the same already as
-/// `known`. Dropped, it leaves at most a blob that is replaced or removed later.
+/// Checkpoints the files of a sandbox below `session`.
+///
+/// Nothing is uploaded if the digest equals `known`, a checkpoint that the store already has. Dropping the
+/// future leaves at most one blob, which is replaced or removed later.
 ///
 /// # Errors
-/// Those of the sandbox, and `Unavailable` when the files could not be stored whole.
+/// The sandbox's faults, and `Unavailable` when the files could not be stored in full.
 pub async fn save(
     sandbox: &dyn Sandbox,
     fence: SandboxFence,
@@ -71,43 +73,43 @@ pub async fn save(
     blobs.put_file(&key, file).await.map_err(|error| away(&error))?;
     let (_, stored) = read(blobs, &key).await?;
     if stored != saved.digest {
-        return Err(Fault::Unavailable("the blob store did not keep the files as they are".to_owned()));
+        return Err(Fault::Unavailable("the blob store returned other bytes than were written".to_owned()));
     }
     Ok(saved)
 }
 
-/// A checkpoint that was read whole and is what was stored.
+/// A checkpoint that was read in full and matches its digest.
 #[derive(Debug)]
 pub struct Fetched(File);
 
-/// Reads the checkpoint of this digest. Dropped, it leaves nothing.
+/// Fetches the checkpoint with this digest into a temporary file. Dropping the future leaves nothing.
 ///
 /// # Errors
-/// `NotFound` when the store has it no more, or not as it was.
+/// `NotFound` when the blob is missing from the store or does not match its digest.
 pub async fn fetch(blobs: &Blobs, session: &str, digest: &str) -> Result<Fetched, Fault> {
     match read(blobs, &key(session, digest)).await? {
         (file, stored) if stored == digest => Ok(Fetched(file)),
-        _ => Err(Fault::NotFound("the checkpoint is not what was stored".to_owned())),
+        _ => Err(Fault::NotFound("the checkpoint does not match its digest".to_owned())),
     }
 }
 
-/// Fills a fresh sandbox with a checkpoint.
+/// Unpacks a checkpoint into a new sandbox.
 ///
 /// # Errors
-/// Those of the sandbox.
+/// The sandbox's faults.
 pub async fn load(sandbox: &dyn Sandbox, fence: SandboxFence, checkpoint: Fetched) -> Result<(), Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
     let expanded = spawn_blocking(move || expand(checkpoint.0, &sender));
     let unpacked = sandbox.unpack(fence, receiver).await;
     let expanded = expanded.await.map_err(|error| away(&error))?;
-    // A sandbox that refused the rest has said why.
+    // If the sandbox refused the archive, its fault is the one to return.
     unpacked.and(expanded)
 }
 
-/// A blob as a file, and the digest of what came.
+/// Reads a blob into a temporary file and returns its digest.
 async fn read(blobs: &Blobs, key: &str) -> Result<(File, String), Fault> {
     let missing = |error: blob::Error| match error {
-        blob::Error::NotFound => Fault::NotFound("the checkpoint is gone from the blob store".to_owned()),
+        blob::Error::NotFound => Fault::NotFound("the checkpoint is missing from the blob store".to_owned()),
         error @ blob::Error::Unavailable(_) => away(&error),
     };
     let file = blobs.get_file(key).await.map_err(missing)?;
@@ -131,7 +133,7 @@ fn compress(file: File, mut parts: mpsc::Receiver<Bytes>) -> io::Result<(File, S
 
 fn expand(file: File, parts: &mpsc::Sender<Result<Bytes, Fault>>) -> Result<(), Fault> {
     let read = || -> io::Result<()> {
-        // More than any checkpoint has is a bomb.
+        // Bounds decompression: a larger archive is a decompression bomb.
         let mut decoder = zstd::Decoder::new(file)?.take(CHECKPOINT_BYTES_MAX);
         loop {
             let mut part = vec![0; ARCHIVE_PART_BYTES];
@@ -150,7 +152,7 @@ fn expand(file: File, parts: &mpsc::Sender<Result<Bytes, Fault>>) -> Result<(), 
     };
     let Err(error) = read() else { return Ok(()) };
     let fault = Fault::Refused(format!("the checkpoint cannot be read: {error}"));
-    // The sandbox must not take half an archive for a whole one.
+    // Forward the fault: the sandbox must not accept a truncated archive as complete.
     let _ = parts.blocking_send(Err(fault.clone()));
     Err(fault)
 }
@@ -169,7 +171,7 @@ fn digest(mut file: File) -> io::Result<(File, String)> {
     Ok((file, hex(&hasher.finalize())))
 }
 
-/// Counts and digests what passes.
+/// A writer that counts and hashes the bytes written.
 struct Digesting<W> {
     inner: W,
     hasher: Sha256,
@@ -190,5 +192,5 @@ impl<W: Write> Write for Digesting<W> {
 }
 
 fn away(error: &dyn std::fmt::Display) -> Fault {
-    Fault::Unavailable(format!("its files cannot be saved or restored: {error}"))
+    Fault::Unavailable(format!("the checkpoint cannot be stored or read: {error}"))
 }

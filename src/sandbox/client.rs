@@ -1,9 +1,8 @@
-//! The worker's end of the socket to `sojourn-init`.
+//! Client of `sojourn-init`'s socket.
 //!
-//! Called by the providers; one connection and one call each, so a call that is
-//! dropped leaves nothing behind but its effect. Answers are hostile input: their
-//! length is bounded before anything is allocated, and what does not fit the call
-//! is a fault, never a panic.
+//! Called by the providers. Each call uses its own connection, so a call that is dropped leaves nothing but
+//! its effect in the sandbox. Responses are untrusted input: lengths are bounded before anything is
+//! allocated, and a response that does not match the call is a fault, never a panic.
 
 mod archive;
 
@@ -30,18 +29,18 @@ use crate::base::{limit, text};
 
 const _: () = assert!(limit::INIT_FRAME_BYTES_MAX == frame::BYTES_MAX);
 
-/// The init of one sandbox.
+/// The init process of one sandbox.
 pub struct Init {
     control_dir: PathBuf,
 }
 
 impl Init {
-    /// The init whose socket is in this directory, if there is one.
+    /// Addresses the init whose socket is in this directory; it may not exist.
     pub fn at(control_dir: PathBuf) -> Self {
         Self { control_dir }
     }
 
-    /// Raises the sandbox's epoch.
+    /// Raises the sandbox's epoch to this one.
     pub async fn hello(&self, epoch: i64) -> Result<(), Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { .. }, _) => Ok(()),
@@ -49,12 +48,12 @@ impl Init {
         }
     }
 
-    /// Calls, and asks for nothing.
+    /// Sends a status call and discards the response.
     pub async fn touch(&self) -> Result<(), Fault> {
         self.call(&Call::Status {}, &[], limit::SANDBOX_TOUCH_TIMEOUT).await.map(drop)
     }
 
-    /// Commands that are not over; raises the epoch as well.
+    /// Returns the number of running commands; also raises the epoch.
     pub async fn running(&self, epoch: i64) -> Result<u64, Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { running, .. }, _) => Ok(running),
@@ -76,7 +75,7 @@ impl Init {
         done(self.call(&Call::Start { epoch, exec }, &[], limit::INIT_CALL_TIMEOUT).await?)
     }
 
-    /// Waits in slices, so that a sandbox that stopped answering is noticed.
+    /// Waits for the end of a command. Waits in slices, so that a sandbox that stopped answering is detected.
     pub async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
         let call = Call::Wait { exec_id: exec_id.to_owned(), timeout_ms: millis(limit::INIT_WAIT_SLICE) };
         loop {
@@ -136,7 +135,7 @@ impl Init {
         done(self.call(&call, content, limit::INIT_CALL_TIMEOUT).await?)
     }
 
-    /// One call and its answer; a fault of the sandbox as a fault.
+    /// Sends one call and returns its response; a `Fault` response becomes an error.
     async fn call(
         &self,
         call: &Call,
@@ -155,16 +154,16 @@ impl Init {
             Ok(Ok(answered)) => Ok(answered),
             Ok(Err(Broken::Gone)) => Err(Fault::Gone),
             Ok(Err(Broken::Off(error))) => Err(match self.is_alive().await {
-                true => Fault::Unavailable(format!("its init broke off: {error}")),
+                true => Fault::Unavailable(format!("connection to its init broke off: {error}")),
                 false => Fault::Gone,
             }),
-            Err(_) => Err(Fault::Unavailable(format!("its init did not answer for {patience:?}"))),
+            Err(_) => Err(Fault::Unavailable(format!("its init did not answer within {patience:?}"))),
         }
     }
 
-    /// Asks again after a call broke off, as it does when the sandbox ends. A dying
-    /// init still lets callers in, so only an answer is a sign of life; silence is
-    /// none of death.
+    /// Sends a status call after another call broke off, as happens when the sandbox ends. A dying init still
+    /// accepts connections, so only a response proves that it is alive; a timeout does not prove that it is
+    /// dead.
     async fn is_alive(&self) -> bool {
         let probe = async {
             let request = frame::encode(&Call::Status {}, 0)?;
@@ -182,16 +181,16 @@ impl Init {
 
     async fn connect(&self) -> Result<UnixStream, Broken> {
         let socket = socket(&self.control_dir).map_err(io::Error::from)?;
-        // The descriptor's own path: no name that a sandbox could have changed since,
-        // and no longer than a socket's address may be.
+        // Connect through the descriptor's /proc path: the sandbox cannot replace it after the check, and it
+        // fits the length limit of a socket address.
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         Ok(UnixStream::connect(path).await?)
     }
 }
 
-/// Why there is no answer.
+/// Reason for a missing response.
 enum Broken {
-    /// There is no init.
+    /// No init listens on the socket.
     Gone,
     Off(io::Error),
 }
@@ -205,7 +204,7 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// The socket itself, never what a link in the sandbox's directory leads to.
+/// Opens the socket itself, without following links in the sandbox's directory.
 fn socket(control_dir: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let nothing = ResolveFlags::empty();
@@ -224,13 +223,13 @@ async fn exchange(
     payload: &[u8],
 ) -> io::Result<(Answer, Vec<u8>)> {
     stream.write_all(request).await?;
-    // A call that is refused is answered before its payload is read; what the
-    // sandbox answered counts, not that it did not want the rest.
+    // Init answers a refused call before it reads the payload, so its response takes precedence over a failed
+    // write.
     let sent = stream.write_all(payload).await;
     answer(&mut stream).await.map_err(|error| sent.err().unwrap_or(error))
 }
 
-/// One frame of the sandbox.
+/// Reads one frame from the sandbox.
 async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Answer, Vec<u8>)> {
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head).await?;
@@ -249,7 +248,7 @@ fn done((answer, _): (Answer, Vec<u8>)) -> Result<(), Fault> {
     }
 }
 
-/// An answer to another question than the one asked.
+/// Fault for a response that does not match the call.
 fn misfit(answer: &Answer) -> Fault {
     let name = match answer {
         Answer::Done {} => "done",
@@ -261,7 +260,7 @@ fn misfit(answer: &Answer) -> Fault {
         Answer::Part {} => "part",
         Answer::Fault { .. } => "fault",
     };
-    Fault::Unavailable(format!("its init gave an answer that does not fit: {name}"))
+    Fault::Unavailable(format!("its init sent an unexpected response: {name}"))
 }
 
 fn fault(kind: FaultKind, message: &str) -> Fault {
@@ -302,7 +301,7 @@ mod tests {
     use super::*;
     use tokio::net::UnixListener;
 
-    /// What `call` makes of a sandbox that answers everybody with these bytes.
+    /// Fault that `output` returns for a sandbox that answers every connection with these bytes.
     async fn answered(bytes: &'static [u8]) -> Fault {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join(protocol::SOCKET_NAME)).unwrap();
@@ -327,7 +326,7 @@ mod tests {
             b"\xff\xff\xff\xff\0\0\0\0".as_slice(),
             b"\0\0\0\x02\0\0\0\0{}",
             b"\0\0\0\x11\0\0\0\0{\"answer\":\"done\"}",
-            // More output than was asked for.
+            // More output than requested.
             b"\0\0\0\x13\0\0\0\x03{\"answer\":\"output\"}abc",
         ] {
             let fault = answered(bytes).await;

@@ -1,8 +1,8 @@
-//! The host's side of a sandbox's way out.
+//! The service's end of a sandbox's egress connection.
 //!
-//! Made by the providers, used by the worker that joins it to a proxy. Both
-//! directories belong to the service alone: the sandbox sees one of them, read-only, so
-//! nothing that the host opens there can have been replaced from inside.
+//! Opened by the providers and used by the worker, which attaches it to an egress proxy. Only the service can
+//! write to both directories. The sandbox sees one of them, read-only, so it cannot replace a file that the
+//! service opens there.
 
 use std::{
     fs, io,
@@ -15,24 +15,24 @@ use tokio::net::UnixListener;
 
 use super::Fault;
 
-/// Where the connections of a sandbox arrive.
+/// Socket on which a sandbox's outgoing connections arrive.
 #[derive(Debug)]
 pub struct EgressSocket {
     pub listener: UnixListener,
-    /// What only the service reads; it lives as long as the sandbox.
+    /// Directory that only the service reads; it exists as long as the sandbox.
     pub private: PathBuf,
     shown: PathBuf,
 }
 
 impl EgressSocket {
-    /// Listens in `shown`, the directory that the sandbox sees; only whom `give` gives the
-    /// socket to, the sandbox's root, may connect. Replaces another egress socket in one step.
+    /// Listens in `shown`, the directory that the sandbox sees. `give` changes the socket's owner to the
+    /// sandbox's root, the only user that may connect. An existing egress socket is replaced atomically.
     pub(super) async fn open(
         private: PathBuf,
         shown: PathBuf,
         give: impl AsyncFnOnce(&Path) -> Result<(), Fault>,
     ) -> Result<Self, Fault> {
-        let failed = |error: io::Error| Fault::Unavailable(format!("its way out cannot be opened: {error}"));
+        let failed = |error: io::Error| Fault::Unavailable(format!("egress socket not opened: {error}"));
         let beside = shown.join(".proxy");
         let listen = || -> io::Result<UnixListener> {
             remove(&beside)?;
@@ -46,7 +46,7 @@ impl EgressSocket {
         Ok(Self { listener, private, shown })
     }
 
-    /// Shows a file to the sandbox, whole or not at all.
+    /// Publishes a file to the sandbox atomically.
     pub fn show(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let (beside, path) = (self.shown.join(".new"), self.shown.join(name));
         if fs::read(&path).is_ok_and(|shown| shown == content) {

@@ -1,9 +1,8 @@
 //! Sandboxes in which tools run, behind one port.
 //!
-//! Called by `worker` (create, attach, destroy, reap) and `tool` (exec, files);
-//! calls an OCI runtime and `sojourn-init`, PID 1 of every sandbox. The sandbox is
-//! hostile: everything that comes out of it is bounded and parsed as such, and
-//! the host never opens a path that a sandbox can write.
+//! Called by `worker` (create, attach, destroy, reap) and `tool` (exec, files); calls an OCI runtime or
+//! Docker, and `sojourn-init`, PID 1 of every sandbox. The sandbox is untrusted: its responses are bounded
+//! and validated, and the host never opens a path that a sandbox can write.
 
 pub mod checkpoint;
 mod client;
@@ -24,82 +23,80 @@ pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT};
 
 /// A provider of sandboxes.
 ///
-/// Every call that changes a sandbox carries the lease's epoch; the sandbox keeps the
-/// highest that it has seen and refuses lower ones with [`Fault::Stale`].
+/// Every call that changes a sandbox carries the lease's epoch. The sandbox stores the highest epoch that it
+/// has seen and refuses lower ones with [`Fault::Stale`].
 #[async_trait]
 pub trait Sandbox: Send + Sync {
-    /// What this provider can do.
+    /// Capabilities of this provider.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes the sandbox and waits until its init answers. Idempotent by sandbox id.
-    /// Returns what the session's files are in it.
+    /// Creates the sandbox and waits until its init answers. Idempotent by sandbox id. Returns the state of
+    /// the session's files in it.
     ///
     /// # Errors
-    /// `Unavailable` when it did not start in time; nothing is left behind.
+    /// `Unavailable` when it did not start in time; its remains are removed.
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault>;
 
-    /// Says hello to a sandbox that may exist already, raising its epoch; thaws it.
+    /// Connects to an existing sandbox, raises its epoch and thaws it.
     ///
     /// # Errors
-    /// `Gone` when there is no such sandbox; `Stale` when the sandbox has seen a higher epoch;
-    /// `Unavailable` also when its files were never restored.
+    /// `Gone` when there is no such sandbox; `Stale` when the sandbox has seen a higher epoch; `Unavailable`
+    /// also when the restore of its files did not finish.
     async fn attach(&self, fence: SandboxFence) -> Result<(), Fault>;
 
-    /// Commands of the sandbox that are not over.
+    /// Number of running commands in the sandbox.
     async fn running(&self, fence: SandboxFence) -> Result<u64, Fault>;
 
-    /// Stops every process of the sandbox where it stands, until it is attached again.
+    /// Freezes every process of the sandbox until the next `attach`.
     ///
     /// # Errors
-    /// `Stale` when a higher epoch has attached: a late caller never stops a sandbox that
-    /// another one works with. `Refused` where sandboxes cannot be frozen.
+    /// `Stale` when a higher epoch has attached: a late caller never freezes a sandbox that another worker
+    /// uses. `Refused` where sandboxes cannot be frozen.
     async fn freeze(&self, fence: SandboxFence) -> Result<(), Fault>;
 
-    /// Lets a frozen sandbox go on. Nothing happens to one that runs.
+    /// Thaws a frozen sandbox. No effect on a running one.
     async fn thaw(&self, fence: SandboxFence) -> Result<(), Fault>;
 
-    /// Tells the sandbox that its node lives: one that nobody calls ends itself.
+    /// Resets the sandbox's orphan timeout; a sandbox without calls ends itself.
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault>;
 
-    /// What the sandbox takes at the moment.
+    /// Current resource usage of the sandbox.
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault>;
 
-    /// Sends the session's files as a tar archive, made by the sandbox itself while nothing
-    /// else in it runs. Returns when the last part is taken; with an error, what was
-    /// sent is no archive.
+    /// Sends the session's files as a tar archive. The sandbox packs them while nothing else runs in it.
+    /// Returns when the last part was received; after an error, the parts sent are incomplete.
     async fn pack(&self, fence: SandboxFence, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;
 
-    /// Fills a sandbox that [`Files::Fresh`] was told of with the archive that `parts`
-    /// brings. Until this is done the sandbox and its files are not used.
+    /// Restores the files of a sandbox that was created with [`Files::Fresh`] from an archive. Until this is
+    /// done, the sandbox and its files must not be used.
     ///
     /// # Errors
-    /// The fault that `parts` brings; the sandbox must be destroyed then.
+    /// Also a fault sent through `parts`; the sandbox must be destroyed then.
     async fn unpack(
         &self,
         fence: SandboxFence,
         parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault>;
 
-    /// Starts a command and returns at once. A second start with the same id is
-    /// the first one: nothing runs twice.
+    /// Starts a command and returns at once. Idempotent by the id of the command: nothing runs twice.
     async fn start(&self, fence: SandboxFence, exec: &Exec) -> Result<(), Fault>;
 
-    /// Waits until a command is over. Dropping the future leaves it running.
+    /// Waits for the end of a command. Dropping the future leaves it running.
     ///
     /// # Errors
     /// `NotFound` when the sandbox never saw the id.
     async fn wait(&self, fence: SandboxFence, exec_id: &str) -> Result<Exit, Fault>;
 
-    /// Bytes of a command's output from `offset` on, at most `bytes_max`; empty
-    /// at its present end. Works while it runs and after.
+    /// Reads a command's output from `offset`, at most `bytes_max` bytes; empty at the current end. Works
+    /// while the command runs and afterwards.
     async fn output(&self, fence: SandboxFence, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault>;
 
-    /// Ends a command and all its descendants: TERM, the grace, then KILL.
-    /// Returns when none is left.
+    /// Ends a command and all its descendants: SIGTERM, the grace period, then SIGKILL. Returns when none is
+    /// left.
     async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault>;
 
-    /// Sends a signal to a command and all its descendants, without waiting for what they
-    /// make of it. One that is over gets none.
+    /// Sends a signal to a command and all its descendants, without waiting for the effect. No effect on a
+    /// command that has ended.
     async fn signal(&self, fence: SandboxFence, exec_id: &str, signal: Signal) -> Result<(), Fault>;
 
     /// Reads part of a file as the command's user.
@@ -111,11 +108,11 @@ pub trait Sandbox: Send + Sync {
         bytes_max: usize,
     ) -> Result<FilePart, Fault>;
 
-    /// Replaces a file atomically as the command's user; makes its directories.
+    /// Replaces a file atomically as the command's user; creates its parent directories.
     async fn write_file(&self, fence: SandboxFence, path: &str, content: &[u8]) -> Result<(), Fault>;
 
-    /// Sends what is below a directory as a tar archive, read as the command's user while
-    /// others go on working there; the names in it are relative to the directory.
+    /// Sends a directory as a tar archive, read as the command's user while commands may change the files;
+    /// names are relative to the directory.
     async fn read_tree(
         &self,
         fence: SandboxFence,
@@ -123,11 +120,11 @@ pub trait Sandbox: Send + Sync {
         parts: mpsc::Sender<Bytes>,
     ) -> Result<(), Fault>;
 
-    /// Unpacks an archive below a directory as the command's user, over what is there; no
-    /// entry leads out of it.
+    /// Unpacks an archive into a directory as the command's user, over existing files. Entries cannot leave
+    /// the directory.
     ///
     /// # Errors
-    /// `Refused` with the entry's name; what came before it stays.
+    /// `Refused` with the entry's name; entries before it remain.
     async fn write_tree(
         &self,
         fence: SandboxFence,
@@ -135,96 +132,96 @@ pub trait Sandbox: Send + Sync {
         parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault>;
 
-    /// Opens the sandbox's only way out: who accepts at the egress socket is the proxy that its
-    /// commands find. A second egress socket takes the place of the first.
+    /// Opens the socket that carries all network traffic of the sandbox. The acceptor of its connections is
+    /// the proxy that the sandbox's commands use. A new egress socket replaces the previous one.
     ///
     /// # Errors
     /// `Gone` when there is no such sandbox; `Refused` by a provider without egress sockets.
     async fn egress_socket(&self, fence: SandboxFence) -> Result<EgressSocket, Fault>;
 
-    /// Ends the sandbox. The session's disk stays. Idempotent.
+    /// Ends the sandbox. The session's disk is retained. Idempotent.
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault>;
 
-    /// Removes the session's disk. Idempotent; no sandbox may be alive on it.
+    /// Removes the session's disk. Idempotent; no sandbox may use the disk.
     async fn erase(&self, org: OrgId, session: SessionId) -> Result<(), Fault>;
 
-    /// The sandboxes and disks that really exist here, whoever made them.
+    /// Lists the existing sandboxes and disks of this provider, whichever process created them.
     async fn list(&self) -> Result<Vec<Found>, Fault>;
 }
 
-/// What a provider can do.
+/// Capabilities of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Who can reach a live sandbox.
+    /// Processes that can reach a live sandbox.
     pub reach: Reach,
-    /// Whether a sandbox is held to the processors and the memory of its limits.
+    /// Whether CPU and memory limits are enforced.
     pub holds_size: bool,
 }
 
-/// Who can reach a live sandbox.
+/// Processes that can reach a live sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Only the node that made it.
+    /// Only the node that created it.
     Node,
     /// Any worker.
     Any,
 }
 
-/// A sandbox and the epoch of the lease that speaks to it.
+/// A sandbox and the epoch of the caller's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxFence {
     pub sandbox: SandboxId,
     pub epoch: i64,
 }
 
-/// The sandbox that is wanted.
+/// Specification of a new sandbox.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub sandbox: SandboxId,
     pub org: OrgId,
     pub session: SessionId,
     pub limits: SandboxLimits,
-    /// What it has for programs; one that is not there yet is not waited for.
+    /// Root file system; `create` fails if it does not exist on the node yet.
     pub rootfs: RootFs,
-    /// Variables that every command of the sandbox sees.
+    /// Environment variables of every command in the sandbox.
     pub env: Vec<(String, String)>,
-    /// Sandboxes of the session of which one was the last to change its files: files that
-    /// another one left are out of date.
+    /// Sandboxes of the session that may have changed its files last. Files last changed by any other sandbox
+    /// are out of date.
     pub previous: Vec<SandboxId>,
-    /// A fresh sandbox gets its files by `unpack` before it is used.
+    /// Whether `unpack` must restore a sandbox with `Files::Fresh` before its use.
     pub restores: bool,
 }
 
-/// What a new sandbox finds of its session's files.
+/// State of the session's files in a new sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// All that the sandbox before it left.
+    /// All files of the previous sandbox.
     Kept,
-    /// Nothing.
+    /// No files.
     Fresh,
 }
 
-/// What a sandbox takes.
+/// Resource usage of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     pub memory_bytes: u64,
     pub processes: u64,
-    /// Time of processors that it has used since it was made.
+    /// CPU time used since the sandbox was created.
     pub cpu: Duration,
-    /// It was frozen and nothing has let it go on.
+    /// Whether the sandbox is frozen.
     pub is_frozen: bool,
 }
 
-/// What a sandbox may use.
+/// Resource limits of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxLimits {
-    /// Thousandths of a processor.
+    /// CPU limit in thousandths of a CPU.
     pub cpu_millis: u32,
-    /// Memory, swap included, in bytes.
+    /// Memory limit in bytes, including swap.
     pub memory_bytes: u64,
-    /// Processes and threads.
+    /// Maximum number of processes and threads.
     pub pids: u32,
-    /// The session's files, in bytes.
+    /// Maximum size of the session's files, in bytes.
     pub disk_bytes: u64,
 }
 
@@ -243,15 +240,15 @@ pub struct Exec {
     pub argv: Vec<String>,
     /// Absolute path; `/workspace` when empty.
     pub cwd: String,
-    /// Variables beyond the sandbox's own.
+    /// Environment variables in addition to the sandbox's own.
     pub env: Vec<(String, String)>,
-    /// Wall time at most.
+    /// Maximum wall-clock time.
     pub timeout: Duration,
-    /// Kept output per stream at most, in bytes.
+    /// Maximum stored output per stream, in bytes.
     pub output_bytes_max: u64,
 }
 
-/// Which bytes of a command's output are wanted.
+/// A range of a command's output.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputRange {
     pub stream: OutputStream,
@@ -259,36 +256,36 @@ pub struct OutputRange {
     pub bytes_max: usize,
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// Exit code; 128 + signal when a signal ended it.
     pub code: i32,
-    /// What ended it.
+    /// Reason for the end.
     pub cause: Cause,
-    /// Bytes it wrote, kept or not.
+    /// Bytes that the command wrote, including those that were not stored.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub duration: Duration,
 }
 
-/// What ended a command. Exit 137 alone does not tell.
+/// Reason why a command ended. Exit code 137 alone is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It ended by itself.
+    /// It exited by itself.
     Exited,
-    /// Its wall time was over.
+    /// Its wall-clock time was exceeded.
     Timeout,
     /// The sandbox ran out of memory (from the cgroup's counters).
     Oom,
-    /// It failed, and the session's disk had no room left.
+    /// It failed, and the session's disk was full.
     DiskFull,
     /// It was killed on request.
     Killed,
 }
 
 impl Cause {
-    /// The word in the log.
+    /// Name of the cause in the log.
     pub fn word(self) -> &'static str {
         match self {
             Self::Exited => "exited",
@@ -308,7 +305,7 @@ pub struct FilePart {
     pub size: u64,
 }
 
-/// Something that exists at the provider.
+/// A sandbox or disk that exists at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub org: OrgId,
@@ -317,13 +314,13 @@ pub struct Found {
     pub sandbox: Option<SandboxId>,
 }
 
-/// Why a call to a sandbox failed, by what the caller will do.
+/// Failure of a call to a sandbox, by what the caller does next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The sandbox does not exist any more: make another.
+    /// The sandbox no longer exists: create another.
     #[error("the sandbox is gone")]
     Gone,
-    /// Another worker holds the session now: stop.
+    /// Another worker holds the session's lease: stop.
     #[error("another worker holds this sandbox")]
     Stale,
     /// No such file or command.
@@ -332,7 +329,7 @@ pub enum Fault {
     /// The request cannot succeed (a bad path, a directory, no permission).
     #[error("{0}")]
     Refused(String),
-    /// The provider could not do it now: try again, bounded.
+    /// Temporary failure of the provider: retry with a limit.
     #[error("the sandbox is not available: {0}")]
     Unavailable(String),
 }

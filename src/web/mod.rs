@@ -1,9 +1,9 @@
-//! The dashboard, which is the files that `web/` was built into, and the documentation,
-//! served beside the API.
+//! The dashboard, embedded from the build output of `web/`, and the documentation; both are served beside the
+//! API.
 //!
-//! The files are part of the binary; a debug build reads them from the source tree. They
-//! hold no secret and ask for no key: what they show comes from the API, with the
-//! key that someone types. Everything is same-origin, and the policy says so.
+//! The files are part of the binary; a debug build reads them from the source tree. They contain no secret
+//! and need no key: their data comes from the API, with a key that the user enters. Everything is
+//! same-origin, which the content security policy enforces.
 
 mod docs;
 
@@ -20,22 +20,21 @@ use axum::{
 use rust_embed::{EmbeddedFile, RustEmbed};
 use utoipa::openapi::OpenApi;
 
-/// Empty but for a `.gitignore` when cargo ran without `scripts/dashboard`.
+/// Contains only a `.gitignore` if `scripts/dashboard` was not run before cargo.
 #[derive(RustEmbed)]
 #[folder = "web/dist"]
 struct Built;
 
-/// What stands in for a dashboard that was not built.
+/// Page that replaces a dashboard that was not built.
 const NOT_BUILT: &str = include_str!("not-built.html");
 
-/// Scripts, styles and fonts from here only, none inline; connections to here only; no
-/// frame around it; and no string ever becomes markup or code.
+/// Scripts, styles and fonts only from this origin and none inline; connections only to this origin; no
+/// framing; no string may become markup or code.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The dashboard's page and assets, and the documentation with the reference of the API
-/// that is described. Everything else stays the API's.
+/// Routes of the dashboard, the documentation and the API reference. All other paths belong to the API.
 pub fn router<S: Clone + Send + Sync + 'static>(description: &OpenApi) -> Router<S> {
     let dashboard = Router::new().route("/", get(page)).route("/assets/{file}", get(asset));
     dashboard.merge(docs::router(description))
@@ -48,7 +47,7 @@ async fn page(asked: HeaderMap) -> Response {
     answer(&asked, "index.html", file, "no-cache")
 }
 
-/// Assets carry the hash of what they hold in their names.
+/// Asset names contain a hash of the content, so they can be cached forever.
 async fn asset(Path(name): Path<String>, asked: HeaderMap) -> Response {
     let path = format!("assets/{name}");
     let is_plain = !name.starts_with('.') && !name.contains(['/', '\\']);
@@ -58,7 +57,7 @@ async fn asset(Path(name): Path<String>, asked: HeaderMap) -> Response {
     }
 }
 
-/// In the form of every error once it has passed `http`.
+/// Empty 404; `http` adds the usual error body.
 fn missing() -> Response {
     StatusCode::NOT_FOUND.into_response()
 }
@@ -86,7 +85,7 @@ fn answer(asked: &HeaderMap, path: &str, file: EmbeddedFile, cache: &'static str
     response
 }
 
-/// Weak: the packed and the plain form are the same page.
+/// A weak ETag: the compressed and the plain form are the same page.
 fn tag(file: &EmbeddedFile) -> String {
     let hash = file.metadata.sha256_hash();
     let digits: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();

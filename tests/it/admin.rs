@@ -221,7 +221,7 @@ async fn the_master_key_is_replaced_while_the_service_runs() {
         &[("SOJOURN_MASTER_KEY", NEW), ("SOJOURN_MASTER_KEY_BEFORE", OLD)],
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("1 organizations were sealed anew"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("1 organizations re-encrypted"));
     both.owner().post("/webhooks", trigger.clone()).await.ok();
     both.stop().await;
     // The old one opens nothing any more, the new one everything: keys too.

@@ -83,7 +83,7 @@ async fn a_busy_port_is_said() {
         ],
     );
     let line = refusal(&output);
-    assert!(line.contains(&address) && line.contains("cannot be listened on"), "{line}");
+    assert!(line.contains(&address) && line.contains("cannot listen on"), "{line}");
 }
 
 #[tokio::test]

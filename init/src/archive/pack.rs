@@ -1,9 +1,9 @@
-//! Writing the archive: a walk that follows no link and leaves nothing out.
+//! Writing of an archive: a walk that follows no link and skips no file.
 //!
-//! Entries stand in the order of their names, so that equal files give equal archives.
-//! The walk is that of the command's user: what its owner may not read is made readable
-//! for the moment, since a checkpoint must not fail on `chmod 000`. In a directory where
-//! others go on working nothing is changed, and what is gone when its turn comes is left out.
+//! Entries are sorted by name, so that equal files produce equal archives. The walk runs as the command's
+//! user. In a checkpoint, files that their owner cannot read are made readable temporarily, because a
+//! checkpoint must not fail after `chmod 000`. In a directory that commands may be using, no mode is changed,
+//! and entries that disappear during the walk are skipped.
 
 use std::{
     collections::HashMap,
@@ -32,9 +32,9 @@ use super::{
     refused,
 };
 
-/// Bytes of a link that fit into a header; longer ones get an entry of their own.
+/// Maximum bytes of a link target in a header; longer targets get an entry of their own.
 const LINK_BYTES_MAX: usize = 100;
-/// Largest list of attributes, and largest attribute, that the kernel gives.
+/// Maximum size of the attribute list and of an attribute in Linux.
 const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
@@ -52,7 +52,7 @@ pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
     packer.builder.into_inner()?.flush()
 }
 
-/// What is below a directory, on its own file system: `/proc` below `/` is left out.
+/// Archives a directory's content on its own file system: for `/`, `/proc` is skipped.
 pub(super) fn tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, Mode::empty())?;
@@ -67,7 +67,7 @@ pub(super) fn tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
     packer.builder.into_inner()?.flush()
 }
 
-/// What is written, cut into frames.
+/// Splits the archive into frames.
 struct Parts<'a> {
     caller: &'a mut UnixStream,
     buffer: Vec<u8>,
@@ -93,10 +93,10 @@ impl Write for Parts<'_> {
 
 struct Packer<'a> {
     builder: Builder<Parts<'a>>,
-    /// The first name of each file that has several.
+    /// First name of each file with several hard links.
     links: HashMap<(u64, u64), Vec<u8>>,
     entries: u64,
-    /// The only file system that is walked, where others go on working.
+    /// `Some` if commands may be running: the device of the only file system that is walked.
     live: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl Packer<'_> {
         self.children(directory, &[archived, b"/"].concat())
     }
 
-    /// What a directory holds, each under `prefix`.
+    /// Archives the entries of a directory, each under `prefix`.
     fn children(&mut self, directory: &OwnedFd, prefix: &[u8]) -> io::Result<()> {
         let mut names = Vec::new();
         for entry in Dir::read_from(directory)? {
@@ -143,8 +143,7 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Opens an entry to be read; also returns the rights that it had, if it was opened
-    /// wider for that.
+    /// Opens an entry for reading; also returns its original mode if it had to be extended.
     fn open(
         &self,
         parent: impl AsFd,
@@ -160,7 +159,7 @@ impl Packer<'_> {
         match openat(parent, name, flags, Mode::empty()) {
             Err(Errno::ACCESS) => {
                 let name = String::from_utf8_lossy(archived);
-                Err(refused(format!("{name}: the sandbox's user may not read it")))
+                Err(refused(format!("{name}: the sandbox's user has no permission to read it")))
             }
             opened => Ok((opened?, None)),
         }
@@ -175,7 +174,7 @@ impl Packer<'_> {
                 self.entry(archived, EntryType::Symlink, stat, None, target.as_bytes())
             }
             FileType::Fifo => self.entry(archived, EntryType::Fifo, stat, None, &[]),
-            // A socket is nothing without its process, and devices cannot be made here.
+            // A socket is useless without its process, and devices cannot be created in a sandbox.
             FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => {
                 Ok(())
             }
@@ -197,7 +196,7 @@ impl Packer<'_> {
         self.entry(archived, EntryType::Regular, stat, Some(&file), &[])
     }
 
-    /// One entry; the content is that of `open`, when it is a file.
+    /// Writes one entry; the content of a regular file is read from `open`.
     fn entry(
         &mut self,
         archived: &[u8],
@@ -231,7 +230,7 @@ impl Packer<'_> {
             Some(file) => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 header.set_size(size);
-                // Exactly what the header says, whatever has become of the file.
+                // Write exactly the size in the header, even if the file's size changed.
                 let content = File::from(file.try_clone()?).chain(io::repeat(0)).take(size);
                 self.builder.append_data(&mut header, path, content)
             }
@@ -252,7 +251,7 @@ impl Packer<'_> {
         self.builder.append_pax_extensions(extensions)
     }
 
-    /// The entry before one whose link is too long for its header (GNU's `K`).
+    /// Writes the extra entry for a link target too long for the header (GNU's `K`).
     fn long_link(&mut self, link: &[u8]) -> io::Result<()> {
         let mut header = Header::new_gnu();
         header.set_entry_type(EntryType::GNULongLink);
@@ -264,13 +263,13 @@ impl Packer<'_> {
     }
 }
 
-/// Whether an entry was taken away, or replaced by another kind, since its name was read.
+/// Whether an entry was removed or replaced by another type since its name was read.
 fn is_gone(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR))
 }
 
-/// Opens what its owner may have closed to itself; returns the rights that it had, if it
-/// had to be opened wider.
+/// Opens an entry that its owner may have no permission to read; returns the original mode if it had to be
+/// extended.
 fn readable(
     parent: BorrowedFd<'_>,
     name: &CStr,
@@ -287,7 +286,7 @@ fn readable(
             opened => return Ok((opened?, None)),
         }
     }
-    // It is no link: the walk has just looked, and nothing else runs.
+    // The entry is not a link: the walk has just checked, and nothing else runs.
     chmodat(parent, name, wide, AtFlags::empty())?;
     match openat(parent, name, flags, Mode::empty()) {
         Ok(opened) => Ok((opened, Some(was))),

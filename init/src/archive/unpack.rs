@@ -1,9 +1,8 @@
-//! Reading the archive: every path is opened beneath its root, through no link.
+//! Reading of an archive: every path is opened below its root, without following links.
 //!
-//! The archive is hostile input, like everything that was in a sandbox once. What it may
-//! hold is a list: directories, files, links, pipes below the two roots. One that a caller
-//! sends holds no pipes, and what it holds takes the place of what has its name: a link
-//! that was there is replaced, never followed.
+//! The archive is untrusted, like everything that was in a sandbox. Allowed entries are directories, files,
+//! links and named pipes below the two roots. A caller's archive must not contain pipes, and its entries
+//! replace existing files of the same name: an existing link is replaced, never followed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -29,7 +28,7 @@ use tar::{Archive, Entry, EntryType};
 use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, ROOTS, open_directory, refused, unhex};
 use crate::usage::Room;
 
-/// Content that is read at once; a whole one of zeroes becomes a hole.
+/// Size of a read; a chunk of zeros becomes a hole.
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub(super) fn run(caller: &mut UnixStream, room: Room) -> io::Result<()> {
@@ -40,10 +39,10 @@ pub(super) fn run(caller: &mut UnixStream, room: Room) -> io::Result<()> {
     unpack(caller, Ground::Session(roots), room)
 }
 
-/// Over what is below a directory.
+/// Unpacks over the content of a directory.
 pub(super) fn tree(caller: &mut UnixStream, path: &Path, room: Room) -> io::Result<()> {
     fs::create_dir_all(path)?;
-    // A link is followed: the directory that it names is meant.
+    // A link is followed here: the caller means the directory that it points to.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     unpack(caller, Ground::Tree(openat(CWD, path, flags, Mode::empty())?), room)
 }
@@ -62,12 +61,12 @@ fn unpack(caller: &mut UnixStream, ground: Ground, room: Room) -> io::Result<()>
             _ => refused(format!("{name}: {error}")),
         })?;
     }
-    // The last word may come after the end of the archive.
+    // The final frame may follow the end of the archive.
     io::copy(&mut archive.into_inner(), &mut io::sink())?;
     unpacker.finish()
 }
 
-/// What arrives, put together from frames.
+/// Reassembles the archive from frames.
 struct Parts<'a> {
     caller: &'a mut UnixStream,
     part: Vec<u8>,
@@ -82,7 +81,7 @@ impl Read for Parts<'_> {
             match answer {
                 Answer::Part {} => (self.part, self.read) = (part, 0),
                 Answer::Done {} => self.is_over = true,
-                _ => return Err(refused("that is no part of an archive")),
+                _ => return Err(refused("the frame is not a part of an archive")),
             }
         }
         let length = bytes.len().min(self.part.len() - self.read);
@@ -92,22 +91,22 @@ impl Read for Parts<'_> {
     }
 }
 
-/// Where the files go.
+/// Destination of the files.
 enum Ground {
-    /// The roots of a session, empty, by their names in the archive.
+    /// The empty root directories of a session, by their names in the archive.
     Session(Vec<(&'static str, OwnedFd)>),
-    /// A directory, with whatever is in it.
+    /// A directory with its existing content.
     Tree(OwnedFd),
 }
 
 struct Unpacker {
     ground: Ground,
     room: Room,
-    /// Rights and times of directories, set when nothing is written into them any more.
+    /// Modes and times of directories, set after everything in them is written.
     directories: Vec<(PathBuf, Look)>,
 }
 
-/// How an entry looks from outside.
+/// Mode, times and attributes of an entry.
 struct Look {
     mode: Mode,
     times: Timestamps,
@@ -119,7 +118,7 @@ impl Unpacker {
         self.room.take_file()?;
         let mut look = look(&mut entry)?;
         if self.is_tree() {
-            // Whose the file is it is here, and nobody else is to be it.
+            // Drop set-user-id and set-group-id bits: the file belongs to another user here.
             look.mode &= Mode::from_raw_mode(0o777);
         }
         let path = inside(&entry.path()?)?;
@@ -134,7 +133,7 @@ impl Unpacker {
         match kind {
             EntryType::Directory => {
                 match mkdirat(&parent, &name, Mode::from_raw_mode(0o700)) {
-                    // What is there is looked at when it is opened.
+                    // `open` checks the existing entry.
                     Err(Errno::EXIST) if self.is_tree() => drop(self.open(&path)?),
                     made => made?,
                 }
@@ -146,21 +145,21 @@ impl Unpacker {
                 let file = File::from(openat(&parent, name, flags, Mode::from_raw_mode(0o600))?);
                 let promised = entry.size();
                 if fill(&file, &mut entry, room)? != promised {
-                    return Err(refused("its content is cut off"));
+                    return Err(refused("its content is truncated"));
                 }
                 set(&file, &look)
             })?,
             EntryType::Symlink => {
-                let target = link.ok_or_else(|| refused("a link leads nowhere"))?;
+                let target = link.ok_or_else(|| refused("a link has no target"))?;
                 self.put(&parent, &name, |_, name| {
                     symlinkat(target.as_os_str().as_bytes(), &parent, name)?;
                     Ok(utimensat(&parent, name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?)
                 })?;
             }
             EntryType::Link => {
-                let first = inside(&link.ok_or_else(|| refused("a link leads nowhere"))?)?;
+                let first = inside(&link.ok_or_else(|| refused("a link has no target"))?)?;
                 let beside = self.open(first.parent().unwrap_or(Path::new("")))?;
-                let first = first.file_name().ok_or_else(|| refused("a link leads nowhere"))?;
+                let first = first.file_name().ok_or_else(|| refused("a link has no target"))?;
                 self.put(&parent, &name, |_, name| {
                     Ok(linkat(&beside, first, &parent, name, AtFlags::empty())?)
                 })?;
@@ -170,7 +169,7 @@ impl Unpacker {
                 chmodat(&parent, &name, look.mode, AtFlags::empty())?;
                 utimensat(&parent, &name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
-            other => return Err(refused(format!("an archive holds no {other:?}"))),
+            other => return Err(refused(format!("an archive must not contain {other:?} entries"))),
         }
         Ok(())
     }
@@ -186,8 +185,8 @@ impl Unpacker {
         }
     }
 
-    /// Makes an entry; where something may be of its name, under another name first, so
-    /// that whoever looks sees the old one or the new.
+    /// Creates an entry. If an entry of that name may exist, creates it under a temporary name first, so that
+    /// readers see the old one or the new one.
     fn put(
         &mut self,
         parent: &OwnedFd,
@@ -199,13 +198,13 @@ impl Unpacker {
         }
         let beside = OsString::from(format!(".sojourn-write-{}", std::process::id()));
         let made = make(&mut self.room, &beside).and_then(|()| Ok(renameat(parent, &beside, parent, name)?));
-        // Two names of one file are not renamed, and what failed has no other owner.
+        // A rename between two hard links of one file does nothing, and a failure may leave the file.
         let _ = unlinkat(parent, &beside, AtFlags::empty());
         made
     }
 
-    /// A directory of the archive, through no link. Below a tree it is made where it is
-    /// missing: archives need not name the directories of their files.
+    /// Opens a directory of the archive without following links. Below a tree, missing ones are created:
+    /// archives need not contain the directories of their files.
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
         if path.as_os_str().len() > NAME_BYTES_MAX {
             return Err(refused(format!("a path is longer than {NAME_BYTES_MAX} bytes")));
@@ -215,14 +214,13 @@ impl Unpacker {
                 let mut parts = path.components();
                 let first = parts.next();
                 let root = roots.iter().find(|(name, _)| first == Some(Component::Normal(OsStr::new(name))));
-                let (_, root) = root.ok_or_else(|| refused("it is outside of the session's files"))?;
+                let (_, root) = root.ok_or_else(|| refused("the path is outside of the session's files"))?;
                 (root, parts.as_path())
             }
             Ground::Tree(root) => (root, path),
         };
         let mut directory = root.try_clone()?;
-        // Step by step: not every kernel that sandboxes run on can be told to follow no link
-        // anywhere (gVisor knows no openat2).
+        // One component at a time: gVisor has no openat2, which could refuse links in all components.
         for part in rest.components() {
             let Component::Normal(name) = part else {
                 return Err(refused("an entry is outside of the session's files"));
@@ -238,11 +236,12 @@ impl Unpacker {
         Ok(directory)
     }
 
-    /// The deepest first: a directory may be closed to its owner.
+    /// Sets modes and times, deepest directories first, because a mode may deny the owner access.
     fn finish(self) -> io::Result<()> {
         for (path, look) in self.directories.iter().rev() {
             let directory = self.open(path)?;
-            // A root belongs to whoever made the sandbox, what was there to whoever made that.
+            // Errors are ignored for roots and for existing directories of a tree, which may have another
+            // owner.
             match set(&directory, look) {
                 Err(error) if !self.is_tree() && path.components().count() > 1 => return Err(error),
                 Ok(()) | Err(_) => {}
@@ -252,7 +251,7 @@ impl Unpacker {
     }
 }
 
-/// The path of an entry, which leads nowhere but down.
+/// Path of an entry relative to the root; `..` and absolute paths are rejected.
 fn inside(path: &Path) -> io::Result<PathBuf> {
     let mut below = PathBuf::new();
     for part in path.components() {
@@ -260,7 +259,7 @@ fn inside(path: &Path) -> io::Result<PathBuf> {
             Component::Normal(name) => below.push(name),
             Component::CurDir => {}
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                return Err(refused("it is outside of the directory"));
+                return Err(refused("the path is outside of the directory"));
             }
         }
     }
@@ -276,16 +275,16 @@ fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
         let extension = extension?;
         let (key, value) = (extension.key_bytes(), extension.value_bytes());
         if key.starts_with(b"GNU.sparse.") {
-            return Err(refused("a sparse file has another form than its content"));
+            return Err(refused("sparse files are not supported"));
         }
         if key == b"mtime" {
-            time = std::str::from_utf8(value).ok().and_then(timespec).ok_or_else(|| refused("no time"))?;
+            time = std::str::from_utf8(value).ok().and_then(timespec).ok_or_else(|| refused("bad mtime"))?;
         } else if let Some(name) = key.strip_prefix(ATTRIBUTE.as_bytes()) {
             let (Some(name), Some(value)) = (unhex(name), unhex(value)) else {
                 return Err(refused("an attribute is not hexadecimal"));
             };
             if !name.starts_with(OWN_ATTRIBUTES.as_bytes()) {
-                return Err(refused("only attributes of users are kept"));
+                return Err(refused("only attributes in the `user.` namespace are allowed"));
             }
             attributes.push((name, value));
         }
@@ -293,7 +292,7 @@ fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
     Ok(Look { mode, times: Timestamps { last_access: time, last_modification: time }, attributes })
 }
 
-/// Seconds and a fraction, of which other archivers write fewer digits, or more.
+/// Parses seconds with a fraction; archivers write different numbers of digits.
 fn timespec(text: &str) -> Option<Timespec> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = fraction.bytes().all(|digit| digit.is_ascii_digit());
@@ -313,8 +312,7 @@ fn set(file: impl AsFd, look: &Look) -> io::Result<()> {
     Ok(futimens(file, &look.times)?)
 }
 
-/// Writes a file's content, of which it returns the length; what is nothing but zeroes
-/// takes no room.
+/// Writes a file's content and returns its length; chunks of zeros become holes.
 fn fill(file: &File, content: &mut impl Read, room: &mut Room) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0u64;

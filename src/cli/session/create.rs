@@ -1,4 +1,4 @@
-//! What a session is made of, from the command line.
+//! Fields of a new session, from the command line.
 
 use std::{
     fs,
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::cli::{agent::Limits, source};
 
-/// Fields of a session.
+/// Session fields.
 #[derive(Debug, Args)]
 pub struct Fields {
-    /// Id or name of the agent; absent, the session is a sandbox with a log
+    /// Agent ID or name; without one, the session only has a sandbox and a log
     #[arg(long)]
     agent: Option<String>,
-    /// What the agent is to do; absent, no turn starts
+    /// Task for the agent; without one, no turn starts
     #[arg(long)]
     input: Option<String>,
     /// JSON file with the input as an object; - for standard input
@@ -26,19 +26,19 @@ pub struct Fields {
     input_json: Option<PathBuf>,
     #[arg(long)]
     title: Option<String>,
-    /// One session per key
+    /// Client-defined key; at most one session per key
     #[arg(long)]
     key: Option<String>,
-    /// A name for people, of one open session at a time
+    /// Human-readable name, unique among open sessions
     #[arg(long)]
     slug: Option<String>,
-    /// Id or name of the environment that its sandbox is made of
+    /// ID or name of the environment of its sandbox
     #[arg(long)]
     environment: Option<String>,
-    /// A repository to clone into its sandbox; may be named more than once
+    /// Repository to clone into its sandbox; may be repeated
     #[arg(long = "source", value_name = "URL[#REF]", value_parser = source::parse)]
     sources: Vec<Value>,
-    /// Id of the session under which it is started, whose limits bind it too
+    /// ID of the parent session, whose limits also apply
     #[arg(long, value_name = "SESSION")]
     parent: Option<String>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// The body of the request.
+    /// Body of the create request.
     pub(super) fn body(self) -> anyhow::Result<Value> {
         let mut body = json!({});
         let named = [
@@ -82,5 +82,5 @@ fn object(file: &Path) -> anyhow::Result<Value> {
         fs::read_to_string(file)
     };
     let text = text.with_context(|| format!("{} cannot be read", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()))
+    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()))
 }

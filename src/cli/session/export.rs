@@ -1,4 +1,4 @@
-//! Sessions as a whole: exported, imported, summed up.
+//! Export, import and usage of sessions.
 
 use std::{
     fs::{self, File},
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::cli::{client::Client, print};
 
-/// Writes an export to a file or to standard output. A file that is cut has no last line
-/// with its hash, and an import refuses it.
+/// Writes an export to a file or to standard output. A truncated file lacks the last line with the hash, so
+/// an import refuses it.
 pub(super) async fn export(client: &Client, session: &str, output: Option<PathBuf>) -> anyhow::Result<()> {
     let path = format!("/sessions/{session}/export");
     let Some(output) = output else {
@@ -25,7 +25,7 @@ pub(super) async fn export(client: &Client, session: &str, output: Option<PathBu
     Ok(())
 }
 
-/// Reads an export as a new session.
+/// Imports an export as a new session.
 pub(super) async fn import(client: &Client, file: &Path, json: bool) -> anyhow::Result<()> {
     let mut bytes = Vec::new();
     if file.as_os_str() == "-" {
@@ -38,7 +38,7 @@ pub(super) async fn import(client: &Client, file: &Path, json: bool) -> anyhow::
     Ok(())
 }
 
-/// Shows what a session used: in all, and of each model.
+/// Prints the usage of a session: per model and in total.
 pub(super) async fn usage(client: &Client, session: &str, json: bool) -> anyhow::Result<()> {
     let used = client.get(&format!("/sessions/{session}/usage")).await?;
     if json {

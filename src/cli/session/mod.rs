@@ -16,26 +16,26 @@ use super::{
     print,
 };
 
-/// What can be done with sessions.
+/// Session commands.
 #[derive(Debug, Subcommand)]
 pub enum Session {
-    /// Create a session; with --watch, follow it until its turn is over
+    /// Create a session; with --watch, follow it until its turn ends
     Create {
         #[command(flatten)]
         fields: Box<create::Fields>,
-        /// Follow it until its turn is over; the exit code says how it ended
+        /// Follow it until its turn ends; the exit code reports the result
         #[arg(long)]
         watch: bool,
     },
-    /// List sessions, newest first; with --watch, go on with every change until interrupted
+    /// List sessions, newest first; with --watch, print changes until interrupted
     List {
-        /// queued, running, awaiting_input, idle, failed or archived
+        /// Filter by status: queued, running, awaiting_input, idle, failed or archived
         #[arg(long)]
         status: Option<String>,
-        /// Id of an agent
+        /// Filter by agent ID
         #[arg(long)]
         agent: Option<String>,
-        /// Id of the session under which it was started
+        /// Filter by parent session ID
         #[arg(long, value_name = "SESSION")]
         parent: Option<String>,
         #[arg(long, default_value_t = 20)]
@@ -43,7 +43,7 @@ pub enum Session {
         #[arg(long)]
         watch: bool,
     },
-    /// Show a session; with --watch, follow it until it is settled
+    /// Show a session; with --watch, follow it until no turn runs or is queued
     Get {
         session: String,
         #[arg(long)]
@@ -59,36 +59,36 @@ pub enum Session {
         #[arg(long)]
         watch: bool,
     },
-    /// Answer the question that a session waits with
+    /// Answer the question that a session waits for
     Answer {
         session: String,
         text: String,
         #[arg(long)]
         watch: bool,
     },
-    /// Ask the running turn to end, and end the queued one
+    /// Cancel the running turn and queued turns
     Cancel { session: String },
-    /// Close a session for good
+    /// Close a session permanently
     Archive { session: String },
     #[command(flatten)]
     Sandbox(sandbox::Use),
-    /// Write a session with its export log as NDJSON
+    /// Export a session with its log as NDJSON
     Export {
         session: String,
-        /// Where to; standard output by default
+        /// Output file [default: standard output]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Read what an export wrote, as a new session
+    /// Import an export as a new session
     Import {
-        /// - for standard input
+        /// Export file; - for standard input
         file: PathBuf,
     },
-    /// Delete a session with everything that it has; there is no way back
+    /// Delete a session and all its data; this cannot be undone
     Delete { session: String },
-    /// Show what a session used, of each model
+    /// Show a session's usage per model
     Usage { session: String },
-    /// Change title or limits: only what is named
+    /// Update title or limits; omitted ones stay unchanged
     Update {
         session: String,
         #[arg(long)]
@@ -100,24 +100,24 @@ pub enum Session {
     Result { session: String },
     /// List turns, newest first
     Turns { session: String },
-    /// Print events; with --follow, go on until interrupted
+    /// Print events; with --follow, continue until interrupted
     Events {
         session: String,
         #[arg(long)]
         follow: bool,
-        /// Events beyond this seq
+        /// Only events after this seq
         #[arg(long, default_value_t = 0)]
         after: i64,
-        /// user, progress or internal
+        /// Event level: user, progress or internal
         #[arg(long, default_value = "progress")]
         level: String,
-        /// An exact type, or prefix.*
+        /// Event type: an exact name, or prefix.*
         #[arg(long = "type")]
         kind: Option<String>,
     },
 }
 
-/// Does it. Returns the exit code: 0 unless a watched turn ended otherwise.
+/// Runs a command. Returns the exit code: 0 unless a watched turn did not complete.
 pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8> {
     let client = connection.client()?;
     let json = connection.json;
@@ -158,7 +158,7 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             let status = client.get(&format!("/sessions/{session}")).await?["status"].clone();
             if status != "awaiting_input" {
                 bail!(
-                    "the session is {}, it asks nothing; `steer` sends a message all the same",
+                    "the session is {} and asks no question; use `steer` to send a message",
                     print::cell(&status)
                 );
             }
@@ -199,7 +199,7 @@ async fn update(
     Ok(())
 }
 
-/// Sends a message; watched, the exit code is that of the turn that reads it.
+/// Sends a message. With `watch`, the exit code is that of the turn that reads it.
 async fn say(client: &Client, session: &str, body: &Value, watch: bool, json: bool) -> anyhow::Result<u8> {
     let steered = client.post(&format!("/sessions/{session}/messages"), body).await?;
     if watch {

@@ -1,4 +1,4 @@
-//! A session's sandbox from the command line: commands, copies, directories.
+//! A session's sandbox on the command line: commands, copies, directories.
 
 use std::{
     fs::{self, File},
@@ -22,106 +22,107 @@ use crate::{
     domain::OperationId,
 };
 
-/// Exit code when nobody knows how the command ended.
+/// Exit code when the result of the command is unknown.
 const NO_END: u8 = 125;
 
-/// What can be done with the sandbox of a session.
+/// Sandbox commands.
 #[derive(Debug, Subcommand)]
 pub enum Use {
-    /// Run a command in the session's sandbox; its exit code is the program's
+    /// Run a command in the session's sandbox; exits with the command's exit code
     Exec(Exec),
-    /// Copy a file into or out of the session's sandbox
+    /// Copy a file to or from the session's sandbox
     Cp {
-        /// SESSION:PATH, or a file of this machine
+        /// SESSION:PATH, or a local file
         from: String,
-        /// SESSION:PATH, or a file or directory of this machine
+        /// SESSION:PATH, or a local file or directory
         to: String,
     },
-    /// Write a directory of the session's sandbox to standard output, as a tar archive
+    /// Write a directory of the session's sandbox to standard output as a tar archive
     Tar {
         session: String,
-        /// Absolute, or below /workspace
+        /// Absolute path, or relative to /workspace
         path: Option<String>,
     },
-    /// Unpack a tar archive from standard input below a directory of the session's sandbox
+    /// Unpack a tar archive from standard input into a directory of the session's sandbox
     Untar {
         session: String,
-        /// Absolute, or below /workspace
+        /// Absolute path, or relative to /workspace
         path: Option<String>,
     },
-    /// End a command of the session's sandbox with all that it started
+    /// End a command of the session's sandbox and all processes it started
     Kill {
         session: String,
         exec: String,
-        /// Send them this instead: HUP, INT, QUIT, USR1, USR2, TERM or KILL
+        /// Send this signal instead: HUP, INT, QUIT, USR1, USR2, TERM or KILL
         #[arg(long)]
         signal: Option<String>,
     },
-    /// Have the session's sandbox there; a stopped session goes on
+    /// Start the session's sandbox; reopens a stopped session
     Start { session: String },
-    /// Cancel what runs, save the files and remove the sandbox, until somebody goes on
+    /// Cancel the running turn, checkpoint the files and remove the sandbox until the session is started
+    /// again
     Stop {
         session: String,
-        /// For the log
+        /// Reason, for the log
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Let nothing begin in a session until it is resumed
+    /// Pause a session: nothing starts until it is resumed
     Pause { session: String },
-    /// Let a paused session go on
+    /// Resume a paused session
     Resume { session: String },
-    /// Have what waits in a session looked at now
+    /// Process a session's pending work now, including a turn that waits for a retry
     Wake { session: String },
     /// Find the newest session of a client that is not archived
     Reattach { client_id: String },
-    /// Save the session's files, or list what is saved with --list
+    /// Checkpoint the session's files; with --list, list checkpoints
     Checkpoint {
         session: String,
         #[arg(long)]
         list: bool,
     },
-    /// Go back to a checkpoint; what was written since is gone
+    /// Restore a checkpoint; later changes of the files are lost
     Restore { session: String, checkpoint: String },
-    /// Show what commands start with, or change it: a name alone removes it
+    /// Show or change the defaults of commands; a name without a value removes it
     Context {
         session: String,
-        /// An absolute path
+        /// Working directory, an absolute path
         #[arg(long, value_name = "DIRECTORY")]
         cwd: Option<String>,
-        /// A variable, as NAME=VALUE, or NAME
+        /// Environment variable as NAME=VALUE; NAME removes it
         #[arg(long = "env", value_name = "NAME=VALUE")]
         env: Vec<String>,
-        /// What callers keep, as KEY=JSON, or KEY
+        /// Client state as KEY=JSON; KEY removes it
         #[arg(long = "state", value_name = "KEY=JSON")]
         state: Vec<String>,
     },
     /// List a directory of the session's sandbox
     Ls {
         session: String,
-        /// Absolute, or below /workspace
+        /// Absolute path, or relative to /workspace
         path: Option<String>,
     },
 }
 
-/// A command to run in the sandbox of a session.
+/// A command to run in the session's sandbox.
 #[derive(Debug, Args)]
 pub struct Exec {
     pub session: String,
-    /// Where: an absolute path [default: /workspace]
+    /// Working directory, an absolute path [default: /workspace]
     #[arg(long, value_name = "DIRECTORY")]
     cwd: Option<String>,
-    /// Wall time at most, in seconds
+    /// Maximum wall-clock time in seconds
     #[arg(long, default_value_t = 600)]
     timeout: u64,
-    /// A variable, as NAME=VALUE
+    /// Environment variable as NAME=VALUE
     #[arg(long = "env", value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// One word is a line for bash, several are a program and its arguments
+    /// Command: one argument is a bash command line, several are a program and its arguments
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<String>,
 }
 
-/// Does it. Returns the exit code.
+/// Runs a command. Returns the exit code.
 pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8> {
     match wanted {
         Use::Exec(wanted) => return exec(client, wanted, json).await,
@@ -151,7 +152,7 @@ pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8>
         Use::Reattach { client_id } => {
             let found = client.post("/sessions/reattach", &json!({ "client_id": client_id })).await?;
             if found["reattached"] != true {
-                bail!("no session of that client is there");
+                bail!("the client has no open session");
             }
             print::answer(&found["session"], json, &print::cell(&found["session"]["id"]));
         }
@@ -171,7 +172,7 @@ pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8>
     Ok(0)
 }
 
-/// Runs a command; its output and exit code are those of the program.
+/// Runs a command with its output and exit code passed through.
 async fn exec(client: &Client, wanted: Exec, json: bool) -> anyhow::Result<u8> {
     let mut body = json!({ "timeout_seconds": wanted.timeout, "env": variables(&wanted.env)? });
     body["command"] = match wanted.command.as_slice() {
@@ -182,7 +183,7 @@ async fn exec(client: &Client, wanted: Exec, json: bool) -> anyhow::Result<u8> {
         body["working_dir"] = json!(cwd);
     }
     let path = format!("/sessions/{}/exec", wanted.session);
-    // Sent again after a cut, it is the same command.
+    // The idempotency key makes a repeated request after a connection failure start no second command.
     let key: OperationId = Origin::system().id();
     let begun = client.begin_once(&path, &body, &key.to_string()).await?;
     let path = format!("{path}/{}", print::cell(&begun["id"]));
@@ -200,7 +201,7 @@ async fn exec(client: &Client, wanted: Exec, json: bool) -> anyhow::Result<u8> {
     }
 }
 
-/// Waits for a command's end, and shows what it writes meanwhile.
+/// Waits for the end of a command and prints its output meanwhile.
 async fn follow(client: &Client, path: &str, shows: bool) -> anyhow::Result<Value> {
     let mut frames = pin!(client.follow_exec(path));
     while let Some(frame) = frames.next().await {
@@ -209,7 +210,7 @@ async fn follow(client: &Client, path: &str, shows: bool) -> anyhow::Result<Valu
             for name in ["stdout", "stderr"].into_iter().filter(|_| shows) {
                 let written = frame[format!("{name}_bytes")].as_u64().unwrap_or_default();
                 if written > DIRECT_OUTPUT_BYTES_MAX {
-                    eprintln!("{name} had {written} bytes; only its beginning was kept");
+                    eprintln!("{name} had {written} bytes; only the beginning was stored");
                 }
             }
             return Ok(frame);
@@ -233,7 +234,7 @@ fn variables(given: &[String]) -> anyhow::Result<Value> {
     Ok(Value::Object(given.iter().map(pair).collect::<anyhow::Result<_>>()?))
 }
 
-/// Copies one file: `session:path` is one of a session, anything else is one of here.
+/// Copies one file; `session:path` is a path in a session, anything else a local path.
 async fn copy(client: &Client, from: &str, to: &str) -> anyhow::Result<()> {
     match (place(from), place(to)) {
         (Some((session, path)), None) => {
@@ -252,11 +253,11 @@ async fn copy(client: &Client, from: &str, to: &str) -> anyhow::Result<()> {
             let query = query([("path", Some(path))]);
             client.upload_in_place(&format!("/sessions/{session}/files{query}"), content).await.map(drop)
         }
-        _ => bail!("one of the two is SESSION:PATH, the other a file of this machine"),
+        _ => bail!("exactly one of the two must be SESSION:PATH, the other a local file"),
     }
 }
 
-/// Parts of a file until there is no more, under another name until then.
+/// Downloads a file in parts to a temporary name, which is renamed at the end.
 async fn download(client: &Client, session: &str, path: &str, local: &Path) -> anyhow::Result<()> {
     let query = query([("path", Some(path.to_owned()))]);
     let partial = local.with_added_extension("part");
@@ -288,13 +289,13 @@ async fn checkpoints(client: &Client, session: &str, json: bool) -> anyhow::Resu
         Column::text("CHECKPOINT", "id"),
         Column::text("CREATED", "created_at"),
         Column::text("BYTES", "bytes"),
-        Column::text("BY HAND", "by_hand"),
+        Column::text("MANUAL", "by_hand"),
     ];
     print::rows(listed["data"].as_array().cloned().unwrap_or_default(), &columns, false);
     Ok(())
 }
 
-/// Shows a context, after the change where there is one.
+/// Prints the context, after applying changes if any.
 async fn context(
     client: &Client,
     session: &str,
@@ -330,7 +331,7 @@ async fn context(
     Ok(())
 }
 
-/// Names what a directory holds.
+/// Lists a directory.
 async fn list(client: &Client, session: &str, path: Option<String>, json: bool) -> anyhow::Result<()> {
     let listed = client.get(&format!("/sessions/{session}/files/list{}", query([("path", path)]))).await?;
     if json {
@@ -345,12 +346,12 @@ async fn list(client: &Client, session: &str, path: Option<String>, json: bool) 
     ];
     print::rows(listed["entries"].as_array().cloned().unwrap_or_default(), &columns, false);
     if listed["truncated"] == true {
-        eprintln!("there are more");
+        eprintln!("more entries exist");
     }
     Ok(())
 }
 
-/// `ses_...:path`.
+/// Splits `ses_...:path`.
 fn place(text: &str) -> Option<(&str, &str)> {
     text.split_once(':').filter(|(session, _)| session.starts_with("ses_"))
 }

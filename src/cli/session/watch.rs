@@ -1,4 +1,4 @@
-//! Following a session: until it is settled, or for as long as one likes.
+//! Following a session or the list of sessions.
 
 use std::pin::pin;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::cli::{client::Client, print};
 
-/// Which events are printed.
+/// Events to print.
 pub(super) struct Wanted<'a> {
     pub after: i64,
     pub level: &'a str,
@@ -16,10 +16,10 @@ pub(super) struct Wanted<'a> {
     pub json: bool,
 }
 
-/// Follows a session until no turn runs or waits, and prints its result.
+/// Follows a session until no turn runs or is queued, and prints its result.
 ///
-/// The exit code tells the last turn's reason: 0 completed, 3 it asks, 4 a limit
-/// ended it, 5 canceled, 6 an error.
+/// The exit code reports the last turn's reason: 0 completed, 3 waits for input, 4 a limit was exceeded, 5
+/// canceled, 6 an error.
 pub(super) async fn until_settled(
     client: &Client,
     session: &str,
@@ -28,7 +28,7 @@ pub(super) async fn until_settled(
 ) -> anyhow::Result<u8> {
     let wanted = Wanted { after, level: "progress", kind: None, json };
     let mut events = pin!(client.follow(session, wanted.level, past(client, session, &wanted).await?));
-    // The state is read after the past was printed: what settles it is still to come.
+    // Read the state after printing past events: the event that settles the session is then still to come.
     while !is_settled(&client.get(&format!("/sessions/{session}")).await?) {
         while let Some(event) = events.next().await {
             let event = event?;
@@ -48,7 +48,7 @@ pub(super) async fn until_settled(
     Ok(exit_code(reason.unwrap_or("completed")))
 }
 
-/// Prints events: those that are there, or also those that come.
+/// Prints existing events and, with `follow`, new ones.
 pub(super) async fn events(
     client: &Client,
     session: &str,
@@ -69,7 +69,7 @@ pub(super) async fn events(
     Ok(())
 }
 
-/// Prints the list's sessions and then every change, a line each; ends only with an error.
+/// Prints the listed sessions, then a line per change; ends only with an error.
 pub(super) async fn list(client: &Client, query: &str, json: bool) -> anyhow::Result<u8> {
     let mut frames = pin!(client.follow_list(query));
     while let Some(frame) = frames.next().await {
@@ -83,7 +83,7 @@ pub(super) async fn list(client: &Client, query: &str, json: bool) -> anyhow::Re
     Ok(0)
 }
 
-/// A frame of the list in one line.
+/// Formats a frame of the list as one line.
 fn status_line(frame: &Value) -> Option<String> {
     let session = &frame["session"];
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -101,7 +101,7 @@ fn status_line(frame: &Value) -> Option<String> {
     Some(print::plain(&format!("{id}  {status:<14}  {rest}")).trim_end().to_owned())
 }
 
-/// Prints the events that are there, page by page; returns the `seq` of the last.
+/// Prints existing events, page by page; returns the `seq` of the last.
 async fn past(client: &Client, session: &str, wanted: &Wanted<'_>) -> anyhow::Result<i64> {
     let mut after = wanted.after;
     let kind = wanted.kind.map(|kind| format!("&type={kind}")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! `sojourn webhook listen`: a receiver on this machine's loopback, for development.
+//! `sojourn webhook listen`: a webhook receiver on this machine's loopback, for development.
 //!
-//! It adds a webhook that points at itself and removes it at the end, or, with
-//! `--secret-stdin`, only verifies what something else forwards to it. Deliveries that do
-//! not verify are refused and told; they are never printed as if they were true.
+//! It creates a webhook for itself and deletes it at the end. With `--secret-stdin`, it only verifies
+//! deliveries that another program forwards. Deliveries with an invalid signature are refused and reported,
+//! never printed as events.
 
 use std::{convert::Infallible, net::Ipv4Addr, sync::Arc};
 
@@ -26,29 +26,29 @@ use crate::{
     webhook::{Refused, Secret, verify},
 };
 
-/// How to receive.
+/// Options of the receiver.
 #[derive(Debug, Args)]
 pub struct Listen {
-    /// Port on 127.0.0.1; a free one by default
+    /// Port on 127.0.0.1 [default: a free port]
     #[arg(long, default_value_t = 0)]
     port: u16,
     #[command(flatten)]
     wanted: Wanted,
-    /// Add no webhook: deliveries come by a tunnel of yours, signed with the secret that is read
-    /// from standard input
+    /// Create no webhook: another program forwards deliveries, signed with the secret read from standard
+    /// input
     #[arg(long)]
     secret_stdin: bool,
-    /// End after so many deliveries
+    /// Exit after this many deliveries
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
 }
 
-/// A delivery that came: as it was signed, or why it is not believed.
+/// A received delivery: its verified body, or the reason of its refusal.
 type Received = Result<Value, Refused>;
 
 impl Listen {
-    /// Receives until interrupted, or until `count` deliveries came. The exit code is 1 when
-    /// one of them did not verify.
+    /// Receives until interrupted, or until `count` deliveries were received. The exit code is 1 when one of
+    /// them was refused.
     pub async fn run(self, client: &Client, webhooks: &str, json: bool) -> anyhow::Result<u8> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await.context("cannot listen")?;
         let url = format!("http://{}/", listener.local_addr()?);
@@ -58,16 +58,16 @@ impl Listen {
             let mut body = json!({ "url": url });
             self.wanted.write(&mut body);
             let made = client.post(webhooks, &body).await.context(
-                "no webhook can point here (the service needs SOJOURN_ALLOW_PRIVATE_WEBHOOKS=on, and must run on this machine)",
+                "no webhook for this address could be created (the service needs SOJOURN_ALLOW_PRIVATE_WEBHOOKS=on, and must run on this machine)",
             )?;
-            let secret = made["secret"].as_str().context("the service told no secret")?;
+            let secret = made["secret"].as_str().context("the response contains no secret")?;
             (made["id"].as_str().map(str::to_owned), secret.to_owned())
         };
-        eprintln!("listening on {url}; Ctrl-C ends it");
-        let secret = Secret::parse(&secret).context("that is no signing secret")?;
+        eprintln!("listening on {url}; press Ctrl-C to stop");
+        let secret = Secret::parse(&secret).context("the signing secret is invalid")?;
         let ended = receive(listener, secret, self.count, json).await;
         if let Some(webhook) = webhook {
-            client.delete(&format!("{webhooks}/{webhook}")).await.context("the webhook is still there")?;
+            client.delete(&format!("{webhooks}/{webhook}")).await.context("the webhook was not deleted")?;
         }
         ended
     }
@@ -85,7 +85,7 @@ async fn receive(
     let (mut came, mut code) = (0, 0);
     while count.is_none_or(|count| came < count) {
         while connections.try_join_next().is_some() {}
-        // Cancel safe: what was not accepted or received stays where it is.
+        // Cancel safe: connections not accepted and deliveries not received remain queued.
         tokio::select! {
             accepted = listener.accept(), if connections.len() < LISTEN_CONNECTIONS_MAX => {
                 let (stream, _) = accepted?;
@@ -97,7 +97,7 @@ async fn receive(
                     Ok(delivery) => show(&delivery, json),
                     Err(refused) => {
                         code = 1;
-                        eprintln!("a delivery was refused: {refused}");
+                        eprintln!("delivery refused: {refused}");
                     }
                 }
             }
@@ -115,7 +115,7 @@ async fn serve(io: TokioIo<tokio::net::TcpStream>, secret: Arc<Secret>, deliveri
     let service = service_fn(async |request: Request<Incoming>| {
         let delivery = delivery(request, &secret).await;
         let status = if delivery.is_ok() { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED };
-        // Told before it is answered: whoever counts deliveries may end here.
+        // Forward before responding: with `--count`, the process may exit after the last one.
         let _ = deliveries.send(delivery).await;
         let mut response = Response::new(Full::new(Bytes::new()));
         *response.status_mut() = status;
@@ -123,7 +123,7 @@ async fn serve(io: TokioIo<tokio::net::TcpStream>, secret: Arc<Secret>, deliveri
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    // Whoever hangs up in the middle ends here; there is nobody to tell.
+    // Ignore errors of the connection, e.g. a sender that hangs up.
     let _ = builder.serve_connection(io, service).await;
 }
 

@@ -1,6 +1,6 @@
-//! `sojourn webhook ...`: who is told of events, and what became of it.
+//! `sojourn webhook ...`: manage webhooks and their deliveries.
 //!
-//! Webhooks of the organization hear of every session; with `--session` these are the
+//! Webhooks of the organization receive events of every session; with `--session`, the commands apply to the
 //! destinations of that session.
 
 mod listen;
@@ -16,11 +16,11 @@ use super::{
     print,
 };
 
-/// What can be done with webhooks.
+/// Webhook commands.
 #[derive(Debug, Args)]
 #[group(skip)]
 pub struct Webhook {
-    /// The destinations of this session instead of the organization's webhooks
+    /// Use the destinations of this session instead of the organization's webhooks
     #[arg(long, global = true, value_name = "SESSION")]
     session: Option<String>,
     #[command(subcommand)]
@@ -33,80 +33,80 @@ enum Verb {
     List,
     /// Show a webhook
     Get { webhook: String },
-    /// Add a webhook and print its secret, this one time
+    /// Create a webhook and print its secret once
     Create {
-        /// https, and an address that everyone can reach
+        /// URL; must be https at a public address
         #[arg(value_name = "URL")]
         address: String,
         #[command(flatten)]
         wanted: Wanted,
-        /// Read the secret from standard input; one is made otherwise
+        /// Read the secret from standard input; otherwise one is generated
         #[arg(long)]
         secret_stdin: bool,
     },
-    /// Change what is named
+    /// Update a webhook
     Update {
         webhook: String,
         #[arg(long, value_name = "URL")]
         address: Option<String>,
         #[command(flatten)]
         wanted: Wanted,
-        /// Send to it again
+        /// Resume deliveries
         #[arg(long, conflicts_with = "disable")]
         enable: bool,
-        /// Send nothing to it for now
+        /// Suspend deliveries
         #[arg(long)]
         disable: bool,
     },
     /// Send a delivery of type webhook.test
     Test { webhook: String },
-    /// Replace the secret and print the new one; deliveries carry both signatures for a while
+    /// Replace the secret and print the new one; deliveries carry both signatures for an overlap period
     Rotate {
         webhook: String,
-        /// How long they carry both, in seconds [default: a day]
+        /// Overlap period in seconds [default: 86400]
         #[arg(long, value_name = "SECONDS")]
         overlap: Option<u32>,
     },
-    /// Remove a webhook
+    /// Delete a webhook
     Delete { webhook: String },
-    /// List what was sent, newest first
+    /// List deliveries, newest first
     Deliveries {
         webhook: String,
-        /// pending, delivering, delivered, failed or dead_letter
+        /// Filter by status: pending, delivering, delivered, failed or dead_letter
         #[arg(long)]
         status: Option<String>,
         #[arg(long, default_value_t = 20)]
         limit: u32,
     },
-    /// Show a delivery with every try
+    /// Show a delivery and its attempts
     Delivery { webhook: String, delivery: String },
-    /// Send a delivery once more
+    /// Send a delivery again
     Redeliver { webhook: String, delivery: String },
-    /// Receive deliveries on this machine, verify them, and print them
+    /// Receive deliveries on this machine, verify and print them
     Listen(listen::Listen),
 }
 
-/// Which events are sent.
+/// Filter of the events to send.
 #[derive(Debug, Args)]
 struct Wanted {
-    /// user, progress or internal
+    /// Event level: user, progress or internal
     #[arg(long)]
     level: Option<String>,
-    /// Exact types or prefix.*, with commas between them
+    /// Event types: exact names or prefix.*, comma-separated
     #[arg(long, value_delimiter = ',')]
     types: Option<Vec<String>>,
-    /// Also the caller's raw form of input
+    /// Include the raw input of callers
     #[arg(long)]
     include_raw: bool,
 }
 
-/// Where the webhooks are, and where their deliveries.
+/// API paths of the webhooks and their deliveries.
 struct Paths {
     webhooks: String,
     session: Option<String>,
 }
 
-/// Does it. Returns the exit code: 0, or 1 where a delivery did not verify.
+/// Runs a command. Returns the exit code: 0, or 1 when `listen` refused a delivery.
 pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8> {
     let client = connection.client()?;
     let json = connection.json;
@@ -136,7 +136,7 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
         }
         Verb::Test { webhook } => {
             if place.session.is_some() {
-                bail!("a session's destination is not tested; send the session a message instead");
+                bail!("a session's destination cannot be tested; send the session a message instead");
             }
             let sent = client.post(&format!("{}/test", at(&webhook)), &json!({})).await?;
             print::answer(&sent, json, sent["id"].as_str().unwrap_or_default());
@@ -194,23 +194,23 @@ impl Wanted {
     }
 }
 
-/// A webhook or trigger whose secret is in the answer: on standard output alone, for a pipe.
+/// Prints a webhook or trigger with a new secret: only the secret goes to standard output, for pipes.
 pub(super) fn told(webhook: &Value, json: bool) {
     if !json {
         eprintln!("{}; its secret is shown once", webhook["id"].as_str().unwrap_or_default());
     }
-    print::answer(webhook, json, webhook["secret"].as_str().unwrap_or("(the secret is yours)"));
+    print::answer(webhook, json, webhook["secret"].as_str().unwrap_or("(the secret you provided)"));
 }
 
-/// A secret from standard input: on a command line other users would see it.
+/// Reads a secret from standard input: other users could see it on a command line.
 pub(super) fn secret() -> anyhow::Result<String> {
     if stdin().is_terminal() {
-        eprintln!("the secret, then Ctrl-D (it is shown as you type; a pipe hides it):");
+        eprintln!("Enter the secret, then Ctrl-D (it is echoed; use a pipe to hide it):");
     }
     let mut text = String::new();
     stdin().read_to_string(&mut text).context("standard input cannot be read")?;
     match text.trim() {
-        "" => bail!("no secret came on standard input"),
+        "" => bail!("standard input contains no secret"),
         secret => Ok(secret.to_owned()),
     }
 }
@@ -244,9 +244,9 @@ async fn deliveries(
         print::Column::text("DELIVERY", "id"),
         print::Column::text("TYPE", "type"),
         print::Column::text("STATUS", "status"),
-        print::Column::text("TRIES", "attempts"),
+        print::Column::text("ATTEMPTS", "attempts"),
         print::Column::text("CODE", "response_code"),
-        print::Column::text("LAST TRY", "last_attempt_at"),
+        print::Column::text("LAST ATTEMPT", "last_attempt_at"),
         print::Column::text("ERROR", "error"),
     ];
     print::rows(page["data"].as_array().cloned().unwrap_or_default(), &columns, json);
@@ -260,5 +260,5 @@ fn attempts(delivery: &Value) {
         ["number", "at", "response_code", "duration_ms", "error"].map(|name| print::cell(&one[name])).to_vec()
     };
     let rows: Vec<_> = delivery["log"].as_array().into_iter().flatten().map(row).collect();
-    print::table(&["TRY", "AT", "CODE", "MS", "ERROR"], &rows);
+    print::table(&["ATTEMPT", "AT", "CODE", "MS", "ERROR"], &rows);
 }

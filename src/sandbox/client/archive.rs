@@ -1,4 +1,4 @@
-//! The session's files on their way out of a sandbox and into one: many frames, one call.
+//! Archives of the session's files to and from a sandbox: one call with many frames.
 
 use std::io;
 
@@ -21,12 +21,12 @@ use super::{Broken, Init, answer, fault, misfit};
 use crate::{base::limit, sandbox::Fault};
 
 impl Init {
-    /// Sends the archive of the session's files on, part by part.
+    /// Forwards the archive of the session's files, part by part.
     pub async fn pack(&self, epoch: i64, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         self.take(&Call::Pack { epoch }, parts).await
     }
 
-    /// Sends the archive of a directory on, part by part.
+    /// Forwards the archive of a directory, part by part.
     pub async fn read_tree(&self, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         self.take(&Call::ReadTree { path: path.to_owned() }, parts).await
     }
@@ -40,26 +40,26 @@ impl Init {
                     sent += part.len() as u64;
                     if sent > limit::CHECKPOINT_BYTES_MAX {
                         let max = limit::CHECKPOINT_BYTES_MAX;
-                        return Err(Fault::Refused(format!("its files are more than {max} bytes")));
+                        return Err(Fault::Refused(format!("the sandbox's files exceed {max} bytes")));
                     }
-                    let nobody = || Fault::Unavailable("nobody takes its files".to_owned());
+                    let nobody = || Fault::Unavailable("the receiver of the archive is gone".to_owned());
                     parts.send(part.into()).await.map_err(|_| nobody())?;
                 }
                 Ok(Ok((Answer::Done {}, _))) => return Ok(()),
                 Ok(Ok((Answer::Fault { kind, message }, _))) => return Err(fault(kind, &message)),
                 Ok(Ok((other, _))) => return Err(misfit(&other)),
                 Ok(Err(error)) => return Err(self.broke(&error).await),
-                Err(_) => return Err(Fault::Unavailable("its files do not arrive".to_owned())),
+                Err(_) => return Err(Fault::Unavailable("sending of its archive timed out".to_owned())),
             }
         }
     }
 
-    /// Brings an archive of the session's files into the sandbox.
+    /// Unpacks an archive of the session's files in the sandbox.
     pub async fn unpack(&self, epoch: i64, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
         self.give(&Call::Unpack { epoch }, parts).await
     }
 
-    /// Brings an archive into a directory of the sandbox.
+    /// Unpacks an archive into a directory of the sandbox.
     pub async fn write_tree(
         &self,
         epoch: i64,
@@ -74,7 +74,7 @@ impl Init {
         let told = async {
             while let Some(part) = parts.recv().await {
                 if send(&mut mouth, &Answer::Part {}, &part?).await.is_err() {
-                    // Its answer says why.
+                    // Init's response carries the reason.
                     return Ok(());
                 }
             }
@@ -83,7 +83,7 @@ impl Init {
         };
         let heard = hear(&mut ears);
         tokio::pin!(told, heard);
-        // An answer before the end is a refusal; the rest need not be sent.
+        // A response before the end of the archive is a refusal; the remaining parts need not be sent.
         let heard = tokio::select! {
             told = &mut told => { told?; heard.await }
             heard = &mut heard => heard,
@@ -97,7 +97,7 @@ impl Init {
     }
 
     async fn call_out(&self, call: &Call) -> Result<UnixStream, Fault> {
-        let off = |error: io::Error| Fault::Unavailable(format!("its init broke off: {error}"));
+        let off = |error: io::Error| Fault::Unavailable(format!("connection to its init broke off: {error}"));
         let request = frame::encode(call, 0).map_err(off)?;
         let mut stream = match self.connect().await {
             Ok(stream) => stream,
@@ -110,7 +110,7 @@ impl Init {
 
     async fn broke(&self, error: &io::Error) -> Fault {
         match self.is_alive().await {
-            true => Fault::Unavailable(format!("its init broke off: {error}")),
+            true => Fault::Unavailable(format!("connection to its init broke off: {error}")),
             false => Fault::Gone,
         }
     }

@@ -1,9 +1,8 @@
-//! The OCI configuration of a sandbox.
+//! The OCI runtime configuration of a sandbox.
 //!
-//! Called by `local` when it makes one; pure, so that what a sandbox may do can be
-//! read in one place. All namespaces are new, the root is read-only, nothing of
-//! the host's environment or network is there, and the only rights are those that
-//! init needs to give itself up into another user.
+//! Called by `local` when it creates one. Pure, so that a sandbox's permissions are defined in one place. All
+//! namespaces are new, the root file system is read-only, nothing of the host's environment or network is
+//! visible, and the only capabilities are those that init needs to switch to another user.
 
 use std::{collections::HashSet, path::Path};
 
@@ -37,7 +36,7 @@ use crate::{
     sandbox::SandboxLimits,
 };
 
-/// What a configuration is made of.
+/// Inputs of a configuration.
 #[derive(Clone, Copy)]
 pub struct Ingredients<'a> {
     pub base: &'a Base,
@@ -46,45 +45,46 @@ pub struct Ingredients<'a> {
     pub egress_dir: &'a Path,
     pub org: OrgId,
     pub session: SessionId,
-    /// The host's ids of its users; without a user namespace when they are the host's own.
+    /// The sandbox's range of host ids; `first` is 0 when it uses the host's own ids, without a user
+    /// namespace.
     pub ids: IdRange,
     pub is_gvisor: bool,
     pub limits: SandboxLimits,
     pub env: &'a [(String, String)],
     pub orphan_seconds: Option<u64>,
-    /// The size of the files, where init has to look after it.
+    /// Maximum size of the files in bytes, where init enforces it.
     pub disk_bytes: Option<u64>,
     pub role: Role<'a>,
 }
 
-/// What a container is for.
+/// Purpose of a container.
 #[derive(Clone, Copy, Debug)]
 pub enum Role<'a> {
-    /// A session's sandbox.
+    /// Sandbox of a session.
     Box,
-    /// Installing packages into a root file system: all of it can be written, as its root,
-    /// and this is what is run.
+    /// Installs packages into a root file system. The whole root file system is writable, and this command
+    /// runs as its root.
     Install(&'a [String]),
 }
 
-/// The cgroup of a sandbox, where it is made here.
+/// The cgroup of a sandbox, where the service creates it.
 pub struct Cgroup<'a> {
     pub path: &'a Path,
-    /// The file that counts what was killed for memory.
+    /// File with the count of processes killed by the OOM killer.
     pub oom_counter: &'a Path,
     /// Whether swap is accounted and can be limited.
     pub limits_swap: bool,
 }
 
-/// The version whose fields are used; every runtime in use accepts it.
+/// OCI specification version of the fields used; every supported runtime accepts it.
 const OCI_VERSION: &str = "1.0.2";
-/// Of a scheduler period, in microseconds.
+/// CPU scheduler period in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
-/// Shared memory of a sandbox, in bytes; counts as its memory.
+/// Size of `/dev/shm` in bytes; it counts towards the memory limit.
 const SHM: &str = "size=67108864";
-/// The sandbox's own loopback needs no proxy.
+/// Connections to the sandbox's own loopback bypass the proxy.
 const NO_PROXY: &str = "localhost,127.0.0.1,::1";
-/// Parts of `/proc` that tell about the host or act on it.
+/// Paths below `/proc` that expose or control the host.
 const MASKED: [&str; 14] = [
     "/proc/acpi",
     "/proc/asound",
@@ -103,7 +103,7 @@ const MASKED: [&str; 14] = [
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// What the root of an installer may do within its user namespace.
+/// Capabilities of an installer's root within its user namespace.
 const INSTALLERS: [Capability; 8] = [
     Capability::Chown,
     Capability::DacOverride,
@@ -115,8 +115,8 @@ const INSTALLERS: [Capability; 8] = [
     Capability::Kill,
 ];
 
-/// The whole configuration. Without a cgroup its maker chooses one, and shows it to the
-/// sandbox where init finds it.
+/// Builds the whole configuration. Without `cgroup`, the engine chooses one and mounts it in the sandbox at
+/// the path where init reads it.
 pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
     SpecBuilder::default()
         .version(OCI_VERSION)
@@ -134,7 +134,7 @@ fn is_sandbox(of: &Ingredients<'_>) -> bool {
 
 fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
     let rights = match of.role {
-        // The last only until init has emptied the bounding set, before it does anything else.
+        // `Setpcap` is dropped first: init empties the bounding set before it does anything else.
         Role::Box => {
             vec![Capability::Setuid, Capability::Setgid, Capability::Kill, Capability::Setpcap]
         }
@@ -166,7 +166,7 @@ fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
         .build()
 }
 
-/// What every command sees: fixed values, then the sandbox's own.
+/// Environment of every command: fixed values, overridden by the sandbox's own.
 fn environment(own: &[(String, String)]) -> Vec<String> {
     let mut fixed = vec![
         ("PATH", "/home/agent/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -179,12 +179,12 @@ fn environment(own: &[(String, String)]) -> Vec<String> {
         ("TMPDIR", "/tmp"),
     ];
     let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
-    // Each program reads its own spelling; curl takes http_proxy in small letters only.
+    // Programs read different spellings; curl reads only lower-case `http_proxy`.
     for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
         fixed.push((name, &proxy));
     }
     fixed.extend([("NO_PROXY", NO_PROXY), ("no_proxy", NO_PROXY)]);
-    // OpenSSL, Node, requests and pip, git, curl, cargo.
+    // Read by OpenSSL, Node, requests and pip, git, curl, cargo, in this order.
     for name in [
         "SSL_CERT_FILE",
         "NODE_EXTRA_CA_CERTS",
@@ -202,24 +202,24 @@ fn environment(own: &[(String, String)]) -> Vec<String> {
 
 fn rlimits(limits: SandboxLimits) -> Result<Vec<PosixRlimit>, OciSpecError> {
     let rlimit = |typ, resource, wanted: u64| {
-        // Only lowered: raising one needs a right that a service may lack.
+        // Limits are only lowered: raising one needs a capability that the service may lack.
         let value = getrlimit(resource).maximum.map_or(wanted, |hard| hard.min(wanted));
         PosixRlimitBuilder::default().typ(typ).soft(value).hard(value).build()
     };
     Ok(vec![
-        // Counted per user of the sandbox, so it holds the commands below the sandbox's
-        // own limit and init always has a process to spare.
+        // Counted per user of the sandbox: it keeps commands below the sandbox's own process limit, so that
+        // init can always start a process.
         rlimit(PosixRlimitType::RlimitNproc, Resource::Nproc, u64::from(limits.pids))?,
         rlimit(PosixRlimitType::RlimitNofile, Resource::Nofile, limit::SANDBOX_OPEN_FILES_MAX)?,
-        // No core files; and 1, unlike 0, also keeps a core pattern that is a pipe
-        // from starting a program on the host (core(5), do_coredump of the kernel).
+        // Disables core files. 1, unlike 0, also stops the kernel from starting a core pattern's pipe program
+        // on the host (core(5), do_coredump in the kernel).
         rlimit(PosixRlimitType::RlimitCore, Resource::Core, 1)?,
     ])
 }
 
 fn mounts(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mount>, OciSpecError> {
-    // Its files stay when the processes that wrote them are killed for memory, so
-    // they must leave room for others.
+    // Files in `/tmp` count as memory and remain when the processes that wrote them are killed for memory, so
+    // they may use at most half of the memory limit.
     let tmp_size = format!("size={}", limit::SANDBOX_TMP_BYTES.min(of.limits.memory_bytes / 2));
     let mut mounts = vec![
         mount("/proc", "proc", Path::new("proc"), &["nosuid", "noexec", "nodev"])?,
@@ -263,8 +263,8 @@ fn mount(destination: &str, typ: &str, source: &Path, options: &[&str]) -> Resul
     MountBuilder::default().destination(destination).typ(typ).source(source).options(options).build()
 }
 
-/// A bind mount without devices and set-user-id programs. It must also keep what
-/// its file system was mounted with: a user namespace may not take that away.
+/// Bind mount without devices and set-user-id programs. It also keeps the `noexec` and `ro` flags of the
+/// source's file system, because a user namespace may not clear them.
 fn bind(destination: &str, source: &Path, options: &[&str]) -> Result<Mount, OciSpecError> {
     let flags = statvfs(source).map_or(StatVfsMountFlags::empty(), |stat| stat.f_flag);
     let mut options = [options, &["nosuid", "nodev"]].concat();
@@ -282,7 +282,7 @@ fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, Oci
         LinuxNamespaceType::Mount,
         LinuxNamespaceType::Ipc,
         LinuxNamespaceType::Uts,
-        // New and empty: only the loopback device.
+        // A new network namespace has only the loopback device.
         LinuxNamespaceType::Network,
         LinuxNamespaceType::Cgroup,
     ];
@@ -314,11 +314,11 @@ fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, Oci
 fn resources(of: &Ingredients<'_>, limits_swap: bool) -> Result<LinuxResources, OciSpecError> {
     let memory_bytes = i64::try_from(of.limits.memory_bytes).unwrap_or(i64::MAX);
     let memory = LinuxMemoryBuilder::default().limit(memory_bytes);
-    // Swap counts into the same limit: a sandbox never swaps.
+    // The swap limit includes memory, so equal limits mean that a sandbox never swaps.
     let memory = if limits_swap { memory.swap(memory_bytes) } else { memory };
     let quota_us = u64::from(of.limits.cpu_millis) * CPU_PERIOD_US / 1_000;
     let processes = i64::from(of.limits.pids.saturating_add(limit::SANDBOX_PIDS_RESERVED));
-    // The runtime adds the harmless devices that it makes.
+    // The runtime adds the standard devices (null, zero, urandom, ...).
     let no_device = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
     LinuxResourcesBuilder::default()
         .memory(memory.build()?)

@@ -1,9 +1,8 @@
-//! The cgroups of sandboxes: where they are, what they count, their end.
+//! cgroups of sandboxes: paths, statistics, removal.
 //!
-//! Called by `local`. The runtime makes and fills them; this module finds the
-//! hierarchies (v1, v2 or both mounted together), makes the memory one ahead so
-//! that its counter can be shown to the sandbox, and is the last word on whether a
-//! sandbox is dead: a process cannot leave its cgroup, whatever else it does.
+//! Called by `local`. The runtime creates the cgroups and adds processes to them. This module finds the
+//! hierarchies (v1, v2 or both), creates the memory cgroup in advance so that its counters can be mounted in
+//! the sandbox, and decides whether a sandbox is dead: a process cannot leave its cgroup.
 
 use std::{
     fs, io,
@@ -20,38 +19,38 @@ use crate::{
     sandbox::{Fault, Stats},
 };
 
-/// Below every hierarchy's root, or below what is delegated: the parent of all sandboxes.
+/// Parent cgroup of all sandboxes, below each hierarchy's root or the delegated cgroup.
 const PARENT: &str = "sojourn";
-/// Beside it: the service's own processes, where they must be out of the way.
+/// Sibling of `PARENT` for the service's own processes, where they must be moved.
 const SERVICE: &str = "sojourn-service";
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// The hierarchies of this machine.
+/// cgroup hierarchies of this machine.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
-    /// Every mounted hierarchy, named and controllerless ones included, from `base` on.
+    /// Every mounted hierarchy, including named ones and those without controllers, joined with `base`.
     mounts: Vec<PathBuf>,
     memory: PathBuf,
-    /// The cgroup below which sandboxes have theirs: the root, or a delegated one.
+    /// Parent of `PARENT`: the root, or a delegated cgroup.
     base: PathBuf,
     unified: bool,
-    /// Whether swap is accounted and can be limited.
+    /// Whether the kernel accounts for swap and can limit it.
     pub limits_swap: bool,
 }
 
-/// One line of mountinfo that mounts cgroups.
+/// A cgroup mount in mountinfo.
 #[derive(Debug, PartialEq, Eq)]
 struct Mounted {
     path: PathBuf,
-    /// The controllers of a v1 hierarchy; `None` for v2.
+    /// Controllers of a v1 hierarchy; `None` for v2.
     v1_controllers: Option<Vec<String>>,
 }
 
 impl Cgroups {
-    /// Finds the hierarchies and makes the parent of all sandboxes in them.
+    /// Finds the hierarchies and creates the parent cgroup of all sandboxes.
     ///
     /// # Errors
-    /// `Unavailable` when processor, memory or processes cannot be limited here.
+    /// `Unavailable` when CPU, memory or processes cannot be limited on this machine.
     pub fn find() -> Result<Self, Fault> {
         let unusable = |why: String| Fault::Unavailable(format!("cgroups cannot be used here: {why}"));
         let cgroups = Self::mounted().map_err(unusable)?;
@@ -61,11 +60,12 @@ impl Cgroups {
         Ok(cgroups.detect_swap())
     }
 
-    /// The same below the service's own cgroup, where that was given to its user, as
-    /// systemd does by `Delegate=yes`.
+    /// Finds the hierarchies and uses the service's own cgroup as the base.
+    ///
+    /// It must be delegated to the service's user, as systemd does with `Delegate=yes`.
     ///
     /// # Errors
-    /// Why sandboxes can have no cgroups here, for the log.
+    /// Reason why sandboxes can have no cgroups, for the log.
     pub fn delegated() -> Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let cgroups = Self::mounted()?;
@@ -82,9 +82,9 @@ impl Cgroups {
         Self::among(&parse(&mountinfo))
     }
 
-    /// The same, from this cgroup of every hierarchy on.
+    /// Rebases all hierarchies onto this cgroup.
     fn below(self, own: &Path) -> Self {
-        // A service that was started anew may find itself where an earlier one moved to.
+        // A restarted service may run in the cgroup that an earlier process moved itself to.
         let base = if own.ends_with(SERVICE) { own.parent().unwrap_or(own) } else { own };
         let inside = |mount: &Path| mount.join(base.strip_prefix("/").unwrap_or(base));
         Self {
@@ -95,7 +95,7 @@ impl Cgroups {
         }
     }
 
-    /// The parents in all hierarchies: the runtime makes sandboxes' cgroups in each.
+    /// Creates the parent cgroup in all hierarchies, because the runtime creates a sandbox's cgroup in each.
     fn make_parents(&self) -> io::Result<()> {
         let with_controllers = |mount: &&PathBuf| self.unified || !mount.join("cgroup.freeze").exists();
         self.mounts.iter().filter(with_controllers).try_for_each(|mount| make_dir(&mount.join(PARENT)))
@@ -127,14 +127,14 @@ impl Cgroups {
         make_dir(&self.memory.join(PARENT))
     }
 
-    /// On v2 a controller reaches a sandbox only if every level above passes it on.
+    /// On v2, a controller is available to a sandbox only if every level above enables it for its children.
     fn delegate(&self) -> io::Result<()> {
         let wanted = CONTROLLERS.map(|controller| format!("+{controller}")).join(" ");
         let pass_on = |directory: &Path| fs::write(directory.join("cgroup.subtree_control"), &wanted);
         if pass_on(&self.memory).is_err() {
-            // Within a container the hierarchy's root holds the container's own
-            // processes, as a delegated cgroup holds the service, and a cgroup with
-            // processes passes nothing on.
+            // In a container, the hierarchy's root contains the container's own processes, as a delegated
+            // cgroup contains the service. A cgroup with processes cannot enable controllers for its
+            // children, so the processes move to a sibling first.
             let own = self.memory.join(SERVICE);
             make_dir(&own)?;
             for pid in pids(&self.memory) {
@@ -147,39 +147,39 @@ impl Cgroups {
         pass_on(&parent)
     }
 
-    /// The sandbox's path as the runtime wants it: below each hierarchy's root.
+    /// Path of a sandbox's cgroup below each hierarchy's root, for the runtime.
     pub fn path(&self, sandbox: SandboxId) -> PathBuf {
         self.base.join(PARENT).join(sandbox.to_string())
     }
 
-    /// Makes the sandbox's memory cgroup. Returns the file of its counters, in which
-    /// a line `oom_kill N` counts the processes that were killed for memory.
+    /// Creates the sandbox's memory cgroup. Returns the path of its event counters, in which the line
+    /// `oom_kill N` counts the processes killed for memory.
     pub fn make(&self, sandbox: SandboxId) -> io::Result<PathBuf> {
         let directory = self.memory.join(PARENT).join(sandbox.to_string());
         make_dir(&directory)?;
         Ok(directory.join(if self.unified { "memory.events" } else { "memory.oom_control" }))
     }
 
-    /// The file that exists in a memory cgroup where swap can be limited.
+    /// Checks for the file that a memory cgroup has where swap can be limited.
     fn detect_swap(mut self) -> Self {
         let name = if self.unified { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
         self.limits_swap = self.memory.join(PARENT).join(name).exists();
         self
     }
 
-    /// Kills what is in a sandbox's cgroups, without waiting for its end.
+    /// Kills all processes in a sandbox's cgroups, without waiting for their end.
     pub fn kill(&self, sandbox: SandboxId) {
         for directory in self.directories(sandbox) {
             kill_tree(&directory);
         }
     }
 
-    /// What stops the sandbox's processes, where something can.
+    /// Freezer of the sandbox's processes, if a hierarchy has one.
     pub fn freezer(&self, sandbox: SandboxId) -> Option<Freezer> {
         Freezer::among(&self.directories(sandbox))
     }
 
-    /// What the sandbox takes; what a hierarchy does not count is 0.
+    /// Resource usage of a sandbox; a value that no hierarchy counts is 0.
     pub fn stats(&self, sandbox: SandboxId) -> Stats {
         let directories = self.directories(sandbox);
         let number = |name: &str| {
@@ -211,10 +211,10 @@ impl Cgroups {
         self.mounts.iter().map(|mount| mount.join(PARENT).join(&id)).filter(|path| path.exists()).collect()
     }
 
-    /// Kills whatever is left in a sandbox's cgroups and removes them.
+    /// Kills all remaining processes in a sandbox's cgroups and removes the cgroups.
     ///
     /// # Errors
-    /// `Unavailable` when a process would not vanish: then the sandbox is not over.
+    /// `Unavailable` when a process does not end in time; the sandbox then still exists.
     pub async fn remove(&self, sandbox: SandboxId) -> Result<(), Fault> {
         let until = Instant::now() + limit::SANDBOX_END_TIMEOUT;
         for mount in &self.mounts {
@@ -225,7 +225,7 @@ impl Cgroups {
                     break;
                 }
                 if Instant::now() >= until {
-                    let text = format!("processes of {sandbox} do not end");
+                    let text = format!("processes of {sandbox} did not end in time");
                     return Err(Fault::Unavailable(text));
                 }
                 tokio::time::sleep(limit::SANDBOX_START_POLL.0).await;
@@ -235,7 +235,7 @@ impl Cgroups {
     }
 }
 
-/// A cgroup and those below it, deepest last.
+/// A cgroup and its descendants, deepest last.
 fn tree(directory: &Path) -> Vec<PathBuf> {
     let mut found = vec![directory.to_owned()];
     let mut next = 0;
@@ -249,11 +249,11 @@ fn tree(directory: &Path) -> Vec<PathBuf> {
 
 fn kill_tree(directory: &Path) {
     for pid in tree(directory).iter().flat_map(|level| pids(level)) {
-        // It may have ended meanwhile; the next look tells.
+        // The process may have ended meanwhile; the caller retries until the cgroup can be removed.
         let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
     }
     for level in tree(directory) {
-        // Frozen by a v1 hierarchy, it would die only when it is let go.
+        // In a v1 freezer, a killed process ends only when it is thawed.
         let state = level.join("freezer.state");
         if state.exists() {
             let _ = fs::write(state, "THAWED");
@@ -283,8 +283,8 @@ fn make_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The own cgroup in a `/proc/self/cgroup` (cgroups(7): `number:controllers:path`), of the
-/// hierarchy that limits memory.
+/// The service's own cgroup in the hierarchy that limits memory, from `/proc/self/cgroup` (cgroups(7):
+/// `number:controllers:path`).
 fn own_of(cgroup: &str, unified: bool) -> Option<&Path> {
     let of_memory = |line: &&str| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -295,8 +295,7 @@ fn own_of(cgroup: &str, unified: bool) -> Option<&Path> {
     line.splitn(3, ':').nth(2).map(Path::new)
 }
 
-/// The cgroup mounts of a mountinfo (proc(5): `id parent dev root point options
-/// tags - type source options`).
+/// The cgroup mounts in a mountinfo (proc(5): `id parent dev root point options tags - type source options`).
 fn parse(mountinfo: &str) -> Vec<Mounted> {
     let mount = |line: &str| {
         let (before, after) = line.split_once(" - ")?;

@@ -1,6 +1,6 @@
-//! What a machine must have for sandboxes, looked at thing by thing, for `sojourn doctor`.
+//! Sandbox requirements of a machine, checked one by one for `sojourn doctor`.
 //!
-//! `Local::new` asks for the same and stops at the first that is missing.
+//! `Local::new` has the same requirements and fails at the first that is not met.
 
 use std::{fs, path::Path};
 
@@ -15,21 +15,21 @@ use super::{
     runtime::{self, Runtime},
 };
 
-/// Programs of a sandbox, below the `/usr` that it sees.
+/// Programs that sandboxes need from the host's `/usr`.
 const PROGRAMS: [&str; 3] = ["bash", "git", "python3"];
 
-/// One thing: what is there; or what is wrong, and what to do.
+/// Result of one check: a description of what was found, or the problem and its fix.
 #[derive(Debug)]
 pub struct Check {
     pub what: &'static str,
     pub found: Result<String, String>,
 }
 
-/// Looks at each, and at the end whether sandboxes can be made; that lays what all of them
-/// share, as a worker's start does.
+/// Runs every check. The last one creates the provider, which also creates the files that all sandboxes
+/// share, as the start of a worker does.
 pub fn checks(config: &Config) -> Vec<Check> {
     if let Some(docker) = &config.docker {
-        let said = format!("the Docker daemon at {} makes them", docker.socket.display());
+        let said = format!("created by the Docker daemon at {}", docker.socket.display());
         return vec![
             Check { what: "root files", found: programs(Path::new("/usr/bin")) },
             Check { what: "images", found: images(&config.images) },
@@ -45,20 +45,20 @@ pub fn checks(config: &Config) -> Vec<Check> {
     let sandboxes = Check { what: "sandboxes", found: all(config) };
     let said = |text: &str| Ok(text.to_owned());
     if !geteuid().is_root() {
-        let without = "it is not: containers are made without (docs/sandboxes.md)";
+        let without = "not root: sandboxes run as rootless containers (docs/sandboxes.md)";
         return vec![
             Check { what: "sandbox runtime", found: runtime },
             Check { what: "root", found: said(without) },
             Check { what: "user ids", found: lent_ids() },
             Check { what: "cgroups", found: Ok(delegated()) },
             root_files,
-            Check { what: "images", found: said("none but host: others need a service that is root") },
+            Check { what: "images", found: said("only host: others need a service that runs as root") },
             sandboxes,
         ];
     }
     vec![
         Check { what: "sandbox runtime", found: runtime },
-        Check { what: "root", found: said("containers can be made") },
+        Check { what: "root", found: said("containers can be created") },
         Check { what: "user ids", found: user_ids() },
         Check { what: "cgroups", found: cgroups() },
         root_files,
@@ -70,16 +70,16 @@ pub fn checks(config: &Config) -> Vec<Check> {
 
 fn cgroups() -> Result<String, String> {
     Cgroups::find()
-        .map(|_| "groups for sandboxes can be made".to_owned())
+        .map(|_| "cgroups for sandboxes can be created".to_owned())
         .map_err(|fault| format!("{fault}; a container needs a writable /sys/fs/cgroup"))
 }
 
-/// What a service without root is held to. It works without, and says so.
+/// Limits of a service without root. Missing delegation is not an error, only reported.
 fn delegated() -> String {
     match Cgroups::delegated() {
-        Ok(_) => "one is delegated: groups for sandboxes can be made".to_owned(),
+        Ok(_) => "delegated: cgroups for sandboxes can be created".to_owned(),
         Err(reason) => format!(
-            "{reason}; processors and memory of sandboxes are not limited, environments that name them are \
+            "{reason}; CPU and memory of sandboxes are not limited, environments that set them are \
              refused: systemd-run --user --scope --property=Delegate=yes sojourn serve"
         ),
     }
@@ -91,46 +91,46 @@ fn lent_ids() -> Result<String, String> {
         .map_err(|fault| fault.to_string())
 }
 
-/// What the operator registered, for environments to name.
+/// Images that the operator registered for environments.
 fn images(config: &image::Config) -> Result<String, String> {
     let Some(directory) = &config.registered else {
-        return Ok("none are registered (SOJOURN_IMAGES)".to_owned());
+        return Ok("none registered (SOJOURN_IMAGES)".to_owned());
     };
     let place = directory.display();
     let (images, others) = image::survey(directory)
-        .map_err(|error| format!("{place}: {error}; make it, or set SOJOURN_IMAGES"))?;
+        .map_err(|error| format!("{place}: {error}; create it, or set SOJOURN_IMAGES"))?;
     match (images.as_slice(), others.as_slice()) {
         ([], []) => Ok(format!("{place} has none")),
         (images, []) => Ok(format!("{place} has {}", images.join(", "))),
         (_, others) => {
-            Err(format!("{place} has what nobody can name: {}; fix it, or take it away", others.join(", ")))
+            Err(format!("{place} has unusable entries: {}; fix or remove them", others.join(", ")))
         }
     }
 }
 
-/// What makes the image that the service has by itself.
+/// Check of the built-in Debian image.
 fn debian(config: &image::Config) -> Result<String, String> {
     let mirror = config.apt_mirror.as_deref().unwrap_or("Debian's own mirrors");
     match runtime::find_program("mmdebstrap") {
-        Some(_) => Ok(format!("mmdebstrap makes it, from {mirror}")),
-        None => Err("mmdebstrap was not found: environments cannot have it; run scripts/setup".to_owned()),
+        Some(_) => Ok(format!("built by mmdebstrap from {mirror}")),
+        None => Err("mmdebstrap was not found: environments cannot use it; run scripts/setup".to_owned()),
     }
 }
 
 fn all(config: &Config) -> Result<String, String> {
     match Local::new(config.clone()) {
-        Ok(_) => Ok("can be made here".to_owned()),
-        Err(fault) => Err(format!("{fault}; until then turns that use tools fail")),
+        Ok(_) => Ok("can be created on this machine".to_owned()),
+        Err(fault) => Err(format!("{fault}; until this is fixed, turns that use tools fail")),
     }
 }
 
 fn user_ids() -> Result<String, String> {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     match maps_every_range(&map) {
-        true => Ok("each session has its own".to_owned()),
+        true => Ok("each session has its own range".to_owned()),
         false => {
-            Err("1879048192 to 2147287039 do not exist in this user namespace: start the worker in that of \
-                      the machine"
+            Err("ids 1879048192 to 2147287039 are not mapped in this user namespace: start the worker in that of \
+                      the host"
                 .to_owned())
         }
     }
@@ -141,7 +141,7 @@ fn programs(place: &Path) -> Result<String, String> {
     match missing.as_slice() {
         [] => Ok(format!("{} has {}", place.display(), PROGRAMS.join(", "))),
         missing => Err(format!(
-            "{} has no {}: agents miss them; run scripts/setup",
+            "{} has no {}, which agents need; run scripts/setup",
             place.display(),
             missing.join(", ")
         )),

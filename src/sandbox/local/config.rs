@@ -1,4 +1,4 @@
-//! How the local provider is set up.
+//! Configuration of the local provider.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,36 +7,36 @@ use std::{
 
 use super::{docker, image, layout::Layout};
 
-/// How the local provider is set up.
+/// Configuration of the local provider.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the sessions' disks are.
+    /// Directory of the sessions' disks.
     pub data_dir: PathBuf,
-    /// Sockets, bundles and the runtime's state; each parent open to all users.
+    /// Directory of sockets, bundles and the runtime's state; every parent is accessible to all users.
     pub run_dir: PathBuf,
-    /// The runtime: a name to look up, or an absolute path.
+    /// OCI runtime: a program name, or an absolute path.
     pub runtime: String,
-    /// A Docker daemon makes the containers instead.
+    /// Docker daemon that creates the containers instead of an OCI runtime.
     pub docker: Option<docker::Config>,
-    /// A sandbox ends itself when nobody called it for this long; never when `None`.
+    /// A sandbox ends itself after this long without a call; never when `None`.
     pub orphan_after: Option<Duration>,
-    /// How the size of a disk is kept.
+    /// Enforcement of the disk size.
     pub disks: Disks,
-    /// Images and what is installed over them.
+    /// Images and package sources.
     pub images: image::Config,
 }
 
-/// How the size of a session's disk is kept.
+/// Enforcement of the size of a session's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disks {
-    /// By a file system of its own, where this machine can mount one; else as below.
+    /// A file system per disk, where this machine can mount one; otherwise as `Directories`.
     Volumes,
-    /// By looking at a directory every two seconds while something writes to it.
+    /// Measures a directory every 2 seconds while something writes to it.
     Directories,
 }
 
 impl Config {
-    /// `runc`, and `/run/sojourn/<hash of the data directory>`.
+    /// Defaults: runtime `runc`, run directory `/run/sojourn/<hash of the data directory>`.
     pub fn new(data_dir: &Path) -> Self {
         let data_dir = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
         Self {

@@ -1,8 +1,8 @@
-//! One session's disk: its files, and what is known about them.
+//! The disk of one session: its files and their metadata.
 //!
-//! Called by `local`. The files are what a sandbox can write; nothing of them is opened
-//! here. They lie in a file system of their own where one can be had (`volume`), else
-//! in a directory. Everything else belongs to the service alone.
+//! Called by `local`. The sandbox can write the files, so this module opens none of them. They are in a file
+//! system of their own where possible (`volume`), otherwise in a directory. Everything else is accessible
+//! only to the service.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -14,9 +14,8 @@ use std::{
 use super::layout::{IdRange, make_dir};
 use crate::domain::SandboxId;
 
-/// The lock of a disk: who holds it makes or erases there, and nobody else does. It is
-/// let go at its end and not with its last descriptor: a program that is just being
-/// started has a copy of each.
+/// Exclusive lock of a disk: only its holder creates or erases there. `drop` unlocks explicitly, because
+/// closing the descriptor does not suffice: a program that is being started holds a copy of each descriptor.
 pub struct Held(File);
 
 impl Drop for Held {
@@ -25,17 +24,17 @@ impl Drop for Held {
     }
 }
 
-/// Where a session's disk is, made or not.
+/// Paths of a session's disk; they may not exist.
 #[derive(Clone, Debug)]
 pub struct Disk {
     pub root: PathBuf,
-    /// The file system of the files, where it is one of their own.
+    /// File with the file system of the files, where they have one of their own.
     pub image: PathBuf,
-    /// Where that is mounted, or the directory that takes its place.
+    /// Mount point of `image`, or the directory that replaces it.
     pub files: PathBuf,
     pub workspace: PathBuf,
     pub home: PathBuf,
-    /// Kept output of the sandbox's commands; bounded by its init, ends with the sandbox.
+    /// Stored output of the sandbox's commands; init bounds it, and it is removed with the sandbox.
     pub output: PathBuf,
 }
 
@@ -52,20 +51,20 @@ impl Disk {
         }
     }
 
-    /// Makes the directory that all of it is in.
+    /// Creates the directory of the disk.
     pub fn make_root(&self) -> io::Result<()> {
         make_dir(&self.root, 0o700)
     }
 
-    /// What a sandbox can write, and what is known about it.
+    /// Files that a sandbox can write, and their metadata.
     pub fn parts(&self) -> [PathBuf; 5] {
         let Self { root, image, files, output, .. } = self;
         [image.clone(), files.clone(), output.clone(), root.join("sandbox"), self.incomplete()]
     }
 
-    /// Makes what is missing, owned by the session's ids; without them, the engine gives it
-    /// to them. What exists keeps its owner and content; only directories that no sandbox can
-    /// replace are touched.
+    /// Creates missing directories, owned by the session's ids; with `None`, the engine changes the owner
+    /// later. Existing directories keep their owner and content. Only directories that no sandbox can replace
+    /// are touched.
     pub fn prepare(&self, ids: Option<IdRange>) -> io::Result<()> {
         make_dir(&self.files, 0o700)?;
         let Some(ids) = ids else {
@@ -81,8 +80,7 @@ impl Disk {
         fs::set_permissions(&self.workspace, fs::Permissions::from_mode(0o755))
     }
 
-    /// Moves the files of a disk that was made before disks had file systems of their own
-    /// to where they are looked for now.
+    /// Moves the files of a disk in the layout without `files/` to their current paths.
     pub fn adopt(&self) -> io::Result<()> {
         let (workspace, home) = (self.root.join("workspace"), self.root.join("home"));
         if self.workspace.exists() || !workspace.exists() {
@@ -92,7 +90,7 @@ impl Disk {
         if home.exists() {
             fs::rename(home, &self.home)?;
         }
-        // Last: until then it is looked for again.
+        // Rename this one last: until then the old layout is detected again.
         fs::rename(workspace, &self.workspace)
     }
 
@@ -101,7 +99,7 @@ impl Disk {
         self.image.exists()
     }
 
-    /// Whether that is mounted.
+    /// Whether that file system is mounted.
     pub fn is_mounted(&self) -> bool {
         match (fs::symlink_metadata(&self.files), fs::symlink_metadata(&self.root)) {
             (Ok(files), Ok(root)) => files.dev() != root.dev(),
@@ -109,7 +107,7 @@ impl Disk {
         }
     }
 
-    /// The disk's lock; none while somebody has it, or when it was just erased.
+    /// Takes the disk's lock; `None` while another process holds it or if the disk was just erased.
     pub fn try_hold(&self) -> io::Result<Option<Held>> {
         let path = self.root.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path)?;
@@ -125,13 +123,12 @@ impl Disk {
         Ok(is_in_place.then_some(held))
     }
 
-    /// The sandbox that was last made on this disk.
+    /// The last sandbox created on this disk.
     pub fn latest_sandbox(&self) -> Option<SandboxId> {
         fs::read_to_string(self.root.join("sandbox")).ok()?.parse().ok()
     }
 
-    /// Whether one of these sandboxes was the last to change the files, all of which are
-    /// there and belong to these ids.
+    /// Whether the files are usable: changed last by one of these sandboxes, complete, owned by these ids.
     pub fn is_left_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
         let is_own = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == ids.command())
@@ -142,17 +139,17 @@ impl Disk {
             && self.latest_sandbox().is_some_and(|latest| sandboxes.contains(&latest))
     }
 
-    /// Whether the files are those of a checkpoint that was not restored to its end.
+    /// Whether the files come from a checkpoint whose restore did not finish.
     pub fn is_incomplete(&self) -> bool {
         self.incomplete().exists()
     }
 
-    /// Notes that the files are not to be used, before the first of them exists.
+    /// Marks the files as unusable, before the first of them exists.
     pub fn begin_restore(&self) -> io::Result<()> {
         fs::write(self.incomplete(), "")
     }
 
-    /// Notes that all files are there.
+    /// Marks the files as complete.
     pub fn end_restore(&self) -> io::Result<()> {
         match fs::remove_file(self.incomplete()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -164,7 +161,7 @@ impl Disk {
         self.root.join("incomplete")
     }
 
-    /// Notes the sandbox that is about to be made, before anything of it exists.
+    /// Records the sandbox that is about to be created, before any part of it exists.
     pub fn note_sandbox(&self, sandbox: SandboxId) -> io::Result<()> {
         let beside = self.root.join("sandbox.new");
         fs::write(&beside, sandbox.to_string())?;

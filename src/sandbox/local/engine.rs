@@ -1,7 +1,7 @@
-//! What makes and ends the containers of this machine.
+//! Engines that create and end containers on this machine.
 //!
-//! Called by `local`, which knows sessions, disks and init; implemented by `oci` (an OCI
-//! runtime's command line) and `docker` (a daemon). An engine knows containers by the
+//! Called by `local`, which handles sessions, disks and init; implemented by `oci` (an OCI runtime's command
+//! line), `rootless` (the same without root) and `docker` (a daemon). An engine identifies containers by the
 //! ids of sandboxes.
 
 use std::{fmt::Debug, path::Path};
@@ -14,50 +14,49 @@ use crate::{
     sandbox::{Fault, Found, Stats},
 };
 
-/// Makes, stops and ends containers.
+/// Creates, freezes and ends containers.
 #[async_trait]
 pub trait Engine: Debug + Send + Sync {
-    /// The ids of the host that a session's sandboxes use.
+    /// Host ids that a session's sandboxes use.
     fn ids(&self, session: SessionId) -> IdRange;
 
-    /// Who acts for the users of sandboxes; the service itself where it is root.
+    /// Subordinate users of a service without root; `None` if it is root.
     fn users(&self) -> Option<&Users> {
         None
     }
 
-    /// Whether a sandbox is held to its processors and memory.
+    /// Whether CPU and memory limits are enforced.
     fn holds_size(&self) -> bool {
         true
     }
 
-    /// Whether sandboxes have gVisor for a kernel.
+    /// Whether sandboxes run on gVisor's kernel.
     fn is_gvisor(&self) -> bool {
         false
     }
 
-    /// Makes a container and starts its init. What a failure leaves, `remove` removes.
+    /// Creates a container and starts its init. After a failure, `remove` removes the remains.
     ///
     /// # Errors
-    /// `Unavailable` with what the engine said.
+    /// `Unavailable` with the engine's message.
     async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault>;
 
-    /// Why a container that was started is not there any more; `None` while it runs.
+    /// Reason why a started container is not running; `None` while it runs.
     async fn ended(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Option<String>;
 
-    /// Stops every process where it stands, or lets them go on. Asking for what is so
-    /// already changes nothing.
+    /// Freezes or thaws every process. No effect if it is already in that state.
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault>;
 
-    /// What the container takes; zeros when there is none.
+    /// Resource usage of the container; zeros if it does not exist.
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault>;
 
-    /// Kills and removes the container with all that belongs to it. Idempotent.
+    /// Kills and removes the container and everything that belongs to it. Idempotent.
     ///
     /// # Errors
-    /// `Unavailable` when a process would not vanish: then the sandbox is not over.
+    /// `Unavailable` when a process does not end in time; the sandbox then still exists.
     async fn remove(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Result<(), Fault>;
 
-    /// Containers that may be left although nothing else of their sandboxes is: an engine
-    /// that remembers them itself keeps them when the machine starts anew.
+    /// Lists containers that may exist although nothing else of their sandboxes does, because the engine
+    /// stores them itself across a reboot of the machine.
     async fn list(&self) -> Result<Vec<Found>, Fault>;
 }

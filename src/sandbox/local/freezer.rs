@@ -1,9 +1,9 @@
-//! Freezing a sandbox, and who may.
+//! Freezing of sandboxes, fenced by epoch.
 //!
-//! Called by `local`. Init cannot be asked: it stands still with its sandbox. So the host
-//! itself keeps the highest epoch that has attached, in a file that no sandbox sees, and
-//! whoever freezes or thaws holds that file's lock: a worker that lost the session and
-//! does not know it yet never stops a sandbox that another one works with.
+//! Called by `local`. Init cannot check the epoch, because it is frozen with its sandbox. So the host stores
+//! the highest epoch that has attached in a file outside the sandbox, and a caller that freezes or thaws
+//! holds that file's lock. A worker that lost the session without noticing can therefore never freeze a
+//! sandbox that another worker uses.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,16 +18,16 @@ use crate::{
     sandbox::Fault,
 };
 
-/// The right to freeze and thaw one sandbox, until it is dropped.
+/// Exclusive right to freeze and thaw one sandbox, until dropped.
 pub struct Gate {
     _file: File,
 }
 
 impl Gate {
-    /// Waits for the sandbox's gate and passes it with an epoch.
+    /// Locks the sandbox's gate file and records the epoch in it.
     ///
     /// # Errors
-    /// `Gone` when there is no such sandbox, `Stale` when a higher epoch has passed.
+    /// `Gone` when there is no such sandbox, `Stale` when a higher epoch was recorded.
     pub async fn pass(sandbox_dir: &Path, epoch: i64) -> Result<Self, Fault> {
         let file = File::options()
             .read(true)
@@ -38,7 +38,7 @@ impl Gate {
         let mut file = match file {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Gone),
-            Err(error) => return Err(unavailable("its gate cannot be opened", &error)),
+            Err(error) => return Err(unavailable("its gate file cannot be opened", &error)),
         };
         let until = Instant::now() + 2 * FREEZE_TIMEOUT;
         loop {
@@ -47,16 +47,16 @@ impl Gate {
                 Err(TryLockError::WouldBlock) if Instant::now() < until => {
                     tokio::time::sleep(SANDBOX_START_POLL.0).await;
                 }
-                Err(error) => return Err(unavailable("its gate cannot be locked", &error.into())),
+                Err(error) => return Err(unavailable("its gate file cannot be locked", &error.into())),
             }
         }
         let passed =
-            pass(&mut file, epoch).map_err(|error| unavailable("its gate cannot be read", &error))?;
+            pass(&mut file, epoch).map_err(|error| unavailable("its gate file cannot be read", &error))?;
         if passed { Ok(Self { _file: file }) } else { Err(Fault::Stale) }
     }
 }
 
-/// Whether no higher epoch was here before; notes this one.
+/// Records the epoch; returns false if a higher one was recorded before.
 fn pass(file: &mut File, epoch: i64) -> io::Result<bool> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
@@ -64,23 +64,23 @@ fn pass(file: &mut File, epoch: i64) -> io::Result<bool> {
         return Ok(false);
     }
     file.rewind()?;
-    // Of one length, so that no rest of an older number stays behind it.
+    // Fixed width, so that no digits of a longer number remain.
     write!(file, "{epoch:20}")?;
     Ok(true)
 }
 
-/// What stops the processes of one cgroup.
+/// Freezer of one cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freezer {
-    /// `cgroup.freeze`; its processes can be killed while they stand still.
+    /// `cgroup.freeze` of v2; frozen processes can be killed.
     Unified(PathBuf),
-    /// `freezer.state` of v1; a killed process dies when it is thawed.
+    /// `freezer.state` of v1; a killed process ends only when it is thawed.
     Legacy(PathBuf),
 }
 
 impl Freezer {
-    /// The freezer of a sandbox: of its directories below all hierarchies, the v2 one
-    /// with processes in it first.
+    /// Selects the freezer from a sandbox's directories in all hierarchies; the v2 one is preferred if it
+    /// contains processes.
     pub fn among(directories: &[PathBuf]) -> Option<Self> {
         let is_populated = |directory: &PathBuf| {
             let events = fs::read_to_string(directory.join("cgroup.events")).unwrap_or_default();
@@ -95,7 +95,7 @@ impl Freezer {
         }
     }
 
-    /// Whether every process stands still.
+    /// Whether every process is frozen.
     pub fn is_frozen(&self) -> bool {
         match self {
             Self::Unified(directory) => {
@@ -107,7 +107,7 @@ impl Freezer {
         }
     }
 
-    /// Stops or lets go, and waits until it is so.
+    /// Freezes or thaws, and waits for completion.
     pub async fn set(&self, freeze: bool) -> Result<(), Fault> {
         let until = Instant::now() + FREEZE_TIMEOUT;
         let mut pause = Duration::from_micros(100);
@@ -115,15 +115,15 @@ impl Freezer {
         while self.is_frozen() != freeze {
             if Instant::now() >= until {
                 if freeze {
-                    // Half a frozen sandbox would hang its next caller.
+                    // A partly frozen sandbox would hang its next caller.
                     self.write(false)?;
                 }
-                return Err(Fault::Unavailable("its processes do not come to a stand".to_owned()));
+                return Err(Fault::Unavailable("freezing or thawing timed out".to_owned()));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(SANDBOX_START_POLL.1);
             if freeze && matches!(self, Self::Legacy(_)) {
-                // A v1 freezer that was too slow gives up; asked again, it goes on.
+                // A v1 freezer can stay in FREEZING; writing the state again makes it retry.
                 self.write(true)?;
             }
         }

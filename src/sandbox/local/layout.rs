@@ -1,9 +1,9 @@
-//! Where the local provider keeps what, and who owns it.
+//! Directory layout and ownership of the local provider.
 //!
-//! Called by the rest of `local`. Two roots: the run directory holds what dies
-//! with the machine (sockets, bundles, the runtime's state), the data directory
-//! what stays (the sessions' disks). A sandbox is found by its id, a disk by organization
-//! and session, and each sandbox names its owner before anything of it exists.
+//! Called by the rest of `local`. There are two roots. The run directory contains what need not survive a
+//! reboot (sockets, bundles, the runtime's state); the data directory contains the sessions' disks. A
+//! sandbox's path follows from its id, a disk's path from organization and session. Each sandbox's owner is
+//! recorded before any part of it exists.
 
 use std::{
     collections::BTreeSet,
@@ -27,49 +27,50 @@ use crate::{
     sandbox::Found,
 };
 
-/// Where root has what dies with the machine.
+/// Run directory of root.
 const RUN: &str = "/run/sojourn";
-/// Where root has the root file systems of sandboxes, if that is no place for programs.
+/// Directory for root file systems of sandboxes, if the run directory is mounted noexec.
 const SKELETONS: &str = "/var/lib/sojourn";
-/// Below the data directory.
+/// Directory of the disks, below the data directory.
 const DISKS: &str = "sandboxes";
-/// Beside the disks: where an ordinary user has the same, and which run directory it took.
+/// Below the directory of disks, for an ordinary user: the directory of root file systems, and the file with
+/// the path of its run directory.
 const SKELETON: &str = "skeleton";
 const RUN_NOTE: &str = "run";
 
-/// The directories of one provider.
+/// Directories of one provider.
 #[derive(Clone, Debug)]
 pub struct Layout {
     data_dir: PathBuf,
     run_dir: PathBuf,
 }
 
-/// The host's user and group ids that one session's sandboxes use.
+/// Host user and group ids that one session's sandboxes use.
 ///
-/// Between the ranges that systemd gives to containers and to foreign images,
-/// where nothing else allocates (systemd's UIDS-GIDS document). Derived from the
-/// session, so that the files of its disk keep their owner from sandbox to sandbox.
+/// They are between the ranges that systemd allocates to containers and to foreign images, where nothing else
+/// allocates (systemd's UIDS-GIDS document). The range is derived from the session, so that the files of its
+/// disk have the same owner in each of its sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     pub first: u32,
 }
 
 impl IdRange {
-    /// No range: the users of a sandbox have the ids of the host's.
+    /// No range: a sandbox's users have the host's own ids.
     pub const HOST: Self = Self { first: 0 };
-    /// Ids of one range: root, the command's user, room between.
+    /// Ids per range: root, the command's user, and unused ids.
     pub const IDS: u32 = 4_096;
-    /// The first id of the first range.
+    /// First id of the first range.
     pub const FIRST: u32 = 0x7000_0000;
-    /// The id after the last range.
+    /// First id after the last range.
     pub const END: u32 = 0x7ffd_0000;
-    /// Whose the files of images are: all the ids of a system, that no sandbox has.
+    /// Owner range of image files: all the ids of a system, used by no sandbox.
     pub const IMAGES: Self = Self { first: Self::END };
-    /// How many those are.
+    /// Number of ids in `IMAGES`.
     pub const OF_IMAGES: u32 = 65_536;
 
-    /// The range of a session. Two sessions may share one, which gives neither a
-    /// way to the other: no sandbox sees another's files or processes.
+    /// Range of a session. Two sessions may share a range, but stay isolated: no sandbox sees another's files
+    /// or processes.
     pub fn of(session: SessionId) -> Self {
         let ranges = u128::from((Self::END - Self::FIRST) / Self::IDS);
         let index =
@@ -77,7 +78,7 @@ impl IdRange {
         Self { first: Self::FIRST + index * Self::IDS }
     }
 
-    /// The host's id of the command's user.
+    /// Host id of the command's user.
     pub const fn command(self) -> u32 {
         self.first + COMMAND_UID
     }
@@ -88,8 +89,8 @@ impl Layout {
         Self { data_dir, run_dir }
     }
 
-    /// The run directory when none is configured: short, one per data directory. That of
-    /// an ordinary user is where the start before had it, for its sandboxes may live.
+    /// Default run directory: a short path, one per data directory. An ordinary user reuses that of the
+    /// previous start, because its sandboxes may still run.
     pub fn default_run_dir(data_dir: &Path) -> PathBuf {
         let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
         let name = text::hex(&digest[..6]);
@@ -115,7 +116,7 @@ impl Layout {
         place.unwrap_or_else(|| PathBuf::from(format!("/tmp/sojourn-{}", me.as_raw()))).join(name)
     }
 
-    /// Makes the directories that every sandbox needs.
+    /// Creates the directories that every sandbox needs.
     pub fn prepare(&self) -> io::Result<()> {
         make_dir(&self.disks(), 0o700)?;
         if geteuid().is_root() {
@@ -132,13 +133,13 @@ impl Layout {
         make_dir(&self.runtime_state(), 0o700)
     }
 
-    /// Where the root file systems of sandboxes are, the first of these from which programs
-    /// can be run: many machines mount `/run` without that right.
+    /// Directory of the sandboxes' root file systems: the first candidate that is not mounted noexec, as
+    /// `/run` is on many machines.
     pub fn skeletons(&self) -> io::Result<PathBuf> {
         let other = if geteuid().is_root() { PathBuf::from(SKELETONS) } else { self.disks().join(SKELETON) };
         let places = match geteuid().is_root() {
             true => [self.run_dir.clone(), other],
-            // What lies long in a directory for short-lived files may be cleared away.
+            // Old files in a directory for temporary files may be deleted, so it is the second choice.
             false => [other, self.run_dir.clone()],
         };
         for place in &places {
@@ -154,7 +155,7 @@ impl Layout {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
-    /// Whether something of this provider is below a directory.
+    /// Whether a directory of this provider is below `place`.
     pub fn is_below(&self, place: &Path) -> bool {
         self.data_dir.starts_with(place) || self.run_dir.starts_with(place)
     }
@@ -163,12 +164,12 @@ impl Layout {
         &self.run_dir
     }
 
-    /// The sessions' disks, and what they are made from.
+    /// Directory of the sessions' disks and their templates.
     pub fn disks(&self) -> PathBuf {
         self.data_dir.join(DISKS)
     }
 
-    /// What the runtime knows about its containers.
+    /// State directory of the runtime.
     pub fn runtime_state(&self) -> PathBuf {
         self.run_dir.join("runtime")
     }
@@ -177,22 +178,22 @@ impl Layout {
         self.run_dir.join("sandboxes")
     }
 
-    /// Root file systems of images.
+    /// Directory of the images' root file systems.
     pub fn images(&self) -> PathBuf {
         self.data_dir.join("images")
     }
 
-    /// The containers in which packages are installed.
+    /// Directory of the containers in which packages are installed.
     pub fn installs(&self) -> PathBuf {
         self.run_dir.join("installs")
     }
 
-    /// Notes which image a sandbox is on, for as long as it is there.
+    /// Records the image of a sandbox for as long as the sandbox exists.
     pub fn note_tree(&self, sandbox: SandboxId, tree: Option<&str>) -> io::Result<()> {
         tree.map_or(Ok(()), |tree| fs::write(self.sandbox(sandbox).join("image"), tree))
     }
 
-    /// The images that sandboxes are on.
+    /// Names of the images in use by sandboxes.
     pub fn trees_in_use(&self) -> io::Result<BTreeSet<String>> {
         let sandboxes = names(&self.sandboxes())?.into_iter();
         Ok(sandboxes
@@ -200,17 +201,17 @@ impl Layout {
             .collect())
     }
 
-    /// A sandbox: its bundle, its logs and its control directory.
+    /// Directory of a sandbox: its bundle, logs and control directory.
     pub fn sandbox(&self, sandbox: SandboxId) -> PathBuf {
         self.sandboxes().join(sandbox.to_string())
     }
 
-    /// The directory that a sandbox and its worker share.
+    /// Directory that a sandbox and its worker share.
     pub fn control(&self, sandbox: SandboxId) -> PathBuf {
         self.sandbox(sandbox).join("control")
     }
 
-    /// What the host shows to a sandbox of its way out; the sandbox cannot write there.
+    /// Directory of the egress socket and certificates; the sandbox cannot write to it.
     pub fn egress(&self, sandbox: SandboxId) -> PathBuf {
         self.sandbox(sandbox).join("egress")
     }
@@ -220,14 +221,14 @@ impl Layout {
         Disk::at(root)
     }
 
-    /// Where a sandbox's directory is until it has its owner in it. Of a session, not of a sandbox:
-    /// what a crash left there is in the way of the next sandbox, and is not forgotten.
+    /// Temporary directory of a sandbox until its owner is written. It is named after the session, not the
+    /// sandbox: `claim` for the session's next sandbox removes what a crash left there.
     pub fn unclaimed(&self, session: SessionId) -> PathBuf {
         self.sandboxes().join(format!(".{session}"))
     }
 
-    /// Makes the sandbox's directory with its owner in it, both at once, while the session's
-    /// disk is held. Without `ids` its users get what is theirs from the engine.
+    /// Creates the sandbox's directory together with its owner file, atomically. The caller holds the lock of
+    /// the session's disk. With `None`, the engine changes the owner of the directories later.
     pub fn claim(
         &self,
         sandbox: SandboxId,
@@ -246,14 +247,14 @@ impl Layout {
         ids.map_or(Ok(()), |ids| chown(&control, Some(ids.first), Some(ids.first)))
     }
 
-    /// Whose sandbox it is, if there is one.
+    /// Owner of a sandbox, if the sandbox exists.
     pub fn owner(&self, sandbox: SandboxId) -> Option<(OrgId, SessionId)> {
         let text = fs::read_to_string(self.sandbox(sandbox).join("owner")).ok()?;
         let (org, session) = text.split_once(' ')?;
         Some((org.parse().ok()?, session.parse().ok()?))
     }
 
-    /// Every sandbox and every disk without one.
+    /// Lists every sandbox, and every disk without a sandbox.
     pub fn list(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         for name in names(&self.sandboxes())? {
@@ -277,7 +278,7 @@ impl Layout {
     }
 }
 
-/// Removes a directory that no sandbox's command can write into, if it is there.
+/// Removes a directory that no sandbox's command can write to, if it exists.
 pub fn remove_dir(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -285,8 +286,8 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory with these rights whatever the umask; its parents with the
-/// usual ones, because they may be shared with others.
+/// Creates a directory with this mode, whatever the umask; missing parents get the default mode, because they
+/// may be shared.
 pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -299,25 +300,25 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Whether every user can pass. The way to a sandbox's root file system must be open to its
-/// users; what it leads through shows nothing.
+/// Checks that every user may traverse a path. Users of a sandbox must reach its root file system; the
+/// directories above it are not readable for them.
 fn open_to_all(path: &Path) -> io::Result<()> {
     for above in path.ancestors() {
         if fs::metadata(above)?.permissions().mode() & 0o001 == 0 {
-            let text = format!("{} must be open to every user (mode o+x)", above.display());
+            let text = format!("{} must be accessible to all users (mode o+x)", above.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
     }
     Ok(())
 }
 
-/// Nobody else may put things where an ordinary user's sandboxes are.
+/// Checks that no other user may write to the directory of an ordinary user's sandboxes.
 fn vet(parent: &Path) -> io::Result<()> {
     let meta = fs::symlink_metadata(parent)?;
     if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let text = format!("{} belongs to someone else, or others may write there", parent.display());
+    let text = format!("{} has another owner, or is writable for other users", parent.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
@@ -389,7 +390,7 @@ mod tests {
         let layout = Layout::new(directory.path().join("data"), directory.path().join("run"));
         layout.prepare().unwrap();
         let (org, session) = (OrgId::from_uuid(Uuid::from_u128(1)), SessionId::from_uuid(Uuid::from_u128(2)));
-        // Its maker died before it had named the owner.
+        // The process that created it ended before the owner was written.
         make_dir(&layout.unclaimed(session).join("egress"), 0o755).unwrap();
         assert_eq!(layout.list().unwrap(), []);
         let sandbox = SandboxId::from_uuid(Uuid::from_u128(3));

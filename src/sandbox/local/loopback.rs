@@ -1,7 +1,7 @@
-//! Files as block devices.
+//! Loop devices: files as block devices.
 //!
-//! Called by `volume`. The program `mount` makes loop devices too, but asks every one of
-//! the machine first which file it has, and each sandbox has one.
+//! Called by `volume`. The program `mount` creates loop devices too, but queries every loop device of the
+//! machine for its file first, and each sandbox has one.
 
 use std::{
     ffi::c_void,
@@ -21,24 +21,23 @@ use rustix::{
 use crate::base::limit::LOOP_DEVICE_ATTEMPTS_MAX;
 
 const CONTROL: &str = "/dev/loop-control";
-/// The Linux whose loop devices can be made in one call.
+/// First Linux version with `LOOP_CONFIGURE`, which creates a loop device in one call.
 const OLDEST: (u32, u32) = (5, 8);
 // linux/loop.h
 const GET_FREE: Opcode = 0x4c82;
 const CONFIGURE: Opcode = 0x4c0a;
 const AUTOCLEAR: u32 = 4;
 
-/// A file as a block device. It is given back with the last that has it open or mounted,
-/// however that ends.
+/// A file as a block device. The kernel releases it when it is no longer open or mounted, even after a crash.
 pub struct Device {
     pub path: PathBuf,
     pub file: File,
 }
 
-/// Looks whether files can be made block devices here.
+/// Checks that loop devices are available.
 ///
 /// # Errors
-/// What is missing, for the log.
+/// Reason why they are not, for the log.
 pub fn look() -> Result<(), String> {
     if !Path::new(CONTROL).exists() {
         return Err("there are no loop devices".to_owned());
@@ -51,11 +50,11 @@ pub fn look() -> Result<(), String> {
     let version: (u32, u32) = (number(), number());
     match version >= OLDEST {
         true => Ok(()),
-        false => Err(format!("loop devices take Linux {}.{}, and this is {release}", OLDEST.0, OLDEST.1)),
+        false => Err(format!("loop devices need Linux {}.{}, this is {release}", OLDEST.0, OLDEST.1)),
     }
 }
 
-/// Makes a file a block device.
+/// Attaches a file to a free loop device.
 pub fn attach(image: &Path) -> io::Result<Device> {
     let image = File::options().read(true).write(true).open(image)?;
     let control = File::options().read(true).write(true).open(CONTROL)?;
@@ -68,12 +67,12 @@ pub fn attach(image: &Path) -> io::Result<Device> {
         // SAFETY: the kernel reads one `loop_config`, which `Config` is laid out as.
         match unsafe { ioctl(&file, Setter::<CONFIGURE, Config>::new(config)) } {
             Ok(()) => return Ok(Device { path, file }),
-            // Somebody else was given the same number.
+            // Another process took the same device first.
             Err(Errno::BUSY) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Err(io::Error::other("every free loop device was taken by others"))
+    Err(io::Error::other("other processes took every free loop device"))
 }
 
 /// `struct loop_config`, and within it `struct loop_info64`.
@@ -84,10 +83,10 @@ struct Config {
     block_size: u32,
     /// Device, inode, its device, offset, size limit.
     place: [u64; 5],
-    /// Number, encryption and the size of its key.
+    /// Number, encryption type and key size.
     kind: [u32; 3],
     flags: u32,
-    /// The names of the file and of the encryption, and its key.
+    /// File name, encryption name and key.
     names: [u8; 64 + 64 + 32],
     init: [u64; 2],
     reserved: [u64; 8],
@@ -110,10 +109,10 @@ impl Config {
     }
 }
 
-/// Asks for the number of a device that has no file.
+/// ioctl that returns the number of a free loop device.
 struct GetFree;
 
-// SAFETY: the call has no argument, and its answer is the number itself.
+// SAFETY: the call has no argument, and its return value is the number itself.
 unsafe impl Ioctl for GetFree {
     type Output = IoctlOutput;
 

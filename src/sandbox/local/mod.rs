@@ -1,10 +1,9 @@
-//! Sandboxes on this machine: containers made by an OCI runtime or by Docker.
+//! Sandboxes on this machine: containers created by an OCI runtime or by Docker.
 //!
-//! Made by the composition root, called through [`Sandbox`]; calls an
-//! engine for the containers and, for everything inside a sandbox, its init. All state is in the
-//! file system and in the kernel, so any process of the service on this machine,
-//! now or after a restart, finds and ends the same sandboxes. What a sandbox can write is
-//! never opened here: its files come through init, its disk is removed unread.
+//! Created by the composition root, called through [`Sandbox`]; calls an engine for the containers and, for
+//! everything inside a sandbox, its init. All state is in the file system and in the kernel, so any process
+//! of the service on this machine, also after a restart, finds and ends the same sandboxes. This module opens
+//! no file that a sandbox can write: files are read through init, and a disk is removed without being read.
 
 mod bundle;
 mod cgroup;
@@ -64,47 +63,47 @@ use crate::{
     domain::{OrgId, SandboxId, SessionId},
 };
 
-/// Said of a disk that somebody has for too long.
-const BEING_MADE: &str = "a sandbox is being made on the same disk";
+/// Error when another process holds a disk's lock for too long.
+const BEING_MADE: &str = "another sandbox is being created on the same disk";
 
-/// The provider of sandboxes on this machine.
+/// Provider of sandboxes on this machine.
 #[derive(Clone, Debug)]
 pub struct Local {
     layout: Layout,
     engine: Arc<dyn Engine>,
-    /// The root of sandboxes on the image `host`.
+    /// Root file system of sandboxes on the image `host`.
     host: Base,
     images: Images,
-    /// Without them the size of a disk is looked at now and then, from inside.
+    /// `None` if init has to measure the size of disks periodically instead.
     volumes: Option<Volumes>,
     orphan_after: Option<Duration>,
 }
 
 impl Local {
-    /// Looks whether sandboxes can be made here and lays what all of them share.
+    /// Checks the requirements and creates the files that all sandboxes share.
     ///
     /// # Errors
-    /// `Unavailable` with one line that says what is missing: the runtime, user ids,
-    /// cgroups, a writable directory.
+    /// `Unavailable` with a one-line reason: the runtime, user ids, cgroups, a writable directory.
     pub fn new(config: Config) -> Result<Self, Fault> {
         let layout = Layout::new(config.data_dir, config.run_dir);
         let prepare = || -> Result<Base, Fault> {
-            layout.prepare().map_err(|error| unavailable("its directories cannot be made", &error))?;
+            layout.prepare().map_err(|error| unavailable("its directories cannot be created", &error))?;
             let skeletons = layout.skeletons();
             skeletons
                 .and_then(|skeletons| rootfs::of_host(&skeletons))
-                .map_err(|error| unavailable("its root file system cannot be made", &error))
+                .map_err(|error| unavailable("its root file system cannot be created", &error))
         };
         let (engine, installer, host) = match config.docker {
             Some(_) if !geteuid().is_root() => {
                 let text =
-                    "the provider docker needs a service that is root: it gives files to users of containers";
+                    "the provider docker needs a service that runs as root: it changes owners of files";
                 return Err(Fault::Unavailable(text.to_owned()));
             }
             Some(docker) => {
                 let host = prepare()?;
                 let engine = Arc::new(Docker::open(docker, host.rootfs.clone(), layout.run_dir())?);
-                // A daemon makes no container whose root is a directory.
+                // The Docker daemon cannot create a container from a directory as its root, so packages need
+                // an OCI runtime.
                 let runtime = Runtime::find(&config.runtime, layout.runtime_state());
                 let installer = runtime.and_then(Oci::new).map(|oci| Arc::new(oci) as _);
                 (engine as Arc<dyn Engine>, installer, host)
@@ -121,16 +120,16 @@ impl Local {
         let volumes = match config.disks {
             Disks::Directories => None,
             Disks::Volumes => Volumes::find(layout.run_dir())
-                .inspect_err(|reason| tracing::warn!(reason, "sizes of disks are kept by looking at them"))
+                .inspect_err(|reason| tracing::warn!(reason, "disk sizes are measured periodically"))
                 .ok(),
         };
         let images = Images::new(config.images, &layout, installer, volumes.clone())
-            .map_err(|error| unavailable("its directories cannot be made", &error))?;
+            .map_err(|error| unavailable("its directories cannot be created", &error))?;
         let orphan_after = config.orphan_after;
         Ok(Self { layout, engine, host, images, volumes, orphan_after })
     }
 
-    /// The root file systems that sandboxes can be made on.
+    /// Root file systems of images.
     pub fn images(&self) -> &Images {
         &self.images
     }
@@ -139,15 +138,16 @@ impl Local {
         Init::at(self.layout.control(sandbox))
     }
 
-    /// The bundle, the container, its first answer. Leaves its remains to the caller.
+    /// Creates bundle and container, and waits for init's first response. The caller removes the remains of a
+    /// failure.
     async fn assemble(&self, spec: &Spec, epoch: i64) -> Result<(), Fault> {
         let disk = self.layout.disk(spec.org, spec.session);
-        // What is left of the output of the sandbox before.
+        // Output of the previous sandbox.
         if disk.output.exists() {
             removal::directories(self.engine.users(), vec![disk.output.clone()]).await?;
         }
         let base = self.images.base(&spec.rootfs, &self.host)?;
-        self.lay_out(spec, &disk, &base).map_err(|error| unavailable("its files cannot be made", &error))?;
+        self.lay_out(spec, &disk, &base).map_err(|error| unavailable("creating its files failed", &error))?;
         let sandbox_dir = self.layout.sandbox(spec.sandbox);
         let ingredients = Ingredients {
             base: &base,
@@ -173,23 +173,23 @@ impl Local {
             match init.hello(epoch).await {
                 Err(Fault::Gone) => {
                     if let Some(words) = self.engine.ended(spec.sandbox, &sandbox_dir).await {
-                        return Err(Fault::Unavailable(format!("it ended at once: {words}")));
+                        return Err(Fault::Unavailable(format!("it ended immediately: {words}")));
                     }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(longest);
                 }
                 answered => {
                     let init_ms = millis(started);
-                    tracing::debug!(sandbox.id = %spec.sandbox, runtime_ms, init_ms, "a sandbox was started");
+                    tracing::debug!(sandbox.id = %spec.sandbox, runtime_ms, init_ms, "sandbox started");
                     return answered;
                 }
             }
         }
     }
 
-    /// Everything on disk that the sandbox needs.
+    /// Creates the files and directories of a sandbox.
     fn lay_out(&self, spec: &Spec, disk: &Disk, base: &Base) -> io::Result<()> {
-        // Where the service is not root it has no right to give.
+        // A service without root cannot change owners itself.
         let ids = self.engine.users().is_none().then(|| self.engine.ids(spec.session));
         disk.note_sandbox(spec.sandbox)?;
         disk.prepare(ids)?;
@@ -197,8 +197,8 @@ impl Local {
         self.layout.note_tree(spec.sandbox, base.tree.as_deref())
     }
 
-    /// Ends the sandbox that was last made on a session's disk, if it is another one:
-    /// two sandboxes never share a disk. A sandbox that a higher epoch holds stays.
+    /// Ends the last sandbox created on a session's disk, because two sandboxes never share a disk. `Stale`
+    /// if a higher epoch has attached to it.
     async fn displace(&self, latest: SandboxId, epoch: i64) -> Result<(), Fault> {
         if !self.layout.sandbox(latest).exists() {
             return Ok(());
@@ -209,16 +209,16 @@ impl Local {
         }
     }
 
-    /// Makes the disk ready for the sandbox: what another sandbox than the session's last one
-    /// left is removed.
+    /// Prepares the session's disk. Files last changed by a sandbox that the session does not know are
+    /// removed.
     async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
         let mut writers = spec.previous.clone();
         writers.push(spec.sandbox);
         disk.adopt().map_err(|error| unavailable("its files cannot be moved to their place", &error))?;
         if self.volumes.is_none() && disk.has_image() {
-            // Not to be taken for an empty one.
+            // An image that is not mounted must not be taken for an empty disk.
             let text =
-                "the session's disk has a file system of its own, and none can be mounted here any more";
+                "the session's disk has its own file system, which this machine cannot mount any longer";
             return Err(Fault::Unavailable(text.to_owned()));
         }
         let is_open = match &self.volumes {
@@ -234,7 +234,7 @@ impl Local {
             volumes.make(disk, spec.limits.disk_bytes).await?;
         }
         if spec.restores {
-            disk.begin_restore().map_err(|error| unavailable("its restore cannot be noted", &error))?;
+            disk.begin_restore().map_err(|error| unavailable("its restore cannot be recorded", &error))?;
         }
         Ok(Files::Fresh)
     }
@@ -250,8 +250,7 @@ impl Sandbox for Local {
         Capabilities { reach: Reach::Node, holds_size: self.engine.holds_size() }
     }
 
-    /// Dropping the future may leave remains; the next `create` with this id or
-    /// `destroy` removes them.
+    /// Dropping the future may leave remains; the next `create` with this id or `destroy` removes them.
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault> {
         refuse_bad_names(&spec.env)?;
         let disk = self.layout.disk(spec.org, spec.session);
@@ -264,22 +263,22 @@ impl Sandbox for Local {
             match self.attach(SandboxFence { sandbox: spec.sandbox, epoch }).await {
                 Ok(()) => return Ok(Files::Kept),
                 Err(Fault::Stale) => return Err(Fault::Stale),
-                // The remains of a crash, or a sandbox that does not answer any more.
+                // Remains of a crash, or a sandbox that no longer answers.
                 Err(_) => self.destroy(spec.sandbox).await?,
             }
         }
         let began = Instant::now();
         let files = self.ready(&disk, spec).await?;
-        tracing::debug!(sandbox.id = %spec.sandbox, disk_ms = millis(began), "the disk of a sandbox is ready");
+        tracing::debug!(sandbox.id = %spec.sandbox, disk_ms = millis(began), "sandbox disk prepared");
         let fault = match timeout(limit::SANDBOX_START_TIMEOUT, self.assemble(spec, epoch)).await {
             Ok(Ok(())) => return Ok(files),
-            // It is up and a later epoch has greeted it: it is that one's sandbox now.
+            // It runs and a higher epoch has attached: that worker owns the sandbox now.
             Ok(Err(Fault::Stale)) => return Err(Fault::Stale),
             Ok(Err(fault)) => fault,
             Err(_) => Fault::Unavailable(format!("it did not start in {:?}", limit::SANDBOX_START_TIMEOUT)),
         };
-        // One that was slow, or stood still meanwhile, does not end what a later epoch has;
-        // while the gate is held, none takes it.
+        // A worker that was slow or suspended must not end a sandbox of a higher epoch. While this gate is
+        // held, no epoch can attach.
         let gate = Gate::pass(&self.layout.sandbox(spec.sandbox), epoch).await;
         if matches!(gate, Err(Fault::Stale)) {
             return Err(Fault::Stale);
@@ -291,10 +290,10 @@ impl Sandbox for Local {
     async fn attach(&self, fence: SandboxFence) -> Result<(), Fault> {
         let _gate = Gate::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
         if self.disk_of(fence.sandbox).is_some_and(|disk| disk.is_incomplete()) {
-            return Err(Fault::Unavailable("its files were not restored to their end".to_owned()));
+            return Err(Fault::Unavailable("the restore of its files did not finish".to_owned()));
         }
-        // The call waits at the egress socket before the sandbox goes on: init must not find that
-        // it was alone for too long.
+        // Send the call before thawing, so that it waits in the socket: otherwise init might find that the
+        // orphan timeout has passed and end itself.
         let init = self.init(fence.sandbox);
         let let_go = self.engine.freeze(fence.sandbox, false);
         let (greeted, let_go) = tokio::join!(init.hello(fence.epoch), let_go);
@@ -337,13 +336,13 @@ impl Sandbox for Local {
     ) -> Result<(), Fault> {
         self.init(fence.sandbox).unpack(fence.epoch, parts).await?;
         let disk = self.disk_of(fence.sandbox).ok_or(Fault::Gone)?;
-        disk.end_restore().map_err(|error| unavailable("its restore cannot be noted", &error))
+        disk.end_restore().map_err(|error| unavailable("its restore cannot be recorded", &error))
     }
 
     async fn start(&self, fence: SandboxFence, exec: &Exec) -> Result<(), Fault> {
         refuse_bad_names(&exec.env)?;
         if exec.argv.iter().chain([&exec.cwd]).any(|text| text.contains('\0')) {
-            return Err(Fault::Refused("a command holds no zero byte".to_owned()));
+            return Err(Fault::Refused("a command must not contain a zero byte".to_owned()));
         }
         self.init(fence.sandbox).start(fence.epoch, exec).await
     }
@@ -404,7 +403,7 @@ impl Sandbox for Local {
         let give = async |socket: &Path| match self.engine.users() {
             Some(users) => users.give(socket, owner).await,
             None => chown(socket, Some(owner), Some(owner))
-                .map_err(|error| unavailable("its way out cannot be opened", &error)),
+                .map_err(|error| unavailable("its egress socket cannot be opened", &error)),
         };
         EgressSocket::open(private, shown, give).await
     }
@@ -416,7 +415,7 @@ impl Sandbox for Local {
             return Ok(());
         }
         let output = self.disk_of(sandbox).map(|disk| disk.output);
-        // The sandbox's own directory goes last: while it is there, the sandbox is listed.
+        // The sandbox's own directory is removed last: while it exists, the sandbox is listed.
         removal::directories(self.engine.users(), output.into_iter().chain([sandbox_dir]).collect()).await
     }
 
@@ -428,11 +427,11 @@ impl Sandbox for Local {
         let held = disk.try_hold().map_err(|error| unavailable("its disk cannot be locked", &error))?;
         let Some(_held) = held else { return Err(Fault::Unavailable(BEING_MADE.to_owned())) };
         if disk.latest_sandbox().is_some_and(|latest| self.layout.sandbox(latest).exists()) {
-            return Err(Fault::Refused("a sandbox is alive on this disk: destroy it first".to_owned()));
+            return Err(Fault::Refused("a sandbox uses this disk: destroy it first".to_owned()));
         }
         volume::close(&disk).await?;
         removal::disk(self.engine.users(), &[self.layout.unclaimed(session), disk.root.clone()]).await?;
-        // The organization's directory goes with the last session; another may be there.
+        // Removes the organization's directory if this was its last session.
         let _ = disk.root.parent().map(fs::remove_dir);
         Ok(())
     }
@@ -454,37 +453,37 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// File work that may take longer than a few system calls.
+/// Runs file operations that may take longer than a few system calls on a blocking thread.
 async fn off_the_reactor<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Takes the lock of a disk. Waits for whoever has it: another process of the service, or
-/// a worker that lost the session and does not know it yet.
+/// Takes the lock of a disk. Waits for its holder: another process of the service, or a worker that lost the
+/// session without noticing.
 async fn hold(disk: &Disk) -> Result<Held, Fault> {
     let until = Instant::now() + limit::SANDBOX_START_TIMEOUT;
     loop {
-        disk.make_root().map_err(|error| unavailable("the session's disk cannot be made", &error))?;
+        disk.make_root().map_err(|error| unavailable("the session's disk cannot be created", &error))?;
         match disk.try_hold() {
             Ok(Some(held)) => return Ok(held),
             Ok(None) if Instant::now() < until => tokio::time::sleep(limit::SANDBOX_START_POLL.1).await,
             Ok(None) => return Err(Fault::Unavailable(BEING_MADE.to_owned())),
-            // Erased between the two looks.
+            // Erased between `make_root` and `try_hold`.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(unavailable("the session's disk cannot be locked", &error)),
         }
     }
 }
 
-/// The kernel would take `A=B` as the name `A`.
+/// Rejects names with `=`: the kernel would read `A=B` as the name `A`.
 fn refuse_bad_names(env: &[(String, String)]) -> Result<(), Fault> {
     let bad = |(name, value): &&(String, String)| {
         name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
     };
     match env.iter().find(bad) {
-        Some((name, _)) => Err(Fault::Refused(format!("not a name or value of a variable: {name:?}"))),
+        Some((name, _)) => Err(Fault::Refused(format!("invalid name or value of a variable: {name:?}"))),
         None => Ok(()),
     }
 }

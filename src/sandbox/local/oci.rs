@@ -1,7 +1,7 @@
-//! Containers made by an OCI runtime: `runc`, gVisor's `runsc`, and what is like them.
+//! Containers created by an OCI runtime: `runc`, gVisor's `runsc`, and compatible ones.
 //!
-//! Called by `local` as an engine where the service is root. The runtime makes and deletes; freezing, counting
-//! and the last word on whether a sandbox is over are the cgroups'.
+//! Called by `local` as an engine where the service is root. The runtime creates and deletes containers.
+//! Freezing, statistics and the check whether a sandbox has ended use its cgroups.
 
 use std::{fs, io, path::Path};
 
@@ -30,11 +30,11 @@ pub struct Oci {
 
 impl Oci {
     /// # Errors
-    /// `Unavailable` with one line that says what is missing.
+    /// `Unavailable` with a one-line reason.
     pub fn new(runtime: Runtime) -> Result<Self, Fault> {
         let uid_map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         if !maps_every_range(&uid_map) {
-            let text = "the user ids 1879048192 to 2147287039 do not exist in this user namespace";
+            let text = "the user ids 1879048192 to 2147287039 are not mapped in this user namespace";
             return Err(Fault::Unavailable(text.to_owned()));
         }
         Ok(Self { runtime, cgroups: Cgroups::find()? })
@@ -43,8 +43,8 @@ impl Oci {
 
 #[async_trait]
 impl Engine for Oci {
-    /// gVisor's part that opens files cannot pass the host's directories as another user
-    /// than root; its sandboxes are kept in by a kernel of their own.
+    /// gVisor's file proxy (gofer) can traverse the host's directories only as root; gVisor's own kernel
+    /// isolates its sandboxes.
     fn ids(&self, session: SessionId) -> IdRange {
         if self.runtime.is_gvisor { IdRange::HOST } else { IdRange::of(session) }
     }
@@ -55,7 +55,7 @@ impl Engine for Oci {
 
     async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
         let oom_counter = self.cgroups.make(sandbox);
-        let oom_counter = oom_counter.map_err(|error| unavailable("its cgroup cannot be made", &error))?;
+        let oom_counter = oom_counter.map_err(|error| unavailable("its cgroup cannot be created", &error))?;
         let cgroup = bundle::Cgroup {
             path: &self.cgroups.path(sandbox),
             oom_counter: &oom_counter,
@@ -77,9 +77,9 @@ impl Engine for Oci {
         match self.cgroups.freezer(sandbox) {
             Some(freezer) if freezer.is_frozen() == freeze => Ok(()),
             Some(freezer) => freezer.set(freeze).await,
-            // One that cannot be frozen is not.
+            // Without a freezer, the sandbox cannot be frozen.
             None if !freeze => Ok(()),
-            None => Err(Fault::Refused("there is no cgroup here that can be frozen".to_owned())),
+            None => Err(Fault::Refused("the sandbox has no cgroup that can be frozen".to_owned())),
         }
     }
 
@@ -88,8 +88,8 @@ impl Engine for Oci {
     }
 
     async fn remove(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Result<(), Fault> {
-        // Dead first: to end a live one itself the runtime takes 100 ms steps. And
-        // whatever it says, the cgroup is the last word on the processes.
+        // Kill first: the runtime ends a live container in steps of 100 ms. Whatever the runtime reports, the
+        // cgroup decides whether processes are left.
         self.cgroups.kill(sandbox);
         let deleted = self.runtime.delete(sandbox, sandbox_dir).await;
         self.cgroups.remove(sandbox).await?;
@@ -107,7 +107,7 @@ impl Engine for Oci {
     }
 }
 
-/// Whether a `uid_map` (first inside, first outside, count) has the sandboxes' ids.
+/// Whether a `uid_map` contains the sandboxes' ids. Fields: first inside, first outside, count.
 pub(super) fn maps_every_range(uid_map: &str) -> bool {
     uid_map.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));

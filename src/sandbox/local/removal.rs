@@ -1,7 +1,7 @@
-//! Removing what a sandbox had.
+//! Removal of a sandbox's files.
 //!
-//! Called by `local`. Where the service is root it removes everything itself; else what
-//! belongs to users of sandboxes is removed by a program that is root over them.
+//! Called by `local`. Where the service is root, it removes everything itself. Otherwise a program with root
+//! over the sandboxes' users removes the files that belong to them.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use tokio::{process::Command, time::timeout};
 use super::{layout::remove_dir, off_the_reactor, rootless::Users, runtime, unavailable};
 use crate::{base::limit::DISK_REMOVE_TIMEOUT, sandbox::Fault};
 
-/// Removes directories that no sandbox's command can write into, one after the other.
+/// Removes directories that no sandbox's command can write to, in order.
 pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(), Fault> {
     if users.is_some() {
         return disk(users, &paths).await;
@@ -23,8 +23,8 @@ pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(
     removed.await.map_err(|error| unavailable("its files cannot be removed", &error))
 }
 
-/// Removes what a sandbox wrote. The tree may be deeper than a recursion or the open
-/// files of this process allow; `rm` is made for that and follows no link.
+/// Removes files that a sandbox wrote. The tree may be deeper than recursion or the limit of open files of
+/// this process allow; `rm` handles that and follows no link.
 pub async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(), Fault> {
     let is_gone =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -50,6 +50,6 @@ pub async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(
         Ok(Ok(status)) if status.success() => Ok(()),
         Ok(Ok(_)) => Err(Fault::Unavailable("the session's disk cannot be removed".to_owned())),
         Ok(Err(error)) => Err(unavailable("the session's disk cannot be removed", &error)),
-        Err(_) => Err(Fault::Unavailable("removing the session's disk takes too long".to_owned())),
+        Err(_) => Err(Fault::Unavailable("the session's disk was not removed in time".to_owned())),
     }
 }

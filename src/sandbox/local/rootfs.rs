@@ -1,11 +1,10 @@
-//! The root of a sandbox: a skeleton, into which the image's directories are mounted.
+//! The root file system of a sandbox: a skeleton, into which the image's directories are mounted.
 //!
-//! Called by `Local::new` for the image `host`, by `image` for every other. Everything a
-//! sandbox sees beside its session's disk is either of its image, read-only, or lies in this
-//! skeleton: generated user tables, init, and with the image `host`, which is the machine's
-//! `/usr`, copies of a short allow-list (loader cache, certificates, alternatives). Nothing
-//! else of the host exists there. A skeleton is named by its content, so sandboxes of an
-//! earlier start keep theirs.
+//! Called by `Local::new` for the image `host`, and by `image` for every other. Besides its session's disk, a
+//! sandbox sees only its image, read-only, and this skeleton: generated user tables, init, and with the image
+//! `host`, which is the machine's `/usr`, copies of a short allow-list (loader cache, certificates,
+//! alternatives). Nothing else of the host is visible. A skeleton is named by its content, so running
+//! sandboxes keep theirs when the service is restarted.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +28,7 @@ pub const HOME: &str = protocol::HOME;
 /// Name of the command's user.
 pub const USER: &str = "agent";
 
-/// Places of the host's `/etc` that a sandbox sees as copies.
+/// Paths of the host's `/etc` that are copied into the skeleton.
 const COPIED: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -40,13 +39,13 @@ const COPIED: [&str; 8] = [
     "/etc/localtime",
     "/etc/mime.types",
 ];
-/// Where a merged `/usr` shows its old places.
+/// Top-level directories that are links in a merged `/usr`.
 const USR_MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Where the sandbox's mounts go; the device and process file systems included.
+/// Mount points of a sandbox, including device and process file systems.
 const DIRECTORIES: [&str; 6] = ["dev", "proc", "run", "sys", "root", "home/agent"];
-/// Those that the image `host` has beside them.
+/// Additional directories with the image `host`.
 const OF_HOST: [&str; 3] = ["usr", "var", "opt"];
-/// What of an image's own is not shown: the sandbox has another, or none.
+/// Top-level entries of an image that are not mounted: the sandbox has its own, or none.
 const NOT_SHOWN: [&str; 13] = [
     "dev",
     "proc",
@@ -62,7 +61,7 @@ const NOT_SHOWN: [&str; 13] = [
     "media",
     "mnt",
 ];
-/// Tables that a sandbox has from the skeleton whatever its image.
+/// Tables that a sandbox gets from the skeleton, whatever its image.
 pub const TABLES: [&str; 7] = [
     "etc/passwd",
     "etc/group",
@@ -72,12 +71,12 @@ pub const TABLES: [&str; 7] = [
     "etc/nsswitch.conf",
     "etc/gitconfig",
 ];
-/// Levels below a copied place, and files in all of them: the allow-list is of
-/// small things, and a host is not always what it should be.
+/// Limits of a copied path: levels below it, and files in total. The allow-list names small things, but a
+/// host may differ.
 const COPY_DEPTH_MAX: usize = 4;
 const COPY_FILES_MAX: usize = 4_096;
 
-/// One thing in the skeleton, by its path from the root.
+/// An entry of the skeleton.
 #[derive(Debug, PartialEq, Eq)]
 enum Node {
     Directory { mode: u32 },
@@ -89,18 +88,18 @@ const OPEN_DIRECTORY: Node = Node::Directory { mode: 0o755 };
 
 type Tree = BTreeMap<PathBuf, Node>;
 
-/// What a sandbox has for its root.
+/// Root file system of a sandbox.
 #[derive(Clone, Debug)]
 pub struct Base {
     /// The skeleton.
     pub rootfs: PathBuf,
-    /// What is mounted into it, read-only: from where, to where.
+    /// Read-only mounts into the skeleton: source and destination.
     pub binds: Vec<(PathBuf, PathBuf)>,
-    /// The image's own root file system, by its name; `None` for the machine's programs.
+    /// Name of the image's tree; `None` for the image `host`.
     pub tree: Option<String>,
 }
 
-/// Lays the skeleton of the image `host` below `parent`.
+/// Creates the skeleton of the image `host` below `parent`.
 pub fn of_host(parent: &Path) -> io::Result<Base> {
     let onto_itself = |place: PathBuf| (place.clone(), place);
     let unmerged = usr_places().filter(|place| place.is_dir() && !place.is_symlink());
@@ -108,8 +107,8 @@ pub fn of_host(parent: &Path) -> io::Result<Base> {
     Ok(Base { rootfs: lay(parent, &plan_of_host()?)?, binds, tree: None })
 }
 
-/// Lays the skeleton for an image below `parent`. `root` is where the image lies, `name`
-/// what it is called; nothing changes in it any more.
+/// Creates the skeleton of an image below `parent`. `root` is the image's tree, which never changes; `name`
+/// is its name.
 pub fn of_image(parent: &Path, root: &Path, name: &str) -> io::Result<Base> {
     let (mut tree, mut binds) = (common(), Vec::new());
     for entry in fs::read_dir(root)? {
@@ -126,17 +125,17 @@ pub fn of_image(parent: &Path, root: &Path, name: &str) -> io::Result<Base> {
         }
     }
     if binds.len() > IMAGE_DIRECTORIES_MAX {
-        let text = format!("an image has at most {IMAGE_DIRECTORIES_MAX} directories at its top");
+        let text = format!("an image has at most {IMAGE_DIRECTORIES_MAX} top-level directories");
         return Err(io::Error::other(text));
     }
     binds.sort();
     let rootfs = lay(parent, &tree)?;
-    // After the image's own `/etc`, which they lie in.
+    // Mounted after the image's `/etc`, which contains them.
     binds.extend(TABLES.map(|table| (rootfs.join(table), Path::new("/").join(table))));
     Ok(Base { rootfs, binds, tree: Some(name.to_owned()) })
 }
 
-/// Makes the skeleton, unless it is there. Returns its path.
+/// Creates the skeleton unless it exists. Returns its path.
 fn lay(parent: &Path, tree: &Tree) -> io::Result<PathBuf> {
     let path = parent.join(format!("rootfs-{}", digest(tree)));
     if path.is_dir() {
@@ -148,19 +147,19 @@ fn lay(parent: &Path, tree: &Tree) -> io::Result<PathBuf> {
     remove_dir(&unnamed)?;
     write(&unnamed, tree)?;
     match fs::rename(&unnamed, &path) {
-        // Another process of the service made the same at the same time.
+        // Another process of the service created the same skeleton meanwhile.
         Err(_) if path.is_dir() => remove_dir(&unnamed)?,
         renamed => renamed?,
     }
     Ok(path)
 }
 
-/// Where a merged `/usr` shows its old places on this machine.
+/// Top-level directories of this machine that a merged `/usr` replaces by links.
 fn usr_places() -> impl Iterator<Item = PathBuf> {
     USR_MERGED.into_iter().map(|name| Path::new("/").join(name))
 }
 
-/// What every skeleton has.
+/// Entries of every skeleton.
 fn common() -> Tree {
     let mut tree = Tree::new();
     let init_places =
@@ -168,7 +167,7 @@ fn common() -> Tree {
     for path in DIRECTORIES.into_iter().chain(init_places) {
         put(&mut tree, path.as_ref(), OPEN_DIRECTORY);
     }
-    // The runtime gives a new tmpfs the mode of the directory that it covers.
+    // The runtime gives a new tmpfs the mode of the directory below it.
     put(&mut tree, "tmp".as_ref(), Node::Directory { mode: 0o1777 });
     for (path, content) in generated() {
         put(&mut tree, path.as_ref(), Node::File { content: content.into_bytes(), mode: 0o644 });
@@ -195,14 +194,14 @@ fn plan_of_host() -> io::Result<Tree> {
     for place in COPIED {
         copy(&mut tree, Path::new(place), COPY_DEPTH_MAX)?;
     }
-    // In front of what the machine has of them.
+    // Generated tables replace copies from the machine.
     for (path, content) in generated() {
         put(&mut tree, path.as_ref(), Node::File { content: content.into_bytes(), mode: 0o644 });
     }
     Ok(tree)
 }
 
-/// The user tables and the like, which say nothing about the host.
+/// User tables and similar files; they reveal nothing about the host.
 fn generated() -> [(&'static str, String); 9] {
     let id = sojourn_init::protocol::COMMAND_UID;
     [
@@ -217,12 +216,12 @@ fn generated() -> [(&'static str, String); 9] {
         ("etc/group", format!("root:x:0:\n{USER}:x:{id}:\nnogroup:x:65534:\n")),
         ("etc/hostname", "sandbox\n".to_owned()),
         ("etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost sandbox\n".to_owned()),
-        // No resolver: names are resolved outside, by the proxy.
+        // No resolver: the egress proxy resolves names.
         ("etc/resolv.conf", String::new()),
         ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
         ("etc/shells", "/bin/sh\n/bin/bash\n".to_owned()),
         ("etc/profile", "umask 022\n".to_owned()),
-        // The workspace belongs to the command's user whatever made it.
+        // The workspace may have been created by another user.
         ("etc/gitconfig", "[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n".to_owned()),
     ]
 }
@@ -231,7 +230,7 @@ fn inside(path: &str) -> &Path {
     Path::new(path.trim_start_matches('/'))
 }
 
-/// Adds a thing and the directories above it.
+/// Adds an entry and its parent directories.
 fn put(tree: &mut Tree, path: &Path, node: Node) {
     for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
         tree.entry(above.to_owned()).or_insert(OPEN_DIRECTORY);
@@ -239,8 +238,8 @@ fn put(tree: &mut Tree, path: &Path, node: Node) {
     tree.insert(path.to_owned(), node);
 }
 
-/// Adds a place of the host, links as links. What is missing or unreadable there
-/// is left out; a link that leads to something outside shows nothing.
+/// Adds a path of the host; links stay links. Missing and unreadable files are skipped. A link to a path
+/// outside of the skeleton dangles.
 fn copy(tree: &mut Tree, place: &Path, depth: usize) -> io::Result<()> {
     let Ok(meta) = fs::symlink_metadata(place) else {
         return Ok(());
@@ -266,7 +265,7 @@ fn write(root: &Path, tree: &Tree) -> io::Result<()> {
     let open = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
     fs::create_dir(root)?;
     open(root, 0o755)?;
-    // In order of paths a directory comes before what is in it.
+    // In path order, a directory comes before its entries.
     for (path, node) in tree {
         let path = root.join(path);
         match node {
@@ -345,7 +344,7 @@ mod tests {
         let from = base.binds.iter().map(|(from, _)| from);
         assert!(from.skip(2).all(|from| from.starts_with(&base.rootfs)));
         assert_eq!(fs::read_link(base.rootfs.join("bin")).unwrap(), Path::new("usr/bin"));
-        // It leads to something in the sandbox.
+        // The target is a path in the sandbox.
         assert_eq!(fs::read_link(base.rootfs.join("leads-out")).unwrap(), Path::new("/etc/shadow"));
         assert!(!base.rootfs.join("secret").exists() && !base.rootfs.join("home/somebody").exists());
     }

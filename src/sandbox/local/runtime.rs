@@ -1,10 +1,8 @@
-//! The command line of the OCI runtime.
+//! Command line of the OCI runtime.
 //!
-//! Called by `local`; starts `runc`, gVisor's `runsc`, or a program that takes the
-//! arguments of the first.
-//! Every call has a time, its own process group and no environment but a PATH; its
-//! output goes into files, because the sandbox inherits them and a pipe would stay
-//! open as long as the sandbox lives.
+//! Called by `local`; starts `runc`, gVisor's `runsc`, or a program with the arguments of `runc`. Every call
+//! has a time limit, its own process group and only PATH as its environment. Output goes to files, because
+//! the sandbox inherits the descriptors and a pipe would stay open as long as the sandbox lives.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -24,30 +22,30 @@ use crate::{
     sandbox::Fault,
 };
 
-/// Where programs of the system are, whatever the service's own PATH says.
+/// Directories of system programs, independent of the service's own PATH.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What gVisor is asked for: its own kernel by signals alone (no KVM), sockets shared
-/// with the host (init's and the proxy's), loopback and nothing else, the root file
-/// system read-only as it is, and the sandbox's system call filter inside it too.
+/// gVisor options: the systrap platform (no KVM), access to the host's Unix sockets (init's and the proxy's),
+/// only a loopback network, no overlay on the read-only root file system, and the sandbox's seccomp filter
+/// also inside gVisor.
 const GVISOR: [&str; 5] =
     ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none", "--oci-seccomp"];
-/// The oldest release of gVisor that sandboxes run on. Debian 12's own, of 2022, knows no
-/// `--host-uds` and loses containers.
+/// Oldest supported gVisor release, as its release day. Debian 12's own, of 2022, lacks `--host-uds` and
+/// loses containers.
 const GVISOR_OLDEST: u32 = 20_240_101;
 
-/// An OCI runtime and where it keeps its state.
+/// An OCI runtime and its state directory.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     program: PathBuf,
     state_dir: PathBuf,
-    /// Sandboxes have a kernel of their own, of which the host sees one process.
+    /// Whether sandboxes run on gVisor's kernel, which the host sees as one process.
     pub is_gvisor: bool,
 }
 
 impl Runtime {
     /// # Errors
-    /// `Unavailable` when there is no such program, or one that is too old.
+    /// `Unavailable` when the program is missing or too old.
     pub fn find(program: &str, state_dir: PathBuf) -> Result<Self, Fault> {
         let Some(path) = find_program(program) else {
             return Err(Fault::Unavailable(format!("{program} was not found; run scripts/setup")));
@@ -61,16 +59,17 @@ impl Runtime {
         let version = version.lines().next().unwrap_or_default();
         match release_day(version) {
             Some(day) if day < GVISOR_OLDEST => Err(Fault::Unavailable(format!(
-                "{program} is gVisor {version}, which is too old: it takes one of 2024 or newer, \
-                such as Debian's backports have; run scripts/setup --test"
+                "{program} is gVisor {version}, which is too old: use a release of 2024 or newer, \
+                such as the one in Debian's backports; run scripts/setup --test"
             ))),
             Some(_) | None => Ok(Self { program: path, state_dir, is_gvisor: true }),
         }
     }
 
-    /// Makes a container of the bundle and starts it. The host's pid of its first
-    /// process is in the bundle's file `pid`. `before` are a program and its arguments
-    /// that becomes the runtime in the end; none where that is started itself.
+    /// Creates a container from the bundle and starts it.
+    ///
+    /// The host's pid of its first process is written to the bundle's file `pid`. `before` is a program with
+    /// arguments that finally executes the runtime; if it is empty, the runtime is started directly.
     pub async fn run(&self, sandbox: SandboxId, bundle: &Path, before: &[OsString]) -> Result<(), Fault> {
         let pid_file = bundle.join("pid");
         let id = sandbox.to_string();
@@ -90,8 +89,8 @@ impl Runtime {
         }
     }
 
-    /// Kills and deletes a container, if the runtime knows it. What it still knows
-    /// afterwards is for the caller to find out: it exits 0 over some failures.
+    /// Kills and deletes a container, if the runtime has state of it. The caller checks afterwards whether
+    /// state is left, because the runtime exits with 0 after some failures.
     pub async fn delete(&self, sandbox: SandboxId, logs: &Path) -> Result<(), Fault> {
         if !self.knows(sandbox) {
             return Ok(());
@@ -106,7 +105,7 @@ impl Runtime {
         self.state(sandbox).next().is_some()
     }
 
-    /// Removes state that a delete left behind. Only when no process is left.
+    /// Removes state that a delete left. Only call this when no process is left.
     pub fn forget(&self, sandbox: SandboxId) -> io::Result<()> {
         for path in self.state(sandbox) {
             if path.is_dir() { remove_dir(&path)? } else { fs::remove_file(&path)? }
@@ -114,8 +113,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// A directory of the container's id, or gVisor's files whose names begin with it:
-    /// all ids are of one length.
+    /// State of a container: a directory named by its id, or gVisor's files whose names start with it. All
+    /// ids have the same length.
     fn state(&self, sandbox: SandboxId) -> impl Iterator<Item = PathBuf> {
         let id = sandbox.to_string();
         let entries = fs::read_dir(&self.state_dir).into_iter().flatten().flatten();
@@ -156,29 +155,29 @@ impl Runtime {
         match timeout(patience, child.wait()).await {
             Ok(status) => status.map_err(failed),
             Err(_) => {
-                // The runtime's helpers hold locks of their own.
+                // Kill the group: the runtime's helpers hold locks of their own.
                 let _ = group.map(|group| kill_process_group(group, Signal::KILL));
-                Err(Fault::Unavailable(format!("the runtime did not answer for {patience:?}")))
+                Err(Fault::Unavailable(format!("the runtime did not end within {patience:?}")))
             }
         }
     }
 }
 
-/// The day in `release-20240729.0` or `0.0~20240729.0`.
+/// Release day in `release-20240729.0` or `0.0~20240729.0`, as a number.
 fn release_day(version: &str) -> Option<u32> {
     version.split(|character: char| !character.is_ascii_digit()).find(|part| part.len() == 8)?.parse().ok()
 }
 
-/// A program by its name or absolute path.
+/// Finds a program by name or absolute path.
 pub fn find_program(program: &str) -> Option<PathBuf> {
     let own_path = std::env::var("PATH").unwrap_or_default();
     let directories = own_path.split(':').chain(PATH.split(':')).filter(|path| path.starts_with('/'));
-    // Joining an absolute program gives the program itself.
+    // Joining an absolute path yields that path.
     let mut candidates = directories.map(|directory| Path::new(directory).join(program));
     candidates.find(|path| path.is_file())
 }
 
-/// What the runtime or init said last, for the one who reads the fault.
+/// Last message of the runtime, else of init, for an error message.
 pub fn last_words(logs: &Path) -> String {
     let runtime = tail(&logs.join("runtime.log"), limit::RUNTIME_LOG_BYTES_MAX);
     let message = runtime.lines().rev().find_map(|line| {
@@ -192,7 +191,7 @@ pub fn last_words(logs: &Path) -> String {
     text::truncate(&message, limit::INIT_MESSAGE_BYTES_MAX).to_owned()
 }
 
-/// The end of a file that the service's own programs write.
+/// Last bytes of a file that only the service's own programs write.
 pub fn tail(path: &Path, bytes_max: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;

@@ -1,10 +1,9 @@
-//! Which system calls a sandbox may make.
+//! Seccomp profile: the system calls that a sandbox may use.
 //!
-//! Called by `bundle`. An allow-list after the default profile of the Moby
-//! project: what is not named fails with EPERM. Absent on purpose: mounts, new
-//! namespaces, modules, keys, bpf, perf, io_uring, userfaultfd, clocks, swap,
-//! quotas, open_by_handle_at. A command has no capability, so calls that only a
-//! capability would permit are absent too.
+//! Called by `bundle`. An allow-list based on the default profile of the Moby project; all other calls fail
+//! with EPERM. Deliberately excluded: mounts, new namespaces, modules, keys, bpf, perf, io_uring,
+//! userfaultfd, clocks, swap, quotas, open_by_handle_at. A command has no capability, so calls that need one
+//! are excluded too.
 
 use oci_spec::{
     OciSpecError,
@@ -16,30 +15,31 @@ use oci_spec::{
 
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
-/// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET: all the
-/// bits by which clone makes a namespace.
+/// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET: all flags with which clone creates a
+/// namespace.
 const CLONE_NAMESPACES: u64 = 0x7e02_0000;
-/// AF_VSOCK: a way to the hypervisor that no network namespace closes.
+/// AF_VSOCK: connects to the hypervisor regardless of the network namespace.
 const AF_VSOCK: u64 = 40;
-/// `personality` values that programs use: query, Linux, 32-bit and their
-/// UNAME26 forms. Others switch protections off (READ_IMPLIES_EXEC, no ASLR).
+/// `personality` values that programs use: query, Linux, 32-bit and their UNAME26 forms. Others disable
+/// protections (READ_IMPLIES_EXEC, no ASLR).
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// The type of a node that mknod makes, and those that are no device.
+/// Mask of the node type in mknod's mode, and the types that are not devices.
 const NODE_TYPE: u64 = 0o170000;
 const NO_DEVICES: [u64; 4] = [0, 0o010000, 0o100000, 0o140000];
 
-/// What answers that a call does not exist.
+/// Action for a call that must appear not to exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// Its number of error.
+    /// Fail with ENOSYS.
     Error,
-    /// A tracer that is not there: gVisor knows one number of error for all calls.
+    /// Notify a tracer that does not exist, which fails with ENOSYS: gVisor supports only one error number
+    /// for all calls.
     Tracer,
 }
 
-/// The profile of every process in a sandbox. Only calls of the native architecture
-/// pass: other tables (32 bit) are a second kernel surface that nothing needs.
+/// Profile of every process in a sandbox. Only calls of the native architecture pass: the 32-bit tables are
+/// additional kernel attack surface that nothing needs.
 pub fn profile(absent: Absent) -> Result<LinuxSeccomp, OciSpecError> {
     let mut syscalls = vec![
         allow(&ALLOWED, Vec::new())?,
@@ -47,12 +47,12 @@ pub fn profile(absent: Absent) -> Result<LinuxSeccomp, OciSpecError> {
             &["clone"],
             vec![argument(0, CLONE_NAMESPACES, Some(0), LinuxSeccompOperator::ScmpCmpMaskedEq)?],
         )?,
-        // Its flags lie in memory where a filter cannot look; the C libraries fall
-        // back to clone when it does not exist.
+        // Its flags are in memory, which a filter cannot read. C libraries fall back to clone when clone3
+        // does not exist.
         does_not_exist("clone3", absent)?,
         allow(&["socket"], vec![argument(0, AF_VSOCK, None, LinuxSeccompOperator::ScmpCmpNe)?])?,
     ];
-    // A device needs a right that no command has; gVisor's own file systems forget that.
+    // A device needs a capability that no command has, but gVisor's own file systems do not check it.
     for (name, index) in [("mknod", 1), ("mknodat", 2)] {
         for kind in NO_DEVICES {
             let is_kind = argument(index, NODE_TYPE, Some(kind), LinuxSeccompOperator::ScmpCmpMaskedEq)?;
@@ -97,7 +97,7 @@ fn argument(
     }
 }
 
-/// Calls that every program may make, whatever the arguments.
+/// Calls that every program may use with any arguments.
 #[rustfmt::skip]
 const ALLOWED: [&str; 306] = [
     "accept", "accept4", "access", "adjtimex", "alarm", "arch_prctl", "bind", "brk", "cachestat", "capget",

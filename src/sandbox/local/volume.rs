@@ -1,11 +1,10 @@
-//! File systems of a limited size for the files of sessions.
+//! Volumes: file systems of limited size for the files of sessions.
 //!
-//! Called by `local`. Each is an ext4 in a sparse file, mounted through a loop device.
-//! Formatting one takes longer than a sandbox may take to start, so a template is formatted
-//! once per size and copied. Every step can be repeated after a crash: an image has its
-//! name when it is whole, one that is mounted is not mounted again, and the kernel gives
-//! the loop device back with the mount. A sandbox writes files, never the image, so what the
-//! kernel reads there is what it wrote itself.
+//! Called by `local`. Each is an ext4 in a sparse file, mounted through a loop device. Formatting takes
+//! longer than a sandbox may take to start, so a template is formatted once per size and copied. Every step
+//! can be repeated after a crash: an image gets its name only when complete, a mounted one is not mounted
+//! again, and the kernel releases the loop device with the mount. A sandbox writes files, never the image, so
+//! the kernel parses only structures that it wrote itself.
 
 use std::{
     fs::{self, File},
@@ -28,10 +27,10 @@ use crate::{
     sandbox::Fault,
 };
 
-/// In the name of a template: another number is another format.
+/// In the name of a template; change it with the format.
 const FORMAT: &str = "ext4-1";
-/// No room for root alone, tables written when they are needed, a small journal, no
-/// room to grow: what a template takes, each sandbox copies.
+/// No reserved blocks, lazily initialized tables, a 4 MiB journal, no space for resizing: every sandbox
+/// copies the size of the template.
 const MKFS: [&str; 10] = [
     "-q",
     "-F",
@@ -44,13 +43,13 @@ const MKFS: [&str; 10] = [
     "-O",
     "^resize_inode",
 ];
-/// Nothing is written but what the sandbox writes, and what it removes is given back.
+/// Do not initialize tables in the background, and return freed blocks to the host's file system.
 const OPTIONS: &str = "nosuid,nodev,noinit_itable,discard";
-/// Of e2fsck: nothing was wrong, or nothing is any more.
+/// Exit codes of e2fsck after which the file system is consistent.
 const FIXED: [i32; 4] = [0, 1, 2, 3];
 const COPY_BYTES: usize = 64 << 10;
 
-/// What makes such file systems.
+/// Tools for creating and mounting volumes.
 #[derive(Clone, Debug)]
 pub struct Volumes {
     templates: PathBuf,
@@ -60,14 +59,14 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Looks whether they can be had here.
+    /// Checks that volumes are supported.
     ///
     /// # Errors
-    /// What is missing, for the log.
+    /// Reason why they are not, for the log.
     pub fn find(run_dir: &Path) -> Result<Self, String> {
         let program = |name: &str| runtime::find_program(name).ok_or_else(|| format!("{name} was not found"));
         if !geteuid().is_root() {
-            return Err("mounting a file system takes root".to_owned());
+            return Err("mounting a file system needs root".to_owned());
         }
         loopback::look()?;
         Ok(Self {
@@ -78,7 +77,7 @@ impl Volumes {
         })
     }
 
-    /// Makes an empty file system of this size and mounts it.
+    /// Creates an empty file system of this size and mounts it.
     pub async fn make(&self, disk: &Disk, bytes: u64) -> Result<(), Fault> {
         let template = self.template(bytes).await?;
         let image = disk.image.clone();
@@ -87,43 +86,43 @@ impl Volumes {
             copy(&template, &beside)?;
             fs::rename(beside, image)
         });
-        copied.await.map_err(|error| unavailable("its file system cannot be made", &error))?;
+        copied.await.map_err(|error| unavailable("its file system cannot be created", &error))?;
         self.mount(disk).await
     }
 
-    /// Mounts the one that is there. Returns whether its files can be used.
+    /// Mounts the existing file system, repairing it if needed. Returns whether its files are usable.
     pub async fn open(&self, disk: &Disk) -> Result<bool, Fault> {
         if disk.is_mounted() {
             return Ok(true);
         }
         let Err(fault) = self.mount(disk).await else { return Ok(true) };
-        // A machine that lost its power may have left it torn.
+        // A power failure may have left it inconsistent.
         let status = run(Command::new(&self.fsck).arg("-p").arg(&disk.image), Stdio::null()).await?;
         if status.is_some_and(|code| FIXED.contains(&code)) {
             return self.mount(disk).await.map(|()| true);
         }
-        tracing::error!(disk = %disk.root.display(), %fault, "the files of a session are damaged and given up");
+        tracing::error!(disk = %disk.root.display(), %fault, "a session's file system is damaged: discarding it");
         Ok(false)
     }
 
     async fn mount(&self, disk: &Disk) -> Result<(), Fault> {
-        make_dir(&disk.files, 0o700).map_err(|error| unavailable("its files cannot be made", &error))?;
+        make_dir(&disk.files, 0o700).map_err(|error| unavailable("its files cannot be created", &error))?;
         let image = disk.image.clone();
         let attached = off_the_reactor(move || loopback::attach(&image)).await;
         let device = attached.map_err(|error| unavailable("its file system cannot be mounted", &error))?;
         let mut mount = Command::new(&self.mount);
         mount.args(["-t", "ext4", "-o", OPTIONS]).arg(&device.path).arg(&disk.files);
-        // The program has the device too: should it outlive the service, no other file
-        // takes the place of this one meanwhile.
+        // Pass the device to the program as stdin: if `mount` outlives the service, the device cannot be
+        // reused for another file meanwhile.
         match run(&mut mount, device.file.into()).await? {
             Some(0) => Ok(()),
             code => Err(Fault::Unavailable(format!(
-                "its file system cannot be mounted: mount ended with {code:?}"
+                "its file system cannot be mounted: mount exited with {code:?}"
             ))),
         }
     }
 
-    /// The formatted image of this size, made if it is not there.
+    /// Formatted image of this size; created if missing.
     async fn template(&self, bytes: u64) -> Result<PathBuf, Fault> {
         let path = self.templates.join(format!("{FORMAT}-{bytes}"));
         if path.exists() {
@@ -144,7 +143,7 @@ impl Volumes {
             Ok(code) => {
                 let _ = fs::remove_file(&beside);
                 Err(Fault::Unavailable(format!(
-                    "a file system cannot be formatted: mkfs.ext4 ended with {code:?}"
+                    "a file system cannot be formatted: mkfs.ext4 exited with {code:?}"
                 )))
             }
             Err(fault) => {
@@ -159,7 +158,7 @@ impl Volumes {
 pub async fn close(disk: &Disk) -> Result<(), Fault> {
     let disk = disk.clone();
     let closed = off_the_reactor(move || {
-        // More than one mount may lie there after a crash at the wrong moment.
+        // A crash may have left more than one mount there.
         while disk.is_mounted() {
             unmount(&disk.files, UnmountFlags::NOFOLLOW)?;
         }
@@ -168,13 +167,13 @@ pub async fn close(disk: &Disk) -> Result<(), Fault> {
     closed.await.map_err(|error| unavailable("the session's files cannot be unmounted", &error))
 }
 
-/// A name that nobody else writes to, here or in another process of the service.
+/// Unique temporary name, also across processes of the service.
 fn beside(path: &Path) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     path.with_extension(format!("new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Removes the oldest templates: each size that an organization asks for leaves one.
+/// Removes the oldest templates: there is one for each size that organizations use.
 fn make_room(templates: &Path) -> io::Result<()> {
     let mut found = Vec::new();
     for entry in fs::read_dir(templates)? {
@@ -192,7 +191,7 @@ fn make_room(templates: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies what a sparse file holds, and its holes as holes.
+/// Copies a sparse file and preserves its holes.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let (mut from, mut to) = (File::open(from)?, File::create(to)?);
     let bytes = from.metadata()?.len();
@@ -202,7 +201,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     loop {
         let begin = match seek(&from, Seeking::Data(at)) {
             Ok(begin) => begin,
-            // Nothing but a hole is left.
+            // Only a hole is left.
             Err(rustix::io::Errno::NXIO) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -220,9 +219,9 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The exit code; `None` when a signal ended it.
+/// Runs a program and returns its exit code; `None` when a signal ended it.
 async fn run(command: &mut Command, stdin: Stdio) -> Result<Option<i32>, Fault> {
-    let failed = |error: io::Error| unavailable("a program for file systems did not start", &error);
+    let failed = |error: io::Error| unavailable("a file system tool did not start", &error);
     let child = command
         .env_clear()
         .env("PATH", runtime::PATH)
@@ -234,7 +233,7 @@ async fn run(command: &mut Command, stdin: Stdio) -> Result<Option<i32>, Fault> 
     match timeout(VOLUME_COMMAND_TIMEOUT, child.map_err(failed)?.wait()).await {
         Ok(status) => Ok(status.map_err(failed)?.code()),
         Err(_) => Err(Fault::Unavailable(format!(
-            "a program for file systems did not end in {VOLUME_COMMAND_TIMEOUT:?}"
+            "a file system tool did not end within {VOLUME_COMMAND_TIMEOUT:?}"
         ))),
     }
 }

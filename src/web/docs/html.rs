@@ -1,17 +1,17 @@
-//! What surrounds every page: head, navigation, main.
+//! HTML frame of every page: head, navigation, main.
 
 use super::{
     markdown::{Entry, entries},
     pages,
 };
 
-/// A page by its address and its title.
+/// Address and title of a page.
 pub(super) struct PageLink<'a> {
     pub address: &'a str,
     pub title: &'a str,
 }
 
-/// Text as it may stand between tags and in quoted attributes.
+/// Escapes text for element content and quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -26,10 +26,10 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A whole document around `main`, which is HTML.
+/// Builds a complete document around `main`, which is HTML.
 ///
-/// The navigation stands behind the page: on a wide screen it is beside it, on a
-/// phone below it, one link away.
+/// The navigation follows the content in the document: on a wide screen it is displayed beside it, on a phone
+/// below it, reachable by one link.
 pub(super) fn frame(place: &PageLink<'_>, main: &str) -> String {
     let title = escape(place.title);
     let pages = navigation(place.address);

@@ -1,4 +1,4 @@
-//! Markdown as HTML: headings get anchors, links lead to pages, raw HTML stays text.
+//! Markdown to HTML: headings get anchors, links point to pages, raw HTML is escaped.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, 
 
 use super::pages;
 
-/// A page that was rendered.
+/// A rendered page.
 pub(super) struct Written {
-    /// Its first heading, as text.
+    /// Text of its first heading.
     pub title: String,
     pub html: String,
 }
 
-/// One entry of the index: a heading of it, or a page with its name.
+/// An entry of the index: a group heading, or a page with its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Group(String),
@@ -24,11 +24,11 @@ fn parser(text: &str) -> Parser<'_> {
     Parser::new_ext(text, Options::ENABLE_TABLES)
 }
 
-/// A whole page; `file` is where it stands in the repository.
+/// Renders a page; `file` is its path in the repository.
 pub(super) fn page(text: &str, file: &str) -> Written {
     let mut events: Vec<Event<'_>> = safe(text, file).collect();
     let title = anchor(&mut events);
-    // A wide table scrolls by itself, also by keyboard.
+    // A wide table scrolls separately, also by keyboard.
     let events = events.into_iter().flat_map(|event| match event {
         Event::Start(Tag::Table(_)) => {
             vec![
@@ -41,12 +41,12 @@ pub(super) fn page(text: &str, file: &str) -> Written {
     });
     let mut html = String::new();
     html::push_html(&mut html, events);
-    // A long line does too.
+    // So does a block with long lines.
     let html = html.replace("<pre>", r#"<pre tabindex="0">"#);
     Written { title, html }
 }
 
-/// A sentence of a description, without a paragraph around it.
+/// Renders a sentence of a description, without a paragraph around it.
 pub(super) fn inline(text: &str) -> String {
     let mut html = String::new();
     let events = safe(text, "docs/README.md");
@@ -56,8 +56,7 @@ pub(super) fn inline(text: &str) -> String {
     html.trim_end().to_owned()
 }
 
-/// The groups and pages that the index names: its second headings, and the first link
-/// of each row below one.
+/// Groups and pages of the index: its second-level headings, and the first link of each table row below them.
 pub(super) fn entries(text: &str, file: &str) -> Vec<Entry> {
     let (mut entries, mut words, mut link, mut is_done) = (Vec::new(), String::new(), None, false);
     for event in parser(text) {
@@ -82,12 +81,12 @@ pub(super) fn entries(text: &str, file: &str) -> Vec<Entry> {
     entries
 }
 
-/// The events of a text as they may stand in a page.
+/// Events of a text that are safe to render.
 fn safe<'a>(text: &'a str, file: &str) -> impl Iterator<Item = Event<'a>> {
-    // A link to what is in the repository only is left as words; links do not nest.
+    // A link to a file that is not served becomes plain text. Links do not nest.
     let mut is_dropped = false;
     parser(text).filter_map(move |event| match event {
-        // Written by us, and still: what comes as markup is shown, never obeyed.
+        // Defense in depth, although the pages are part of the repository: markup is escaped.
         Event::Html(raw) | Event::InlineHtml(raw) => Some(Event::Text(raw)),
         Event::Start(Tag::HtmlBlock) => Some(Event::Start(Tag::Paragraph)),
         Event::End(TagEnd::HtmlBlock) => Some(Event::End(TagEnd::Paragraph)),
@@ -97,14 +96,14 @@ fn safe<'a>(text: &'a str, file: &str) -> impl Iterator<Item = Event<'a>> {
             target.map(|target| Event::Start(Tag::Link { link_type, dest_url: target.into(), title, id }))
         }
         Event::End(TagEnd::Link) => (!std::mem::take(&mut is_dropped)).then_some(event),
-        // Pictures are in the repository; their words are here.
+        // Images are not served; only their alternative text is shown.
         Event::Start(Tag::Image { .. }) => Some(Event::Start(Tag::Emphasis)),
         Event::End(TagEnd::Image) => Some(Event::End(TagEnd::Emphasis)),
         event => Some(event),
     })
 }
 
-/// Gives each heading the anchor that its words make; returns the words of the first.
+/// Sets an anchor on each heading; returns the text of the first.
 fn anchor(events: &mut [Event<'_>]) -> String {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let (mut first, mut words, mut begun) = (String::new(), String::new(), None);
@@ -135,7 +134,7 @@ fn anchor(events: &mut [Event<'_>]) -> String {
     first
 }
 
-/// The anchor of a heading, as GitHub spells it.
+/// Anchor of a heading, with GitHub's rules.
 fn slug(words: &str) -> String {
     let kept = |character: &char| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_');
     words

@@ -1,8 +1,8 @@
 //! `/docs`: the pages of `docs/` and the reference of every operation, as HTML.
 //!
-//! Rendered here, from the Markdown and the API description that are part of the
-//! binary: no script, no font, nothing from elsewhere, so the dashboard's own strict
-//! policy holds. Called by the router of `web`; the description is handed in by `app`.
+//! Rendered from the Markdown and the API description in the binary, without scripts, fonts or external
+//! resources, so the dashboard's content security policy applies unchanged. Called by the router of `web`;
+//! `app` passes the description.
 
 mod html;
 mod markdown;
@@ -22,15 +22,15 @@ use utoipa::openapi::OpenApi;
 use super::{missing, with_headers};
 use html::{PageLink, frame};
 
-/// One file for all pages; light and dark, narrow and wide.
+/// Style sheet of all pages.
 const STYLE: &str = include_str!("style.css");
-/// Pages change with the binary: a browser asks again.
+/// Pages change with the binary, so a browser must revalidate them.
 const CACHE: &str = "no-cache";
 
-/// What was rendered from the description, by its address.
+/// Rendered pages of the reference, by address.
 type Rendered = Arc<BTreeMap<String, String>>;
 
-/// The pages, and the description itself as YAML.
+/// Routes of the pages, and of the API description as YAML.
 pub(super) fn router<S: Clone + Send + Sync + 'static>(description: &OpenApi) -> Router<S> {
     let yaml: Arc<str> = description.to_yaml().expect("the description is plain data").into();
     let json = serde_json::to_value(description).expect("the description is plain data");
@@ -49,18 +49,18 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(description: &OpenApi) ->
         .route("/docs/{*page}", get(async move |Path(name): Path<String>| named(&reference, &name)))
 }
 
-/// The page of an address below `/docs/`: of the reference, or of a file.
+/// Page of an address below `/docs/`: of the reference, or of a file.
 fn named(reference: &Rendered, name: &str) -> Response {
     match reference.get(name) {
         Some(rendered) => answer(rendered.clone()),
         None if name == "readme" => page("README.md"),
-        // The index has one address.
+        // The index is only served as `/docs`.
         None if name == "README" => missing(),
         None => page(&format!("docs/{name}.md")),
     }
 }
 
-/// A page from its file, named as in the repository.
+/// Renders a page from its file, given by its path in the repository.
 fn page(file: &str) -> Response {
     let Some(text) = pages::text(file) else { return missing() };
     let written = markdown::page(&text, file);

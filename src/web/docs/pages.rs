@@ -1,4 +1,4 @@
-//! The files of `docs/`: their text, and where a link between them leads.
+//! The files of `docs/`: their text, and the targets of links between them.
 
 use std::{
     borrow::Cow,
@@ -7,7 +7,7 @@ use std::{
 
 use rust_embed::{EmbeddedFile, RustEmbed};
 
-/// The Markdown of the repository's `docs/`; a debug build reads it from there.
+/// Markdown files of the repository's `docs/`; a debug build reads them from disk.
 #[derive(RustEmbed)]
 #[folder = "docs"]
 #[include = "*.md"]
@@ -15,7 +15,7 @@ struct Files;
 
 const README: &str = include_str!("../../../README.md");
 
-/// The text of a file, named as in the repository.
+/// Text of a file, given by its path in the repository.
 pub(super) fn text(file: &str) -> Option<Cow<'static, str>> {
     if file == "README.md" {
         return Some(README.into());
@@ -28,7 +28,7 @@ pub(super) fn text(file: &str) -> Option<Cow<'static, str>> {
     }
 }
 
-/// Where a file of the repository is served; none for what is no page.
+/// Address at which a file of the repository is served; `None` for other files.
 pub(super) fn address(file: &str) -> Option<String> {
     match file {
         "README.md" => Some("/docs/readme".to_owned()),
@@ -38,8 +38,8 @@ pub(super) fn address(file: &str) -> Option<String> {
     }
 }
 
-/// Where a link in `file` leads: elsewhere and within the page as it stands, to another
-/// file by that file's address. None when that is not served.
+/// Target of a link in `file`: absolute links and anchors are unchanged, a file becomes its address. `None`
+/// if the file is not served.
 pub(super) fn target(link: &str, file: &str) -> Option<String> {
     let is_absolute = link.starts_with('/') || link.starts_with("https://") || link.starts_with("http://");
     if is_absolute || link.starts_with('#') {
@@ -59,7 +59,7 @@ pub(super) fn target(link: &str, file: &str) -> Option<String> {
     Some(anchor.map_or_else(|| address.clone(), |anchor| format!("{address}#{anchor}")))
 }
 
-/// Whether a name may be one of a file here: nothing that leads out of the directory.
+/// Whether a name has only normal path components, so that it cannot leave the directory.
 fn is_plain(name: &str) -> bool {
     Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }

@@ -1,8 +1,8 @@
-//! The reference: every operation and every type of the API description, as pages.
+//! API reference: every operation and type of the API description, as pages.
 //!
-//! `/docs/api` lists the operations by tag, `/docs/api/<tag>` has them whole,
-//! `/docs/api/types` has the objects that they take and give. Read from the description
-//! as JSON, so whatever a route says of itself is shown.
+//! `/docs/api` lists the operations by tag, `/docs/api/<tag>` describes them, `/docs/api/types` describes the
+//! objects in requests and responses. Generated from the description as JSON, so it contains everything that
+//! the routes declare.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -15,7 +15,7 @@ use super::{
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
-/// One operation, with where it is.
+/// An operation with its method and path.
 struct Operation<'a> {
     method: &'static str,
     path: &'a str,
@@ -32,8 +32,8 @@ pub(super) fn pages(description: &Value) -> BTreeMap<String, String> {
     let mut index =
         format!("<h1>Reference</h1>\n<p>{}</p>\n", inline(text(&description["info"]["description"])));
     index.push_str(concat!(
-        "<p>Requests carry a key (<a href=\"/docs/authentication\">authentication</a>); what is not a success has the ",
-        "form of <a href=\"/docs/errors\">errors</a>. The same for programs: <a href=\"/docs/openapi.yaml\">",
+        "<p>Requests carry a key (<a href=\"/docs/authentication\">authentication</a>); failures have the ",
+        "form of <a href=\"/docs/errors\">errors</a>. Machine-readable: <a href=\"/docs/openapi.yaml\">",
         "openapi.yaml</a>. <a href=\"/docs/api/types\">All types</a>.</p>\n"
     ));
     for tag in list(&description["tags"]) {
@@ -76,7 +76,7 @@ fn operations<'a>(description: &'a Value, tag: &str) -> Vec<Operation<'a>> {
 }
 
 impl Operation<'_> {
-    /// Its method and path.
+    /// Method and path as HTML.
     fn head(&self) -> String {
         let method = self.method.to_ascii_uppercase();
         format!("<code><b class=\"{}\">{method}</b> {}</code>", self.method, escape(self.path))
@@ -100,11 +100,11 @@ impl Operation<'_> {
         html.push_str(&parameters(&said["parameters"]));
         let body = &said["requestBody"];
         for (media, content) in body["content"].as_object().into_iter().flatten() {
-            let need = if body["required"] == true { "" } else { ", may be left out" };
+            let need = if body["required"] == true { "" } else { ", optional" };
             let (media, shape) = (escape(media), shape(&content["schema"]));
             let _ = writeln!(html, "<h3>Body</h3>\n<p>{shape} <small>{media}{need}</small></p>");
         }
-        html.push_str("<h3>Answers</h3>\n<dl class=\"answers\">\n");
+        html.push_str("<h3>Responses</h3>\n<dl class=\"answers\">\n");
         for (status, response) in said["responses"].as_object().into_iter().flatten() {
             let response = resolved(description, response);
             let _ = writeln!(
@@ -166,7 +166,7 @@ fn table(first: &str, second: &str, rows: &str) -> String {
     format!(
         "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Table\"><table>\n<thead><tr><th>{first}</th>\
          <th>{}</th><th>type</th><th>meaning</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n",
-        if second.is_empty() { "must it be there" } else { second },
+        if second.is_empty() { "required" } else { second },
     )
 }
 
@@ -178,7 +178,7 @@ fn row(name: &str, need: &str, schema: &Value, about: &str) -> String {
     )
 }
 
-/// What is said of a field, where its type is one of several too.
+/// Description of a field, also if its type is a `oneOf`.
 fn about_of(schema: &Value) -> &str {
     let of_choice = || {
         list(&schema["oneOf"]).iter().map(|choice| text(&choice["description"])).find(|said| !said.is_empty())
@@ -189,7 +189,7 @@ fn about_of(schema: &Value) -> &str {
     }
 }
 
-/// A type in a few words, with links to those that have a name.
+/// Short form of a type, with links to named types.
 fn shape(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|place| place.rsplit('/').next()) {
         let name = escape(name);

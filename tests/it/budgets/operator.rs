@@ -56,9 +56,9 @@ async fn balances_and_prices_are_the_operators() {
     owner.settled(&id, 1).await;
     assert_eq!(session(owner, &id).await["usage"]["cost"]["total_micros"], 42);
     for (list, words) in [
-        (json!({ "version": "x", "modells": {} }), "no price list"),
-        (json!({ "version": "" }), "needs a version"),
-        (json!({ "version": "x", "fee": { "turn": u64::MAX } }), "cannot be meant"),
+        (json!({ "version": "x", "modells": {} }), "not a price list"),
+        (json!({ "version": "" }), "needs a non-empty `version`"),
+        (json!({ "version": "x", "fee": { "turn": u64::MAX } }), "is implausible"),
     ] {
         std::fs::write(&file, list.to_string()).expect("a file");
         refused(&admin(ground, &["set-prices", &org, name]), words);
@@ -84,6 +84,6 @@ async fn balances_and_prices_are_the_operators() {
     );
 
     let nobody = "org_01jd0000000000000000000000";
-    refused(&admin(ground, &["top-up", nobody, "1"]), "is there such an organization");
+    refused(&admin(ground, &["top-up", nobody, "1"]), "does the organization exist");
     scene.close().await;
 }

@@ -30,7 +30,7 @@ async fn asked(world: &World<'_>, url: &str) -> String {
 pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
     assert_eq!(
         asked(world, "http://a.example/").await,
-        "503 this sandbox has no network while its session rests"
+        "503 this sandbox has no network while its session is idle"
     );
     let host = Host::start(true, "HTTP/1.1 200 OK\r\n").await;
     let paper = Arc::new(Paper::default());
@@ -69,7 +69,7 @@ pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
     serving.await.unwrap();
     assert_eq!(
         asked(world, "http://a.example/").await,
-        "503 this sandbox has no network while its session rests"
+        "503 this sandbox has no network while its session is idle"
     );
 }
 

@@ -128,6 +128,6 @@ fn another_users_directory_is_not_taken_for_ones_own() {
         let run_dir = Path::new("/tmp").join("sojourn");
         let config = sojourn::sandbox::local::Config { run_dir, ..provider.config() };
         let fault = Local::new(config).unwrap_err().to_string();
-        assert!(fault.contains("/tmp belongs to someone else, or others may write there"), "{fault}");
+        assert!(fault.contains("/tmp has another owner, or is writable for other users"), "{fault}");
     });
 }

@@ -58,7 +58,7 @@ pub async fn a_directory_travels_in_one_piece_and_back(world: &World<'_>) {
     // A pipe is not taken back.
     let refused = write(world, "copy", archive).await.unwrap_err();
     assert!(
-        matches!(&refused, Fault::Refused(words) if words.contains("pipe: an archive holds no Fifo")),
+        matches!(&refused, Fault::Refused(words) if words.contains("pipe: an archive must not contain Fifo")),
         "{refused:?}"
     );
     world

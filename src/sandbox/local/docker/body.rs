@@ -1,8 +1,8 @@
-//! The configuration of a sandbox in the words of the Docker API.
+//! The configuration of a sandbox for the Docker API.
 //!
-//! Called by `docker`. It translates the OCI configuration, so that what a sandbox may
-//! do stands in one place (`bundle`), and leaves out what the daemon makes itself: the
-//! file systems of devices and processes, namespaces, the cgroup.
+//! Called by `docker`. It translates the OCI configuration, so that a sandbox's permissions are defined in
+//! one place (`bundle`), and omits the parts that the daemon creates itself: `/dev` and `/proc`, namespaces,
+//! the cgroup.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -13,22 +13,24 @@ use bollard::models::{
 use oci_spec::runtime::{PosixRlimitType, Spec};
 use sojourn_init::protocol::PROGRAM;
 
-/// What the daemon adds to the configuration.
+/// Settings that are not in the OCI configuration.
 pub struct Settings<'a> {
     pub image: &'a str,
-    /// Where an image with programs of its own gets what is Sojourn's.
+    /// Source of init and the user tables, when the image has its own programs.
     pub skeleton: Option<&'a Path>,
     /// Whether the limit of processes per user counts this sandbox alone.
     pub counts_processes: bool,
 }
 
-/// Tables that a sandbox has from the skeleton whatever its image.
+/// User tables that a sandbox gets from the skeleton, whatever its image.
 const TABLES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/gitconfig"];
-/// What the daemon keeps of init's own words.
+/// Size limit of init's own log in the daemon.
 const LOG_SIZE: &str = "64k";
 
+/// Translates an OCI configuration into the body of a create request.
+///
 /// # Errors
-/// What of the configuration cannot be said.
+/// The part of the configuration that is missing.
 pub fn of<const LABELS: usize>(
     spec: &Spec,
     settings: &Settings<'_>,
@@ -84,8 +86,8 @@ fn host_config(spec: &Spec, settings: &Settings<'_>) -> Result<HostConfig, Strin
     })
 }
 
-/// What the daemon shows, read-only, of the machine's hardware and kernel: all of `/sys`
-/// but the sandbox's own cgroup.
+/// Paths to mask that the daemon mounts read-only and that expose hardware and kernel: all of `/sys` except
+/// the sandbox's own cgroup.
 fn hardware() -> Vec<String> {
     let inside = |directory: &str| fs::read_dir(directory).into_iter().flatten().flatten();
     let entries = inside("/sys").chain(inside("/sys/fs")).map(|entry| entry.path());
@@ -112,8 +114,8 @@ fn ulimits(spec: &Spec, settings: &Settings<'_>) -> Vec<ResourcesUlimits> {
     rlimits.into_iter().flatten().filter_map(ulimit).collect()
 }
 
-/// The directories that the host shares; with an image of its own not the host's
-/// programs, but init and the users' tables.
+/// Bind mounts from the host. With an image that has its own programs, the host's programs are replaced by
+/// init and the user tables.
 fn binds(spec: &Spec, settings: &Settings<'_>) -> Vec<Mount> {
     let bind = |source: &Path, target: &Path, read_only: bool| Mount {
         typ: Some(MountType::BIND),
@@ -127,7 +129,7 @@ fn binds(spec: &Spec, settings: &Settings<'_>) -> Vec<Mount> {
     let shared = spec.mounts().iter().flatten().filter(|mount| mount.typ().as_deref() == Some("bind"));
     let mut binds: Vec<Mount> = shared
         .filter_map(|mount| Some((mount, mount.source().as_ref()?)))
-        // A directory that is mounted onto itself is the host's own.
+        // A directory mounted at its own path is one of the host's program directories.
         .filter(|(mount, source)| settings.skeleton.is_none() || *source != mount.destination())
         .map(|(mount, source)| bind(source, mount.destination(), is_read_only(mount)))
         .collect();
@@ -146,7 +148,7 @@ fn tmpfs(spec: &Spec) -> Option<HashMap<String, String>> {
     };
     let options = |mount: &oci_spec::runtime::Mount| {
         let options = mount.options().iter().flatten().map(String::as_str);
-        // A daemon adds noexec where nothing is said.
+        // The daemon adds noexec unless exec is set.
         let exec = (!mount.options().iter().flatten().any(|option| option == "noexec")).then_some("exec");
         let options: Vec<&str> = options.chain(exec).collect();
         (mount.destination().to_string_lossy().into_owned(), options.join(","))

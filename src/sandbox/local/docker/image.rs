@@ -1,5 +1,5 @@
-//! The image of profile `host`: the skeleton that sandboxes of an OCI runtime have as well,
-//! into which the `/usr` of this machine is mounted.
+//! The Docker image of profile `host`: the same skeleton as with an OCI runtime, into which `/usr` of this
+//! machine is mounted.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::sandbox::Fault;
 
 const REPOSITORY: &str = "sojourn-host";
 
-/// Gives the daemon the skeleton, unless it has the same. Returns the image's name.
+/// Imports the skeleton into the daemon unless it has it already. Returns the image's name.
 pub async fn import(client: &bollard::Docker, rootfs: &Path) -> Result<String, Fault> {
-    // It is named after its content.
+    // The tag is the directory's name, which is derived from its content.
     let tag = rootfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let image = format!("{REPOSITORY}:{tag}");
     if client.inspect_image(&image).await.is_ok() {

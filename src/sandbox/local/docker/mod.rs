@@ -1,9 +1,9 @@
-//! Containers made by a Docker daemon on this machine.
+//! Containers created by a Docker daemon on this machine.
 //!
-//! Called by `local` as an engine. A container has its sandbox's id for a name, and its
-//! owner in labels. What it may do is the same as with an OCI runtime: the same
-//! configuration, in the daemon's words (`body`). Files, init's socket and the way out are
-//! shared as directories, so the daemon must see the file system of the service.
+//! Called by `local` as an engine. A container is named by its sandbox's id and labeled with its owner. Its
+//! permissions are the same as with an OCI runtime: the same configuration, translated for the daemon
+//! (`body`). Files, init's socket and the egress socket are shared as directories, so the daemon must see the
+//! file system of the service.
 
 mod body;
 mod image;
@@ -41,29 +41,29 @@ use crate::{
     sandbox::{Fault, Found, Stats},
 };
 
-/// Labels of a container: who made it, whose it is.
+/// Container labels: the provider that created it, and its owner.
 const MAKER: &str = "sojourn.run_dir";
 const ORG: &str = "sojourn.org";
 const SESSION: &str = "sojourn.session";
-/// How long the daemon may take to take a root file system in.
+/// Time limit for importing a root file system into the daemon.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How the daemon is used.
+/// Configuration of the Docker engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its socket.
+    /// Path of the daemon's socket.
     pub socket: PathBuf,
-    /// What sandboxes run on: an image that the daemon has, or the `/usr` of this machine.
+    /// Image of the sandboxes, which the daemon must have; `None` uses `/usr` of this machine.
     pub image: Option<String>,
 }
 
-/// A daemon that answered.
+/// A connection to a Docker daemon.
 pub struct Docker {
     client: bollard::Docker,
     image: String,
-    /// Whether the image has programs of its own.
+    /// Whether the image has its own programs.
     has_usr: bool,
-    /// The host's ids of the containers' users.
+    /// Host ids of the containers' users.
     ids: IdRange,
     run_dir: String,
 }
@@ -75,14 +75,13 @@ impl fmt::Debug for Docker {
 }
 
 impl Docker {
-    /// Asks the daemon what it is, and gives it the root file system of this machine where
-    /// no image is named. Blocks while it does.
+    /// Connects to the daemon. Imports this machine's root file system if no image is configured. Blocks.
     ///
     /// # Errors
-    /// `Unavailable` with one line that says what is missing.
+    /// `Unavailable` with a one-line reason.
     pub fn open(config: Config, rootfs: PathBuf, run_dir: &Path) -> Result<Self, Fault> {
         let run_dir = run_dir.to_string_lossy().into_owned();
-        // The caller may be a task of a runtime, which cannot be waited for.
+        // The caller may be a task of a runtime, in which `block_on` panics.
         let opening = thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| Fault::Unavailable(error.to_string()))?;
@@ -90,7 +89,7 @@ impl Docker {
         });
         opening
             .join()
-            .unwrap_or_else(|_| Err(Fault::Unavailable("asking the Docker daemon broke".to_owned())))
+            .unwrap_or_else(|_| Err(Fault::Unavailable("asking the Docker daemon panicked".to_owned())))
     }
 
     async fn connect(config: Config, rootfs: &Path, run_dir: String) -> Result<Self, Fault> {
@@ -127,7 +126,7 @@ impl Docker {
         Ok(Self { client, image, has_usr, ids: ids.unwrap_or(IdRange::HOST), run_dir })
     }
 
-    /// Whether the container stands still; `None` when there is none.
+    /// Whether the container is paused; `None` if it does not exist.
     async fn is_paused(&self, name: &str) -> Result<Option<bool>, Fault> {
         match self.ask(self.client.inspect_container(name, None)).await {
             Ok(Ok(container)) => Ok(Some(container.state.and_then(|state| state.paused).unwrap_or(false))),
@@ -137,7 +136,7 @@ impl Docker {
         }
     }
 
-    /// An answer, or the status that refused it.
+    /// Runs a call; returns the response, or the status 304, 404 or 409 as the inner error.
     async fn ask<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<Result<T, u16>, Fault> {
         match within(RUNTIME_COMMAND_TIMEOUT, call).await? {
             Ok(answer) => Ok(Ok(answer)),
@@ -161,8 +160,8 @@ impl Docker {
 
 #[async_trait]
 impl Engine for Docker {
-    /// All containers of a daemon have the same users: what keeps them apart is that no
-    /// sandbox sees another's files or processes.
+    /// All containers of a daemon have the same users. They are isolated because no sandbox sees another's
+    /// files or processes.
     fn ids(&self, _: SessionId) -> IdRange {
         self.ids
     }
@@ -170,7 +169,7 @@ impl Engine for Docker {
     async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, _: &Path) -> Result<(), Fault> {
         let name = sandbox.to_string();
         let of_its_own = of.base.tree.is_some();
-        // What an image of the service's own lacks is its skeleton, which is small.
+        // For an image of the service, the daemon's image is only its skeleton, which is small.
         let image = match of_its_own {
             true => within(IMPORT_TIMEOUT, image::import(&self.client, &of.base.rootfs)).await??,
             false => self.image.clone(),
@@ -181,7 +180,7 @@ impl Engine for Docker {
         let settings = body::Settings {
             image: &image,
             skeleton: (self.has_usr && !of_its_own).then_some(of.base.rootfs.as_path()),
-            // Counted per user of the host: without a namespace all sandboxes would share it.
+            // The limit counts per user of the host: without a user namespace all sandboxes would share it.
             counts_processes: self.ids.first > 0,
         };
         let body = body::of(&spec, &settings, labels).map_err(|error| said(&error))?;
@@ -201,7 +200,7 @@ impl Engine for Docker {
                 Some(self.last_words(&name).await)
             }
             Ok(Err(404)) => Some("its container is gone".to_owned()),
-            // An answer that does not come is told by the time that a start may take.
+            // If the daemon does not answer, the start timeout reports the failure.
             Ok(Ok(_) | Err(_)) | Err(_) => None,
         }
     }
@@ -221,7 +220,7 @@ impl Engine for Docker {
         match asked {
             Ok(()) => Ok(()),
             Err(404) if freeze => Err(Fault::Gone),
-            // It has ended meanwhile; whoever asks its init next is told.
+            // The container ended meanwhile; the next call to its init returns `Gone`.
             Err(_) if !freeze => Ok(()),
             Err(code) => Err(said(&format!("it cannot be paused: status {code}"))),
         }
@@ -249,10 +248,9 @@ impl Engine for Docker {
             let options = RemoveContainerOptions { force: true, v: true, link: false };
             match self.ask(self.client.remove_container(&name, Some(options))).await? {
                 Err(404) => return Ok(()),
-                // Asked again: what is removed is not found, what somebody else removes
-                // is waited for.
+                // Ask again: 404 confirms the removal, also when another process is removing the container.
                 Ok(()) | Err(_) if Instant::now() < until => tokio::time::sleep(SANDBOX_START_POLL.0).await,
-                Ok(()) | Err(_) => return Err(said("it does not end")),
+                Ok(()) | Err(_) => return Err(said("the container did not end in time")),
             }
         }
     }
@@ -276,7 +274,7 @@ impl Engine for Docker {
     }
 }
 
-/// The ids of a daemon that maps its users: its directory is named after the first two.
+/// First host id of a daemon with userns-remap: its data directory is named `<uid>.<gid>`.
 fn remapped(root_dir: Option<&str>, security: Option<&[String]>) -> Option<IdRange> {
     security?.iter().find(|option| option.starts_with("name=userns"))?;
     let (uid, _) = root_dir?.rsplit('/').next()?.split_once('.')?;
@@ -284,7 +282,7 @@ fn remapped(root_dir: Option<&str>, security: Option<&[String]>) -> Option<IdRan
 }
 
 async fn within<T>(patience: Duration, call: impl Future<Output = T>) -> Result<T, Fault> {
-    let late = |_| said(&format!("it did not answer for {patience:?}"));
+    let late = |_| said(&format!("the daemon did not answer within {patience:?}"));
     timeout(patience, call).await.map_err(late)
 }
 

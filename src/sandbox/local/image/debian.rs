@@ -1,7 +1,7 @@
-//! The image `debian`: made by mmdebstrap from the operator's mirror, about a minute.
+//! The image `debian`: built by mmdebstrap from the operator's mirror in about 1 minute.
 //!
-//! Called by `image`. It runs on the host and not in a sandbox: what it unpacks and runs is
-//! what Debian signed.
+//! Called by `image`. mmdebstrap runs on the host, not in a sandbox: it unpacks and runs only packages that
+//! Debian signed.
 
 use std::{
     fs::{self, File},
@@ -20,19 +20,19 @@ use crate::{
     sandbox::local::{layout::make_dir, runtime},
 };
 
-/// Another number is another choice of packages, or another way to make it.
+/// Change this number when the packages or the build change.
 const FORMAT: &str = "1";
-/// The release where this machine is not Debian itself.
+/// Debian release to build when this machine does not run Debian.
 const SUITE: &str = "bookworm";
-/// What an agent works with, beside what every Debian has.
+/// Packages for agents, in addition to Debian's minimal base.
 const PACKAGES: &str = "ca-certificates,curl,git,less,patch,procps,python3,python3-pip,unzip,xz-utils";
 
-/// What the image that would be made now is called.
+/// Name of the image that would be built now.
 pub fn name() -> String {
     format!("debian-{}-{FORMAT}", suite())
 }
 
-/// Makes the archive of the image in `work`; what it says is in the file `log`.
+/// Builds the archive of the image in `work`; output of mmdebstrap goes to the file `log`.
 pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, Unmade> {
     if runtime::find_program("mmdebstrap").is_none() {
         return Err(Unmade::Failed("mmdebstrap was not found: run scripts/setup".to_owned()));
@@ -40,12 +40,12 @@ pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, Unmad
     let (path, scratch) = (work.join("image.tar"), work.join("tmp"));
     make_dir(&scratch, 0o755)?;
     let log = File::create(work.join("log"))?;
-    tracing::info!("the image debian is being made (about a minute)");
-    // It ends with the service, however that ends, and its scratch is removed with the rest.
+    tracing::info!("building the image debian (takes about a minute)");
+    // It ends when the service ends for any reason; its temporary files are removed with the work directory.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "mmdebstrap", "--variant=minbase", "--format=tar"]);
     command.arg(format!("--include={PACKAGES}"));
-    // Whoever stands between: what apt may not look at here, it may not there.
+    // Skip translation indexes and retry 3 times, whatever mirror or proxy is in between.
     command.args(["--aptopt=Acquire::Languages \"none\"", "--aptopt=Acquire::Retries \"3\""]);
     for place in ["man", "doc", "info", "locale"] {
         command.arg(format!("--dpkgopt=path-exclude=/usr/share/{place}/*"));
@@ -59,7 +59,7 @@ pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, Unmad
     let said = fs::read_to_string(work.join("log")).unwrap_or_default();
     match ended {
         Ok(Ok(status)) if status.success() => {
-            tracing::info!("the image debian is made");
+            tracing::info!("built the image debian");
             Ok(Registered { path, form: Form::Tar, version: String::new() })
         }
         Ok(Ok(_)) => Err(Unmade::Failed(format!("mmdebstrap failed: {}", last_line(&said)))),
@@ -68,7 +68,7 @@ pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, Unmad
     }
 }
 
-/// The release of this machine, where that is Debian.
+/// Codename of this machine's Debian release, or the default.
 fn suite() -> String {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let value = |name: &str| {

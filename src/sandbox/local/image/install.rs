@@ -1,10 +1,9 @@
-//! Packages over an image: a copy of it, in which the installers of Debian, Python and npm
-//! run as the root of a container, and of that what is left.
+//! Packages over an image: a copy of the image in which the installers of Debian, Python and npm run as the
+//! root of a container, and which is stored as a new root file system.
 //!
-//! Called by `image` for the worker, which joins the container to a proxy. Packages are
-//! code that strangers wrote: the container has a user namespace, the limits and the filter
-//! of a sandbox, no way out but the proxy, and a file system of a limited size. The copy is read
-//! again only when the container is gone.
+//! Called by `image` for the worker, which attaches the container to an egress proxy. Packages are untrusted
+//! code: the container has a user namespace, the limits and the seccomp filter of a sandbox, no network but
+//! the proxy, and a file system of limited size. The copy is read only after the container is gone.
 
 use std::{
     fs::{self, File},
@@ -41,15 +40,15 @@ use crate::{
     },
 };
 
-/// Another number installs otherwise.
+/// Change this number when the installation changes.
 pub const FORMAT: &str = "1";
-/// What runs in the container.
+/// Script that runs in the container.
 const SCRIPT: &str = include_str!("install.sh");
-/// The places where the sources of packages are, when the operator names none.
+/// Package indexes used when the operator configures none.
 const PIP_INDEX: &str = "https://pypi.org/simple";
 const NPM_REGISTRY: &str = "https://registry.npmjs.org";
 
-/// An installation that is prepared. While it exists, nobody else makes the same.
+/// A prepared installation. While it exists, no other process prepares the same.
 pub struct Install {
     images: Images,
     engine: Arc<dyn Engine>,
@@ -62,8 +61,8 @@ pub struct Install {
 }
 
 impl Images {
-    /// Prepares the installation of packages over an image that is there; `None` when that
-    /// was done meanwhile. `container` is an id that nobody has.
+    /// Prepares the installation of packages over an image that exists. Returns `None` if another process has
+    /// finished it meanwhile. `container` is a new, unique id.
     pub async fn begin_install(
         &self,
         rootfs: &RootFs,
@@ -79,7 +78,7 @@ impl Images {
             return Ok(None);
         }
         let Some(volumes) = &self.inner.volumes else {
-            let text = "packages need loop devices, which this node has not: name an image that has them";
+            let text = "packages need loop devices, which this node lacks: use an image that has them";
             return Err(Unmade::Failed(text.to_owned()));
         };
         let failed = |fault: Fault| Unmade::Failed(fault.to_string());
@@ -110,23 +109,23 @@ impl Images {
 }
 
 impl Install {
-    /// Where the container's connections arrive.
+    /// Opens the socket on which the container's connections arrive.
     pub async fn egress_socket(&self) -> Result<EgressSocket, Unmade> {
         let place = self.images.place(&self.name);
         let (egress, owner) = (place.join("egress"), self.ids().first);
         let give = async |socket: &Path| {
             chown(socket, Some(owner), Some(owner))
-                .map_err(|error| unavailable("its way out cannot be opened", &error))
+                .map_err(|error| unavailable("its egress socket cannot be opened", &error))
         };
         EgressSocket::open(place, egress, give).await.map_err(|fault| Unmade::Failed(fault.to_string()))
     }
 
-    /// Runs it and keeps what comes of it. What is left when the future is dropped is
-    /// removed by the next one, or by `tidy`.
+    /// Runs the installers and stores the result. If the future is dropped, the remains are removed by the
+    /// next installation of the same packages, or by `tidy`.
     pub async fn run(self) -> Result<(), Unmade> {
         let ended = timeout(ROOTFS_TIMEOUT, self.install()).await;
         let ended = ended.unwrap_or_else(|_| {
-            Err(Unmade::Failed(format!("it did not end within {} s", ROOTFS_TIMEOUT.as_secs())))
+            Err(Unmade::Failed(format!("the installation did not end within {} s", ROOTFS_TIMEOUT.as_secs())))
         });
         let kept = match ended {
             Ok(()) => self.keep().await,
@@ -174,14 +173,14 @@ impl Install {
         while engine.ended(self.container, &place).await.is_none() {
             let said = fs::metadata(&log).map_or(0, |meta| meta.len());
             if said > ROOTFS_OUTPUT_BYTES_MAX {
-                return Err(Unmade::Failed("the installers say too much".to_owned()));
+                return Err(Unmade::Failed("the installers print too much output".to_owned()));
             }
             tokio::time::sleep(SANDBOX_START_POLL.1.max(std::time::Duration::from_millis(100))).await;
         }
         judge(&runtime::tail(&log, 16 << 10))
     }
 
-    /// What the script is told. All of it was checked to be names.
+    /// Environment of the script. All package names were validated.
     fn env(&self) -> Vec<(String, String)> {
         let Config { apt_mirror, pip_index, npm_registry, .. } = &self.images.inner.config;
         let or = |url: &Option<String>, default: &str| url.clone().unwrap_or_else(|| default.to_owned());
@@ -198,7 +197,7 @@ impl Install {
         .to_vec()
     }
 
-    /// Copies what is left out of the file system of a limited size, once nothing runs in it.
+    /// Copies the result out of the size-limited file system, once the container is removed.
     async fn keep(&self) -> Result<(), Unmade> {
         let place = self.images.place(&self.name);
         let removed = self.engine.remove(self.container, &place).await;
@@ -216,7 +215,7 @@ impl Install {
     }
 }
 
-/// Copies a root file system with rights, owners and times, following nothing.
+/// Copies a root file system with modes, owners and times, without following links.
 async fn copy(from: &Path, to: &Path) -> Result<(), Unmade> {
     let mut command = Command::new("cp");
     command.args(["-a", "--reflink=auto", "--"]).arg(from.join(".")).arg(to);
@@ -233,7 +232,7 @@ async fn copy(from: &Path, to: &Path) -> Result<(), Unmade> {
     }
 }
 
-/// How it ended, by init's own line, which no installer can print.
+/// Result of the installation, from the line that init writes. No installer can print that line.
 fn judge(log: &str) -> Result<(), Unmade> {
     let code = log.lines().rev().find_map(|line| line.strip_prefix(INSTALL_ENDED));
     let said = output_of(log);
@@ -245,7 +244,7 @@ fn judge(log: &str) -> Result<(), Unmade> {
     }
 }
 
-/// What the installers printed, without the marks; lines without one are left as they are.
+/// Output of the installers without init's line prefix; lines without the prefix are unchanged.
 pub fn output_of(log: &str) -> String {
     let lines = log.lines().filter(|line| !line.is_empty() && !line.starts_with(INSTALL_ENDED));
     let lines: Vec<_> = lines.map(|line| line.strip_prefix(INSTALL_OUTPUT).unwrap_or(line)).collect();

@@ -1,9 +1,9 @@
-//! Root file systems of images: made once on this node, shared read-only by its sandboxes.
+//! Root file systems of images: created once on this node, shared read-only by its sandboxes.
 //!
-//! Made by `Local`, called by the worker that makes what environments name and by `Local`
-//! when it makes a sandbox. What is ready lies in `trees` under a name that tells its content,
-//! renamed there when it is whole; what is being made lies in `work` under a lock that dies
-//! with its process. Nothing in a tree changes any more.
+//! Created by `Local`. Called by the worker that builds the images of environments, and by `Local` when it
+//! creates a sandbox. Finished root file systems are in `trees`, named by their content and moved there by an
+//! atomic rename. Unfinished ones are in `work`, under a file lock that is released when the process ends. A
+//! tree never changes.
 
 mod debian;
 mod install;
@@ -46,18 +46,18 @@ use crate::{
 pub use install::Install;
 pub(super) use source::survey;
 
-/// What the operator says of images.
+/// Image configuration of the operator.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The directory of registered images.
+    /// Directory of registered images.
     pub registered: Option<PathBuf>,
-    /// Where Debian packages, Python packages and npm packages come from.
+    /// Mirror of Debian packages; the next two are the indexes of Python and npm packages.
     pub apt_mirror: Option<String>,
     pub pip_index: Option<String>,
     pub npm_registry: Option<String>,
 }
 
-/// Makes and finds root file systems. Cheap to clone.
+/// Builds and finds root file systems. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Images {
     inner: Arc<Inner>,
@@ -66,23 +66,23 @@ pub struct Images {
 #[derive(Debug)]
 struct Inner {
     config: Config,
-    /// Trees, work and locks.
+    /// Directory of trees, work and locks.
     root: PathBuf,
     layout: Layout,
-    /// What makes the containers of installers; or why none can be made here.
+    /// Engine for the containers of installers, or the reason why it is unavailable.
     installer: Result<Arc<dyn Engine>, Fault>,
     volumes: Option<Volumes>,
-    /// What was laid for trees, by their names.
+    /// Skeletons created for trees, by tree name.
     laid: Mutex<BTreeMap<String, Base>>,
 }
 
-/// Why a root file system was not made, by what the caller will do.
+/// Reason why a root file system is not available, by what the caller does next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unmade {
-    /// Another process of this node is at it: look again.
-    #[error("it is being made")]
+    /// Another process of this node is building it: retry later.
+    #[error("the image is being built")]
     Busy,
-    /// It stays so until somebody changes something.
+    /// A retry fails too, until the operator or the organization changes something.
     #[error("{0}")]
     Failed(String),
 }
@@ -93,15 +93,15 @@ impl From<io::Error> for Unmade {
     }
 }
 
-/// The names of what a root file system is made of.
+/// Names of the trees of a root file system.
 #[derive(Debug)]
 struct Names {
     image: String,
-    /// With its packages; known once the image is there.
+    /// Tree with the packages; known once the image's tree exists.
     whole: Option<String>,
 }
 
-/// Whether an image of this name can be had with this directory of the operator.
+/// Whether an image of this name is built in or registered.
 pub fn offers(registered: Option<&Path>, name: &str) -> bool {
     name == DEBIAN || registered.is_some_and(|directory| source::find(directory, name).is_some())
 }
@@ -121,27 +121,27 @@ impl Images {
         Ok(Self { inner: Arc::new(Inner { config, root, layout, installer, volumes, laid }) })
     }
 
-    /// Whether sandboxes can be made on it now.
+    /// Whether sandboxes can be created on it now.
     pub fn is_ready(&self, rootfs: &RootFs) -> bool {
         rootfs.is_host() || self.whole(rootfs).is_some()
     }
 
-    /// What a sandbox on it has for its root; `host` is that of the machine's programs.
+    /// Root of a sandbox on this root file system; `host` is the root for the image `host`.
     ///
     /// # Errors
-    /// `Unavailable` while it is not there.
+    /// `Unavailable` while it does not exist.
     pub(super) fn base(&self, rootfs: &RootFs, host: &Base) -> Result<Base, Fault> {
         if rootfs.is_host() {
             return Ok(host.clone());
         }
         let Some(name) = self.whole(rootfs) else {
-            return Err(Fault::Unavailable(format!("its image {} is not there", rootfs.image)));
+            return Err(Fault::Unavailable(format!("its image {} does not exist here", rootfs.image)));
         };
         self.base_of(name).map_err(|error| unavailable("its image cannot be used", &error))
     }
 
     fn base_of(&self, name: String) -> io::Result<Base> {
-        // Empty as it is, that makes it new.
+        // Rewriting the empty file updates its modification time.
         fs::write(self.tree(&name).join("used"), "")?;
         let laid = || self.inner.laid.lock().unwrap_or_else(PoisonError::into_inner);
         let known = laid().get(&name).filter(|base| base.rootfs.is_dir()).cloned();
@@ -153,10 +153,10 @@ impl Images {
         Ok(base)
     }
 
-    /// Makes the image itself, without packages, if it is not there.
+    /// Builds the image itself, without packages, unless it exists.
     pub async fn make_image(&self, rootfs: &RootFs) -> Result<(), Unmade> {
         if self.inner.installer.as_ref().is_ok_and(|engine| engine.users().is_some()) {
-            let text = "images need a service that is root: their files belong to users that no sandbox has";
+            let text = "images need a service that runs as root: their files have ids that no sandbox uses";
             return Err(Unmade::Failed(text.to_owned()));
         }
         let name = self.names(rootfs)?.image;
@@ -179,7 +179,7 @@ impl Images {
         made
     }
 
-    /// What the one who makes it has said last.
+    /// Latest output of the process that builds it.
     pub fn said(&self, rootfs: &RootFs) -> String {
         let Ok(names) = self.names(rootfs) else { return String::new() };
         let name = names.whole.unwrap_or(names.image);
@@ -220,7 +220,7 @@ impl Images {
         .map_err(Unmade::from)
     }
 
-    /// Puts what was made in its place, whole.
+    /// Moves the finished work directory to `trees`.
     async fn keep(&self, name: &str, version: &str) -> Result<(), Unmade> {
         let (work, tree, version) = (self.work(name), self.tree(name), version.to_owned());
         off_the_reactor(move || {
@@ -247,14 +247,14 @@ impl Images {
         }
         let version = fs::read_to_string(self.tree(&image).join("version")).ok();
         let whole = version.map(|version| {
-            let packages = serde_json::to_string(&rootfs.packages).expect("text serialises");
+            let packages = serde_json::to_string(&rootfs.packages).expect("strings serialize");
             let made_of = format!("{image}\n{version}\n{}\n{packages}", install::FORMAT);
             format!("{image}+{}", hex(&Sha256::digest(made_of.as_bytes())[..8]))
         });
         Ok(Names { image, whole })
     }
 
-    /// The tree of a root file system, if it is there.
+    /// Name of the tree with packages, if it exists.
     fn whole(&self, rootfs: &RootFs) -> Option<String> {
         self.names(rootfs).ok()?.whole.filter(|name| self.tree(name).is_dir())
     }
@@ -266,7 +266,7 @@ impl Images {
         })
     }
 
-    /// The host's id of the root of every tree.
+    /// Host id of the root user in every tree.
     fn first_id(&self) -> u32 {
         let is_gvisor = self.inner.installer.as_ref().is_ok_and(|engine| engine.is_gvisor());
         if is_gvisor { IdRange::HOST.first } else { IdRange::IMAGES.first }
@@ -280,13 +280,13 @@ impl Images {
         self.inner.root.join("work").join(name)
     }
 
-    /// Where the container of an installer is.
+    /// Directory of an installer's container.
     fn place(&self, name: &str) -> PathBuf {
         self.inner.layout.installs().join(name)
     }
 
-    /// Who holds this makes the tree of that name. The files are few, as a file that a lock
-    /// was taken on must never be removed.
+    /// Locks the tree of that name for building. There are at most 256 lock files, because a file that was
+    /// locked must never be removed.
     fn lock(&self, name: &str) -> Result<File, Unmade> {
         let file = hex(&Sha256::digest(name.as_bytes())[..1]);
         let path = self.inner.root.join("locks").join(file);
@@ -298,7 +298,7 @@ impl Images {
         }
     }
 
-    /// Mirrors are the operator's business: their names are not told to organizations.
+    /// Replaces the host names of mirrors, which are not shown to organizations.
     fn without_hosts(&self, text: &str) -> String {
         let Config { apt_mirror, pip_index, npm_registry, .. } = &self.inner.config;
         let named = [(apt_mirror, "apt-mirror"), (pip_index, "pip-index"), (npm_registry, "npm-registry")];
@@ -313,7 +313,7 @@ impl Images {
     }
 }
 
-/// A root file system as an archive.
+/// Command that writes a directory as a tar archive.
 fn tar_of(path: &Path) -> std::process::Command {
     let mut tar = std::process::Command::new("tar");
     tar.arg("-C").arg(path).args(["--one-file-system", "-cf", "-", "."]);
@@ -330,7 +330,7 @@ fn unpacked(tree: &mut Tree, layer: &Layer) -> io::Result<()> {
             }
         }
         if hex(&sha.finalize()) != *digest {
-            return Err(io::Error::other(format!("the layer {digest} is another one")));
+            return Err(io::Error::other(format!("the layer {digest} does not match its digest")));
         }
     }
     match layer.packing {
@@ -344,7 +344,7 @@ fn unpacked(tree: &mut Tree, layer: &Layer) -> io::Result<()> {
     }
 }
 
-/// Unpacks what a program writes.
+/// Unpacks the output of a program as a layer.
 fn piped(tree: &mut Tree, mut program: std::process::Command) -> io::Result<()> {
     program.env_clear().env("PATH", runtime::PATH).stdin(Stdio::null());
     let mut child = program.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -364,7 +364,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The last line that says something, for the one who reads the failure.
+/// Last non-empty line of an output, for an error message.
 fn last_line(said: &str) -> &str {
     let line = said.lines().map(str::trim).rfind(|line| !line.is_empty());
     text::truncate(line.unwrap_or("it left no message"), 1_000)

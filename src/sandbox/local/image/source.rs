@@ -1,8 +1,8 @@
-//! The images that the operator registered: what lies in `SOJOURN_IMAGES`.
+//! Images that the operator registered in the directory `SOJOURN_IMAGES`.
 //!
-//! Called by `image`. A name leads to one entry of that one directory and to nothing else;
-//! organizations name images, never paths. What an entry is made of tells its version, so an
-//! operator replaces an image by replacing the entry.
+//! Called by `image`. A name maps to one entry of that directory and nothing else; organizations name images,
+//! never paths. The version is derived from the entry's metadata, so an operator replaces an image by
+//! replacing the entry.
 
 use std::{
     fs::{self, File},
@@ -27,14 +27,14 @@ use crate::{
 pub struct Registered {
     pub path: PathBuf,
     pub form: Form,
-    /// Another one for other content.
+    /// Differs for different content.
     pub version: String,
 }
 
-/// How an image lies there.
+/// Form of a registered image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A directory with `oci-layout`.
+    /// A directory with an `oci-layout` file.
     Layout,
     /// A directory with a root file system.
     Directory,
@@ -42,16 +42,16 @@ pub enum Form {
     Tar,
 }
 
-/// A layer of an image: its file and how it is compressed.
+/// A layer of an image: its file and compression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     pub path: PathBuf,
     pub packing: Packing,
-    /// Its SHA-256, where a manifest says so.
+    /// Its SHA-256, if a manifest states it.
     pub digest: Option<String>,
 }
 
-/// How an archive is compressed.
+/// Compression of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     None,
@@ -91,7 +91,7 @@ struct Platform {
     os: String,
 }
 
-/// The image of that name in the operator's directory, if there is one.
+/// Finds the image of that name in the operator's directory.
 pub fn find(directory: &Path, name: &str) -> Option<Registered> {
     if !is_image_name(name) {
         return None;
@@ -113,8 +113,8 @@ pub fn find(directory: &Path, name: &str) -> Option<Registered> {
     })
 }
 
-/// What the operator's directory holds: the images, and what cannot be had of it, each with
-/// the reason. Both are sorted.
+/// Lists the operator's directory: the names of usable images, and the unusable entries with reasons. Both
+/// are sorted.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -122,7 +122,7 @@ pub fn survey(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     let (mut images, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(directory)? {
         let file = entry?.file_name().to_string_lossy().into_owned();
-        // What is there when the directory is a file system of its own, or a repository.
+        // Present when the directory is a mount point or a repository.
         if file == "lost+found" || file.starts_with('.') {
             continue;
         }
@@ -130,7 +130,7 @@ pub fn survey(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
         match find(directory, name).map(|image| layers(&image)) {
             Some(Ok(_)) => images.push(name.to_owned()),
             Some(Err(error)) => others.push(format!("{file} ({error})")),
-            None => others.push(format!("{file} (it is no image, or its name is none of one)")),
+            None => others.push(format!("{file} (not an image, or not a valid image name)")),
         }
     }
     images.sort();
@@ -139,14 +139,14 @@ pub fn survey(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     Ok((images, others))
 }
 
-/// What tells one state of a file from another without reading it.
+/// Hash of a file's inode, size and modification time: identifies its state without reading it.
 fn stamp(path: &Path) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let words = format!("{} {} {}.{}", meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec());
     Some(hex(&sha256(words.as_bytes())[..6]))
 }
 
-/// The layers of an image that is an archive or a layout, the lowest first.
+/// Layers of an image that is an archive or an OCI layout, the lowest first.
 pub fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
     if image.form != Form::Layout {
         let name = image.path.to_string_lossy();
@@ -162,14 +162,14 @@ pub fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
     }
     let manifest: Manifest = parsed(&blob(&image.path, &chosen.digest)?)?;
     if manifest.layers.len() > IMAGE_LAYERS_MAX {
-        return Err(io::Error::other(format!("it has more than {IMAGE_LAYERS_MAX} layers")));
+        return Err(io::Error::other(format!("the image has more than {IMAGE_LAYERS_MAX} layers")));
     }
     let layer = |layer: Descriptor| {
         let packing = match layer.media_type.rsplit(['+', '.']).next() {
             Some("gzip") => Packing::Gzip,
             Some("zstd") => Packing::Zstd,
             Some("tar") => Packing::None,
-            _ => return Err(io::Error::other(format!("a layer is of the type {}", layer.media_type))),
+            _ => return Err(io::Error::other(format!("unsupported layer type {}", layer.media_type))),
         };
         let path = blob_path(&image.path, &layer.digest)?;
         let digest = layer.digest.strip_prefix("sha256:").map(str::to_owned);
@@ -178,7 +178,7 @@ pub fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
     manifest.layers.into_iter().map(layer).collect()
 }
 
-/// The manifest for this machine; the only one, where there is one.
+/// Manifest for this machine's architecture, or the only manifest.
 fn chosen(mut manifests: Vec<Descriptor>) -> io::Result<Descriptor> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -193,24 +193,24 @@ fn chosen(mut manifests: Vec<Descriptor>) -> io::Result<Descriptor> {
         several => several.iter().position(fits),
     };
     at.map(|at| manifests.swap_remove(at))
-        .ok_or_else(|| io::Error::other(format!("it has no manifest for linux/{architecture}")))
+        .ok_or_else(|| io::Error::other(format!("the image has no manifest for linux/{architecture}")))
 }
 
-/// Where a blob lies. A digest is hexadecimal, so it leads nowhere else.
+/// Path of a blob. The digest is checked to be hexadecimal, so the path cannot leave the directory.
 fn blob_path(layout: &Path, digest: &str) -> io::Result<PathBuf> {
     let hex = digest.strip_prefix("sha256:").filter(|hex| {
         hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     });
     hex.map(|hex| layout.join("blobs/sha256").join(hex))
-        .ok_or_else(|| io::Error::other(format!("it names a blob by {digest:?}, which is no SHA-256")))
+        .ok_or_else(|| io::Error::other(format!("the blob name {digest:?} is not a SHA-256 digest")))
 }
 
-/// A small blob, held against its digest.
+/// Reads a small blob and verifies its digest.
 fn blob(layout: &Path, digest: &str) -> io::Result<Vec<u8>> {
     let bytes = read(&blob_path(layout, digest)?)?;
     match digest.strip_prefix("sha256:") == Some(&hex(&sha256(&bytes))) {
         true => Ok(bytes),
-        false => Err(io::Error::other(format!("the blob {digest} is another one"))),
+        false => Err(io::Error::other(format!("the blob {digest} does not match its digest"))),
     }
 }
 
@@ -221,7 +221,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn parsed<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> io::Result<T> {
-    serde_json::from_slice(bytes).map_err(|error| io::Error::other(format!("its index is none: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| io::Error::other(format!("the index is invalid: {error}")))
 }
 
 #[cfg(test)]
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(had, ["packed", "tree"]);
         let files: Vec<_> = others.iter().map(|one| one.split(' ').next().unwrap()).collect();
         assert_eq!(files, ["Upper.tar", "broken", "notes.txt"]);
-        assert!(others[1].contains("its index is none"), "{others:?}");
+        assert!(others[1].contains("the index is invalid"), "{others:?}");
         assert!(survey(&images.join("none")).is_err());
     }
 
@@ -299,6 +299,6 @@ mod tests {
         assert!(layers(&image).is_err());
         fs::write(path.join("blobs/sha256").join(&manifest[7..]), "changed").unwrap();
         write(&manifest);
-        assert!(layers(&image).unwrap_err().to_string().contains("is another one"));
+        assert!(layers(&image).unwrap_err().to_string().contains("does not match its digest"));
     }
 }

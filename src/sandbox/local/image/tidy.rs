@@ -1,4 +1,4 @@
-//! What is left of root file systems: work of processes that died, trees that nobody uses.
+//! Cleanup of root file systems: work of processes that died, unused trees.
 
 use std::{
     collections::BTreeSet,
@@ -16,12 +16,12 @@ use crate::{
     sandbox::local::{disk::Disk, layout::remove_dir, off_the_reactor, volume},
 };
 
-/// At the end of the name of the file that holds a volume.
+/// Suffix of a volume's file.
 const VOLUME: &str = ".image";
 
 impl Images {
-    /// Removes what nobody works on any more, and trees that no sandbox has had for long.
-    /// Returns how much that was.
+    /// Removes unfinished work without an owner, and trees unused for long. Returns the number of removed
+    /// entries.
     pub async fn tidy(&self) -> Result<usize, Unmade> {
         let mut removed = 0;
         let left: BTreeSet<String> = names(&self.inner.root.join("work"))?
@@ -29,7 +29,7 @@ impl Images {
             .chain(names(&self.inner.layout.installs())?)
             .collect();
         for name in left {
-            // Who works on it holds the lock.
+            // A process that builds it holds the lock.
             if let Ok(_lock) = self.lock(&name) {
                 self.clear(&name).await?;
                 removed += 1;
@@ -38,17 +38,17 @@ impl Images {
         for name in self.unused()? {
             if let Ok(_lock) = self.lock(&name) {
                 let (tree, work) = (self.tree(&name), self.work(&name));
-                // Gone at once for whoever looks, then for good.
+                // The rename hides the tree from readers at once; then its files are deleted.
                 fs::rename(tree, &work)?;
                 off_the_reactor(move || remove_dir(&work)).await?;
-                tracing::info!(rootfs = name, "a root file system was removed that nobody uses");
+                tracing::info!(rootfs = name, "removed an unused root file system");
                 removed += 1;
             }
         }
         Ok(removed)
     }
 
-    /// Trees to remove: the longest unused first.
+    /// Trees to remove, the longest unused first.
     fn unused(&self) -> Result<Vec<String>, Unmade> {
         let in_use = self.inner.layout.trees_in_use()?;
         let now = SystemTime::from(Origin::system().now());
@@ -75,8 +75,7 @@ impl Images {
         Ok(chosen)
     }
 
-    /// Removes what was begun under a name: its container, its mount, its files. Whoever
-    /// calls holds the lock.
+    /// Removes unfinished work of a name: its container, mount and files. The caller holds the lock.
     pub(super) async fn clear(&self, name: &str) -> Result<(), Unmade> {
         let (place, work) = (self.place(name), self.work(name));
         let failed = |fault: crate::sandbox::Fault| Unmade::Failed(fault.to_string());
@@ -92,15 +91,15 @@ impl Images {
         off_the_reactor(move || {
             remove_dir(&place)?;
             remove_file(&volume)?;
-            // A volume that was being copied is a file.
+            // For a volume, the work entry is a file.
             if work.is_dir() { remove_dir(&work) } else { remove_file(&work) }
         })
         .await
         .map_err(Unmade::from)
     }
 
-    /// The file system in which packages are installed: its file in the data directory, its
-    /// mount where a sandbox's users may pass.
+    /// File system in which packages are installed: its file is in the data directory, its mount where a
+    /// sandbox's users have access.
     pub(super) fn disk(&self, name: &str) -> Disk {
         let place = self.place(name);
         Disk {

@@ -1,9 +1,9 @@
-//! An archive of a root file system, unpacked where no sandbox sees it yet.
+//! Unpacking of a root file system archive, before any sandbox sees it.
 //!
-//! Called by `image` with what the operator registered and with what mmdebstrap made. The
-//! archive is hostile all the same: it may be anybody's image. Every path is opened below
-//! the root, step by step and through no link; devices are left out, rights beyond `rwx`
-//! dropped, and all of it belongs to ids that nobody else has.
+//! Called by `image` with the operator's registered images and with mmdebstrap's output. The archive is
+//! untrusted, because its author may be anyone. Every path is opened below the root, component by component
+//! and without following links. Devices are skipped, mode bits beyond `rwx` and sticky are dropped, and all
+//! files belong to ids that nothing else uses.
 
 use std::{
     ffi::OsStr,
@@ -27,25 +27,25 @@ use crate::{
     sandbox::local::rootfs::TABLES,
 };
 
-/// Ids of an image; those above are nobody's.
+/// Number of ids of an image; higher ids are mapped to nobody.
 const IDS: u64 = 65_536;
 const NOBODY: u32 = 65_534;
-/// How a layer says that what lies below is gone: one file, or all of a directory.
+/// Name prefix by which a layer removes one file of a lower layer; `OPAQUE` empties a directory.
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// A root file system that grows layer by layer.
+/// A root file system that is built layer by layer.
 pub struct Tree {
     path: PathBuf,
     root: OwnedFd,
-    /// The host's id of its root.
+    /// Host id of its root user.
     first_id: u32,
     entries: u64,
     bytes: u64,
 }
 
 impl Tree {
-    /// An empty one.
+    /// Creates an empty tree.
     pub fn make(path: &Path, first_id: u32) -> io::Result<Self> {
         fs::create_dir(path)?;
         let root = openat(CWD, path, directory(), Mode::empty())?;
@@ -54,7 +54,7 @@ impl Tree {
         Ok(Self { path: path.to_owned(), root, first_id, entries: 0, bytes: 0 })
     }
 
-    /// Unpacks a layer over what is there.
+    /// Unpacks a layer over the existing files.
     pub fn layer(&mut self, archive: impl Read) -> io::Result<()> {
         let mut archive = Archive::new(archive);
         for entry in archive.entries()? {
@@ -63,7 +63,7 @@ impl Tree {
             self.entries += 1;
             self.bytes = self.bytes.saturating_add(entry.size());
             if self.entries > IMAGE_ENTRIES_MAX || self.bytes > IMAGE_BYTES_MAX {
-                return Err(io::Error::other("it has more files, or larger ones, than an image may have"));
+                return Err(io::Error::other("the image exceeds the limit of files or bytes"));
             }
             self.entry(entry).map_err(|error| io::Error::other(format!("{name}: {error}")))?;
         }
@@ -85,7 +85,7 @@ impl Tree {
         let kind = entry.header().entry_type();
         let mode = Mode::from_raw_mode(entry.header().mode()? & 0o1777);
         let link = entry.link_name()?.map(std::borrow::Cow::into_owned);
-        let link = || link.ok_or_else(|| io::Error::other("a link leads nowhere"));
+        let link = || link.ok_or_else(|| io::Error::other("a link has no target"));
         match kind {
             EntryType::Directory => {
                 match openat(&parent, &name, directory(), Mode::empty()) {
@@ -104,7 +104,7 @@ impl Tree {
                 let mut file = File::from(openat(&parent, &name, flags, Mode::from_raw_mode(0o600))?);
                 io::copy(&mut entry, &mut file)?;
                 file.flush()?;
-                // Programs compare it with what they have compiled.
+                // Programs compare the time with that in their compiled files.
                 let time =
                     Timespec { tv_sec: i64::try_from(entry.header().mtime()?).unwrap_or(0), tv_nsec: 0 };
                 futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
@@ -117,27 +117,27 @@ impl Tree {
             EntryType::Link => {
                 let first = inside(&link()?)?;
                 let beside = self.open(first.parent().unwrap_or(Path::new("")))?;
-                let first = first.file_name().ok_or_else(|| io::Error::other("a link leads nowhere"))?;
+                let first = first.file_name().ok_or_else(|| io::Error::other("a link has no target"))?;
                 self.remove(&parent, above, &name)?;
                 linkat(&beside, first, &parent, &name, AtFlags::empty())?;
                 return Ok(());
             }
-            // A sandbox has devices of its own, and nobody waits at the end of a pipe.
+            // A sandbox has its own devices, and an image's named pipes have no reader.
             EntryType::Char | EntryType::Block | EntryType::Fifo => return Ok(()),
             EntryType::XGlobalHeader => return Ok(()),
-            other => return Err(io::Error::other(format!("an image holds no {other:?}"))),
+            other => return Err(io::Error::other(format!("an image must not contain {other:?} entries"))),
         }
         let (uid, gid) = (entry.header().uid()?, entry.header().gid()?);
         let (uid, gid) = (owner(self.first_id, uid), group(self.first_id, gid));
         Ok(chownat(&parent, &name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// A directory of the tree, through no link, made where it is missing.
+    /// Opens a directory of the tree without following links; creates missing ones.
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
         let mut at = self.root.try_clone()?;
         for part in path.components() {
             let Component::Normal(name) = part else {
-                return Err(io::Error::other("it is outside of the image"));
+                return Err(io::Error::other("the path is outside of the image"));
             };
             at = match openat(&at, name, directory(), Mode::empty()) {
                 Err(Errno::NOENT) => {
@@ -147,7 +147,7 @@ impl Tree {
                     openat(&at, name, directory(), Mode::empty())?
                 }
                 Err(Errno::NOTDIR | Errno::LOOP) => {
-                    return Err(io::Error::other("its way leads through what is no directory"));
+                    return Err(io::Error::other("a component of the path is not a directory"));
                 }
                 opened => opened?,
             };
@@ -155,10 +155,10 @@ impl Tree {
         Ok(at)
     }
 
-    /// Removes what lies at a place whose parent was opened, so no link is on the way.
+    /// Removes an entry of an opened directory, so no link is on its path.
     fn remove(&self, parent: &OwnedFd, above: &Path, name: &OsStr) -> io::Result<()> {
         if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
-            return Err(io::Error::other("it is outside of the image"));
+            return Err(io::Error::other("the path is outside of the image"));
         }
         match unlinkat(parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -175,14 +175,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes it fit for sandboxes: files that the tables which each has of its own are mounted
-    /// onto, and a `/var/tmp` that can be written. A link in their place is not followed.
+    /// Prepares the tree for sandboxes: regular files as mount points of each sandbox's own tables, and
+    /// `/var/tmp` as a link to `/tmp`. Links in their place are replaced, not followed.
     ///
     /// # Errors
-    /// When it is no root file system.
+    /// When it is not a root file system.
     pub fn finish(self) -> io::Result<()> {
         if !self.path.join("usr").is_dir() {
-            return Err(io::Error::other("it has no /usr: that is no root file system"));
+            return Err(io::Error::other("it has no /usr, so it is not a root file system"));
         }
         for table in TABLES.map(Path::new) {
             let above = table.parent().unwrap_or(Path::new(""));
@@ -201,7 +201,7 @@ impl Tree {
         Ok(symlinkat("/tmp", &var, "tmp")?)
     }
 
-    /// One that is there already, whoever made it.
+    /// Opens an existing tree.
     pub fn open_at(path: &Path, first_id: u32) -> io::Result<Self> {
         let root = openat(CWD, path, directory(), Mode::empty())?;
         Ok(Self { path: path.to_owned(), root, first_id, entries: 0, bytes: 0 })
@@ -224,16 +224,16 @@ fn group(first: u32, id: u64) -> Option<Gid> {
     Some(Gid::from_raw(shifted(first, id)))
 }
 
-/// The path of an entry, which leads nowhere but down.
+/// Path of an entry relative to the root; `..` is rejected.
 fn inside(path: &Path) -> io::Result<PathBuf> {
     let mut below = PathBuf::new();
     for part in path.components() {
         match part {
             Component::Normal(name) => below.push(name),
-            // Some archivers write absolute names; below the root they mean the same.
+            // Some archivers write absolute names; they are read as relative to the root.
             Component::CurDir | Component::RootDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(io::Error::other("it is outside of the image"));
+                return Err(io::Error::other("the path is outside of the image"));
             }
         }
     }
@@ -248,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// An archive of entries: kind, name, link or content, mode.
+    /// Archive of entries: type, name, link target or content, mode.
     fn archive(entries: &[(EntryType, &str, &str, u32)]) -> Vec<u8> {
         let mut builder = Builder::new(Vec::new());
         for (kind, name, text, mode) in entries {
@@ -335,7 +335,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&file).unwrap(), "untouched");
             assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
         }
-        // A file in the place of a link is the file, whatever the link led to.
+        // A file replaces a link, whatever the link's target.
         let mut tree = Tree::make(&ground.path().join("replaced"), 0).unwrap();
         let link = file.to_str().unwrap();
         tree.layer(archive(&[(Symlink, "way", link, 0), (Regular, "way", "x", 0o644)]).as_slice()).unwrap();

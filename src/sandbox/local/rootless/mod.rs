@@ -1,11 +1,10 @@
-//! Containers made by `runc` where the service is an ordinary user.
+//! Rootless containers: `runc` for a service that runs as an ordinary user.
 //!
-//! Called by `local` as an engine. The runtime runs as root of a user namespace that has
-//! the service's subordinate ids (`users`), so a sandbox is what it is where the service is
-//! root: a user namespace of its own within that one, its users no user of the host.
-//! What only cgroups can hold, processors and memory, is held where one is delegated to
-//! the service, and else not at all; the end, the rest and the figures of a sandbox are read
-//! from its processes then.
+//! Called by `local` as an engine. The runtime runs as root of a user namespace with the service's
+//! subordinate ids (`users`). As with a service that is root, each sandbox has its own user namespace, nested
+//! in that one, and its users are no users of the host. CPU and memory limits need cgroups: they are enforced
+//! if a cgroup is delegated to the service, otherwise not. Without cgroups, a sandbox is ended, frozen and
+//! measured through its processes.
 
 mod processes;
 mod users;
@@ -35,9 +34,10 @@ use crate::{
     sandbox::{Fault, Found, Stats},
 };
 
-/// Root of the users' namespace gives the sandbox's directories to its users, lays the root
-/// file system where they can reach it, and becomes the runtime. The control directory is
-/// the sandbox's; through its group, which what is made in it gets too, the service may enter.
+/// Script that runs as root of the user namespace: it changes the owner of the sandbox's directories to its
+/// users, bind-mounts the root file system where they can reach it, and executes the runtime. The control
+/// directory belongs to the sandbox; the service has access through its group, which entries of the directory
+/// inherit.
 const SCRIPT: &str = r#"set -e
 root=$1 command=$2 control=$3 output=$4 workspace=$5 home=$6 rootfs=$7 place=$8
 shift 8
@@ -48,11 +48,11 @@ chown -h "$command:$command" "$workspace" "$home"
 mount --bind "$rootfs" "$place"
 exec "$@""#;
 
-/// Directories of any machine over which the root file system is laid, for the runtime's
-/// eyes alone: a sandbox's users cannot pass the service's own ones.
+/// Directories that exist on every machine. The root file system is mounted over the first usable one,
+/// visible only to the runtime, because a sandbox's users cannot traverse the service's directories.
 const PLACES: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
 
-/// An OCI runtime, and whom its containers belong to.
+/// An OCI runtime with the subordinate ids that own its containers.
 #[derive(Clone, Debug)]
 pub struct Rootless {
     runtime: Runtime,
@@ -64,10 +64,10 @@ pub struct Rootless {
 
 impl Rootless {
     /// # Errors
-    /// `Unavailable` with one line that says what is missing.
+    /// `Unavailable` with a one-line reason.
     pub fn new(runtime: Runtime, users: Users, layout: Layout) -> Result<Self, Fault> {
         if runtime.is_gvisor {
-            let text = "gVisor's runsc needs a service that is root; without root it is runc";
+            let text = "gVisor's runsc needs a service that runs as root; use runc without root";
             return Err(Fault::Unavailable(text.to_owned()));
         }
         let is_free = |place: &Path| place.is_dir() && !layout.is_below(place);
@@ -77,14 +77,14 @@ impl Rootless {
         let cgroups = Cgroups::delegated().inspect_err(|reason| {
             tracing::warn!(
                 reason,
-                "sandboxes are made without root: their processors and memory are not limited, and environments \
-                 that name `cpus` or `memory` are refused; processes, disk, time and output are limited"
+                "sandboxes run without root: their CPU and memory are not limited, and environments \
+                 that set `cpus` or `memory` are refused; processes, disk, time and output are limited"
             );
         });
         Ok(Self { runtime, users, cgroups: cgroups.ok(), place: place.to_owned(), layout })
     }
 
-    /// The program that gives the sandbox its files, and then is the runtime.
+    /// Command line that changes the owners of the sandbox's files and then executes the runtime.
     fn words(&self, of: &Ingredients<'_>) -> Vec<OsString> {
         let mut words = self.users.words();
         words.extend(["/bin/sh", "-c", SCRIPT, "sh"].map(OsString::from));
@@ -123,7 +123,7 @@ impl Engine for Rootless {
             Some(cgroups) => {
                 let oom_counter = cgroups.make(sandbox);
                 let oom_counter =
-                    oom_counter.map_err(|error| unavailable("its cgroup cannot be made", &error))?;
+                    oom_counter.map_err(|error| unavailable("its cgroup cannot be created", &error))?;
                 let path = cgroups.path(sandbox);
                 let cgroup = bundle::Cgroup {
                     path: &path,
@@ -132,7 +132,7 @@ impl Engine for Rootless {
                 };
                 bundle::spec(&inside, Some(&cgroup))
             }
-            // The runtime refuses to promise what it cannot hold.
+            // The runtime fails if the configuration contains limits that it cannot enforce.
             None => bundle::spec(&inside, None).map(|mut spec| {
                 if let Some(linux) = spec.linux_mut() {
                     linux.set_resources(None);
@@ -166,8 +166,8 @@ impl Engine for Rootless {
         })
     }
 
-    /// The runtime is not asked: from another namespace than the one that made a sandbox it
-    /// has no right over its processes, and all that is left after them is its state.
+    /// Removes without the runtime: outside of the namespace in which the sandbox was created, the runtime
+    /// has no permission to signal its processes, and after their end only its state is left.
     async fn remove(&self, sandbox: SandboxId, _: &Path) -> Result<(), Fault> {
         if let Some(cgroups) = &self.cgroups {
             cgroups.kill(sandbox);

@@ -1,10 +1,10 @@
-//! The processes of a sandbox, where no cgroup keeps them together.
+//! The processes of a sandbox without a cgroup.
 //!
-//! Called by `rootless`. Every process of a sandbox has the sandbox's directory among its mounts,
-//! and no command can make mounts of its own; the runtime that is making a sandbox has it
-//! among its arguments. The service may signal all of them: it made the user namespace
-//! that theirs is in. Whoever is signalled is held by a descriptor first and looked at
-//! again, so that a number that was given anew hits nobody.
+//! Called by `rootless`. Every process of a sandbox has the sandbox's directory among its mounts, and no
+//! command can create mounts of its own. The runtime that creates a sandbox has the directory among its
+//! arguments. The service may signal all of them, because it created the parent of their user namespace. A
+//! process is opened as a pidfd and then checked again before it is signaled, so that a reused pid is never
+//! signaled.
 
 use std::{
     collections::BTreeSet,
@@ -26,12 +26,12 @@ use crate::{
     sandbox::{Fault, Stats},
 };
 
-/// In a sandbox's directory while its processes stand still, or are about to.
+/// Marker file in a sandbox's directory while its processes are frozen or being frozen.
 const FROZEN: &str = "frozen";
-/// Of a second, in which the kernel tells times of processors (proc(5), USER_HZ).
+/// Clock ticks per second in which the kernel reports CPU time (proc(5), USER_HZ).
 const TICKS: u64 = 100;
 
-/// One process, held.
+/// A process, opened as a pidfd.
 struct Process {
     pid: i32,
     held: OwnedFd,
@@ -40,7 +40,7 @@ struct Process {
 /// Kills all processes of a sandbox.
 ///
 /// # Errors
-/// `Unavailable` when one would not vanish: then the sandbox is not over.
+/// `Unavailable` when a process does not end in time; the sandbox then still exists.
 pub async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
     let until = Instant::now() + SANDBOX_END_TIMEOUT;
     loop {
@@ -49,14 +49,14 @@ pub async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(Fault::Unavailable(format!("processes of {sandbox} do not end")));
+            return Err(Fault::Unavailable(format!("processes of {sandbox} did not end in time")));
         }
         signal(&found, Signal::KILL);
         tokio::time::sleep(SANDBOX_START_POLL.0).await;
     }
 }
 
-/// Stops every process, or lets them go on. What is so already is not touched.
+/// Stops or continues every process. No effect if the sandbox is already in that state.
 pub async fn freeze(
     users: &Users,
     sandbox: SandboxId,
@@ -64,7 +64,7 @@ pub async fn freeze(
     freeze: bool,
 ) -> Result<(), Fault> {
     let mark = sandbox_dir.join(FROZEN);
-    let failed = |error: io::Error| unavailable("that it stands still cannot be noted", &error);
+    let failed = |error: io::Error| unavailable("the frozen state cannot be recorded", &error);
     if mark.exists() == freeze {
         return Ok(());
     }
@@ -72,7 +72,7 @@ pub async fn freeze(
         signal(&of(users, sandbox), Signal::CONT);
         return fs::remove_file(mark).map_err(failed);
     }
-    // First: whoever comes after a crash must know that there is something to let go.
+    // Write the marker first: after a crash, the next caller must know that there are processes to continue.
     match fs::write(&mark, "") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Fault::Gone),
         written => written.map_err(failed)?,
@@ -84,16 +84,16 @@ pub async fn freeze(
         if found.is_empty() {
             return Err(Fault::Gone);
         }
-        // One that was started by another before that was stopped is found by the next look.
+        // A process may start others before it is stopped; the next iteration finds them.
         let (old, new): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| stopped.contains(&one.pid));
         if new.is_empty() && old.iter().all(|one| state(one.pid).is_none_or(|state| state == 'T')) {
             return Ok(());
         }
         if Instant::now() >= until {
-            // Half a frozen sandbox would hang its next caller.
+            // A partly frozen sandbox would hang its next caller.
             signal(&of(users, sandbox), Signal::CONT);
             fs::remove_file(mark).map_err(failed)?;
-            return Err(Fault::Unavailable("its processes do not come to a stand".to_owned()));
+            return Err(Fault::Unavailable("freezing or thawing timed out".to_owned()));
         }
         signal(&new, Signal::STOP);
         stopped.extend(new.iter().map(|one| one.pid));
@@ -101,7 +101,7 @@ pub async fn freeze(
     }
 }
 
-/// What the processes take together: memory that is shared counts once.
+/// Total usage of the processes. Shared memory is divided among them (PSS), so it counts once.
 pub fn stats(users: &Users, sandbox: SandboxId, sandbox_dir: &Path) -> Stats {
     let found = of(users, sandbox);
     let ticks: u64 = found.iter().filter_map(|process| ticks(process.pid)).sum();
@@ -115,12 +115,12 @@ pub fn stats(users: &Users, sandbox: SandboxId, sandbox_dir: &Path) -> Stats {
 
 fn signal(processes: &[Process], signal: Signal) {
     for process in processes {
-        // It may have ended meanwhile; the next look tells.
+        // The process may have ended meanwhile; the next iteration finds out.
         let _ = pidfd_send_signal(&process.held, signal);
     }
 }
 
-/// Every process of the sandbox that has not ended, the oldest first.
+/// Every live process of the sandbox, sorted by pid.
 fn of(users: &Users, sandbox: SandboxId) -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -130,7 +130,7 @@ fn of(users: &Users, sandbox: SandboxId) -> Vec<Process> {
             let held = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
             Some(Process { pid, held })
         })
-        // What the descriptor holds is what was looked at, if it is still the same now.
+        // Check again: the pid may have been reused before the pidfd was opened.
         .filter(|process| belongs(users, process.pid, sandbox))
         .collect();
     found.sort_by_key(|process| process.pid);
@@ -142,7 +142,7 @@ fn belongs(users: &Users, pid: i32, sandbox: SandboxId) -> bool {
     if !fs::metadata(&place).is_ok_and(|process| users.owns(process.uid())) {
         return false;
     }
-    // One that has ended has no mounts.
+    // A process that has ended has no mounts.
     let mounts = fs::read(format!("{place}/mountinfo")).unwrap_or_default();
     let arguments = fs::read(format!("{place}/cmdline")).unwrap_or_default();
     is_mounted(&mounts, sandbox) || is_made(&arguments, sandbox)
@@ -153,14 +153,14 @@ fn is_mounted(mountinfo: &[u8], sandbox: SandboxId) -> bool {
     mountinfo.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// Whether these are the arguments of a runtime that makes the sandbox.
+/// Whether these are the arguments of a runtime that creates the sandbox.
 fn is_made(cmdline: &[u8], sandbox: SandboxId) -> bool {
     let bundle = format!("/sandboxes/{sandbox}");
     let words: Vec<&[u8]> = cmdline.split(|&byte| byte == 0).collect();
     words.windows(2).any(|pair| pair[0] == b"--bundle" && pair[1].ends_with(bundle.as_bytes()))
 }
 
-/// What follows the name in `/proc/<pid>/stat`, from the state on.
+/// Fields of `/proc/<pid>/stat` after the name, starting with the state.
 fn fields(pid: i32) -> Option<Vec<String>> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
@@ -172,7 +172,7 @@ fn state(pid: i32) -> Option<char> {
     fields(pid)?.first()?.chars().next()
 }
 
-/// Its time of processors, and that of the children that it has buried.
+/// CPU time of a process and of the children it has waited for.
 fn ticks(pid: i32) -> Option<u64> {
     Some(fields(pid)?.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum())
 }
@@ -197,7 +197,7 @@ mod tests {
             format!("runc\0run\0--bundle\0/run/s/sandboxes/{one}\0--pid-file\0/run/s/sandboxes/{one}/pid\0");
         assert!(is_made(made.as_bytes(), one) && !is_made(made.as_bytes(), other));
         let looked = format!("less\0/run/s/sandboxes/{one}/init.log\0");
-        assert!(!is_made(looked.as_bytes(), one), "who looks on is nobody's process");
+        assert!(!is_made(looked.as_bytes(), one), "a reader of its files does not belong to it");
     }
 
     #[test]

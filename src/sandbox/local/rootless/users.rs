@@ -1,11 +1,10 @@
-//! The users of sandboxes where the service is an ordinary one: its subordinate ids.
+//! Subordinate ids: the users of sandboxes where the service runs as an ordinary user.
 //!
-//! Made by `Local::new`. The machine gives an ordinary user a range of further ids
-//! (`/etc/subuid`), and `newuidmap` maps them into a user namespace. A program that is
-//! started here is root of a fresh namespace that has the service's own user as its root
-//! and the range under its own numbers: it may pass the service's directories, and give
-//! and remove what belongs to users of sandboxes. Nothing of the host that the service could
-//! not touch is within its reach.
+//! Created by `Local::new`. The machine assigns an ordinary user a range of additional ids (`/etc/subuid`),
+//! and `newuidmap` maps them into a user namespace. A program started here is root of a new namespace, in
+//! which the service's user is root and the range keeps its host ids. It can traverse the service's
+//! directories, and change the owner of and remove files of the sandboxes' users. It has no access to
+//! anything of the host that the service has no access to.
 
 use std::{
     ffi::OsString,
@@ -24,34 +23,34 @@ use crate::{
     sandbox::Fault,
 };
 
-/// The programs that make the mapping, with rights of their own.
+/// Programs that write the mappings, with elevated privileges.
 const MAPPERS: [&str; 2] = ["newuidmap", "newgidmap"];
-/// The smallest id that is proposed for a range; below it are those of people.
+/// Lowest id that is proposed for a range; lower ids belong to accounts.
 const PROPOSED_MIN: u32 = 100_000;
-/// How many are proposed, as `useradd` gives.
+/// Size of a proposed range, the default of `useradd`.
 const PROPOSED_COUNT: u32 = 65_536;
 
-/// The ids that are lent to the service.
+/// Subordinate ids of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Users {
     unshare: PathBuf,
-    /// The name of the service's user.
+    /// Name of the service's user.
     pub name: String,
-    /// The first user id; in the namespace it is also that of the groups.
+    /// First subordinate user id. In the namespace, the group ids start at the same number.
     first: u32,
     first_group: u32,
     pub count: u32,
 }
 
 impl Users {
-    /// Looks what the service's user is lent, and whether the kernel lets it be used.
+    /// Finds the subordinate ids of the service's user and tests their mapping.
     ///
     /// # Errors
-    /// `Unavailable` with one line: what is missing, and the command that fixes it.
+    /// `Unavailable` with a one-line reason and the command that fixes it.
     pub fn find() -> Result<Self, Fault> {
         let unusable = |why: String| {
             Fault::Unavailable(format!(
-                "the service is not root, and sandboxes without root need more: {why}"
+                "the service is not root, and the requirements of rootless sandboxes are not met: {why}"
             ))
         };
         for mapper in MAPPERS {
@@ -74,20 +73,19 @@ impl Users {
         Ok(users)
     }
 
-    /// The host's ids that a session's sandboxes use. Sessions share ranges where there are
-    /// few, which gives neither a way to the other.
+    /// Host ids that a session's sandboxes use. Sessions share ranges if there are few; they stay isolated.
     pub fn ids(&self, session: SessionId) -> IdRange {
         let ranges = u128::from(self.count / IdRange::IDS);
-        let index = u32::try_from(session.uuid().as_u128() % ranges).expect("there are fewer ids");
+        let index = u32::try_from(session.uuid().as_u128() % ranges).expect("the count fits in 32 bits");
         IdRange { first: self.first + index * IdRange::IDS }
     }
 
-    /// Whether this is the service's own id or one of those.
+    /// Whether this is the service's own id or a subordinate one.
     pub fn owns(&self, uid: u32) -> bool {
         uid == geteuid().as_raw() || (self.first..self.first + self.count).contains(&uid)
     }
 
-    /// The words before a program that is to be root over those users.
+    /// Command line prefix that runs a program as root over the subordinate users.
     pub fn words(&self) -> Vec<OsString> {
         let Self { first, first_group, count, .. } = self;
         let users = format!("--map-users={first},{first},{count}");
@@ -100,7 +98,7 @@ impl Users {
         words
     }
 
-    /// A short program that is root over those users.
+    /// Command for a program that runs as root over the subordinate users.
     pub fn command(&self, program: &str) -> Command {
         let words = self.words();
         let mut command = Command::new(&words[0]);
@@ -108,10 +106,10 @@ impl Users {
         command
     }
 
-    /// Lets one user of sandboxes have a file.
+    /// Changes the owner of a file to a subordinate user.
     pub async fn give(&self, path: &Path, owner: u32) -> Result<(), Fault> {
         let failed =
-            |words: String| Fault::Unavailable(format!("a file cannot be given to its user: {words}"));
+            |words: String| Fault::Unavailable(format!("the owner of a file cannot be changed: {words}"));
         let mut chown = self.command("chown");
         chown.arg("--no-dereference").arg(format!("{owner}:{owner}")).arg(path);
         chown.env_clear().env("PATH", runtime::PATH).stdin(Stdio::null()).kill_on_drop(true);
@@ -119,11 +117,11 @@ impl Users {
             Ok(Ok(output)) if output.status.success() => Ok(()),
             Ok(Ok(output)) => Err(failed(last_line(&output))),
             Ok(Err(error)) => Err(failed(error.to_string())),
-            Err(_) => Err(failed("it takes too long".to_owned())),
+            Err(_) => Err(failed("chown did not end in time".to_owned())),
         }
     }
 
-    /// Does nothing, as root over those users.
+    /// Runs `true` as root over the subordinate users.
     fn probe(&self) -> Result<(), String> {
         let words = self.words();
         let asked = std::process::Command::new(&words[0])
@@ -141,7 +139,7 @@ impl Users {
     }
 }
 
-/// What most likely keeps a range from being mapped.
+/// The most likely fix when ids cannot be mapped.
 fn cure() -> &'static str {
     let is = |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
     if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
@@ -151,14 +149,14 @@ fn cure() -> &'static str {
     } else if is("/proc/sys/user/max_user_namespaces", "0") {
         "sudo sysctl user.max_user_namespaces=16384"
     } else if fs::read_to_string("/proc/self/status").is_ok_and(|text| text.contains("NoNewPrivs:\t1")) {
-        "start the service without no_new_privs (systemd: NoNewPrivileges=no), newuidmap has rights of its own"
+        "start the service without no_new_privs (systemd: NoNewPrivileges=no): newuidmap needs its privileges"
     } else {
-        "it takes util-linux 2.38 or newer, and a kernel that lets users make user namespaces"
+        "this needs util-linux 2.38 or newer, and a kernel that lets users create user namespaces"
     }
 }
 
-/// The widest range of a user: its first id and how many there are. Lines of subuid(5) are
-/// `user:first:count`, the user by name or number.
+/// Largest range of a user: first id and count. Lines of subuid(5) are `user:first:count`, with the user as
+/// name or number.
 fn lent(table: &str, name: &str, uid: u32) -> Option<(u32, u32)> {
     let number = uid.to_string();
     let line = |line: &str| {
@@ -171,7 +169,7 @@ fn lent(table: &str, name: &str, uid: u32) -> Option<(u32, u32)> {
     table.lines().filter_map(line).max_by_key(|(_, count)| *count)
 }
 
-/// What to do for a user who is lent nothing: a range behind those of others.
+/// Error text for a user without subordinate ids; proposes a range after all existing ones.
 fn no_ids(name: &str, tables: &[String]) -> String {
     let end = |line: &str| {
         let mut numbers = line.trim().split(':').skip(1).map(|field| field.parse::<u32>().unwrap_or(0));
@@ -187,7 +185,7 @@ fn no_ids(name: &str, tables: &[String]) -> String {
     )
 }
 
-/// Through `getent`, as not every user stands in a file.
+/// Reads the name through `getent`, because not every user is in /etc/passwd.
 fn name_of(uid: u32) -> Option<String> {
     let asked = std::process::Command::new("getent").args(["passwd", &uid.to_string()]).output().ok()?;
     let line = String::from_utf8_lossy(&asked.stdout).into_owned();
@@ -197,7 +195,7 @@ fn name_of(uid: u32) -> Option<String> {
 
 fn last_line(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().last().unwrap_or("it said nothing");
+    let line = said.lines().last().unwrap_or("no output");
     text::truncate(line, limit::INIT_MESSAGE_BYTES_MAX).to_owned()
 }
 
