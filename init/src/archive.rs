@@ -28,7 +28,7 @@ use rustix::{
 };
 use sojourn_init::protocol::{HOME, WORKSPACE};
 
-use crate::usage::Room;
+use crate::usage::SpaceLeft;
 
 /// Archived directories: the name in the archive, the path in the sandbox.
 const ROOTS: [(&str, &str); 2] = [("workspace", WORKSPACE), ("home", HOME)];
@@ -52,9 +52,9 @@ pub fn pack(caller: &mut UnixStream) -> io::Result<()> {
 }
 
 /// Unpacks the session's files into empty directories.
-pub fn unpack(caller: &mut UnixStream, room: Room) -> io::Result<()> {
+pub fn unpack(caller: &mut UnixStream, space_left: SpaceLeft) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
-    unpack::run(caller, room)
+    unpack::run(caller, space_left)
 }
 
 /// Sends the content of a directory.
@@ -64,9 +64,9 @@ pub fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
 }
 
 /// Unpacks files into a directory, over existing files; creates the directory if missing.
-pub fn write_tree(caller: &mut UnixStream, path: &Path, room: Room) -> io::Result<()> {
+pub fn write_tree(caller: &mut UnixStream, path: &Path, space_left: SpaceLeft) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
-    unpack::tree(caller, path, room)
+    unpack::tree(caller, path, space_left)
 }
 
 /// Flags that open an entry without following a link. No `O_DIRECTORY`: with it, gVisor follows the link

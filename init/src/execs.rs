@@ -213,7 +213,7 @@ impl Execs {
         if died {
             let mut own = self.runner_pids();
             own.extend(helpers);
-            kill::kill_strangers(&own);
+            kill::kill_orphans(&own);
         }
     }
 
@@ -238,7 +238,7 @@ impl Execs {
 fn spawn_runner(directory: &Path, spec: &ExecSpec) -> io::Result<Runner> {
     fs::DirBuilder::new().mode(0o700).create(directory)?;
     let ((asked, control), (report, said)) = (io::pipe()?, io::pipe()?);
-    let pid = fork::apart(asked, said, || runner::run(directory, spec))?;
+    let pid = fork::run_in_child(asked, said, || runner::run(directory, spec))?;
     Ok(Runner { pid, control, report, inbox: Vec::new() })
 }
 

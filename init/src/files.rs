@@ -24,7 +24,7 @@ use sojourn_init::{
     protocol::{Answer, FaultKind, WORKSPACE},
 };
 
-use crate::{archive, privilege, some, usage::Room};
+use crate::{archive, privilege, some, usage::SpaceLeft};
 
 /// Timeout for a caller to send or receive content.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,15 +58,16 @@ pub fn serve(operation: &[&str]) -> io::Result<()> {
             packed.map(|()| (Answer::Done {}, Vec::new()))
         }
         ["unpack", disk_bytes] => {
-            let room = Room::of(some(number(disk_bytes)?));
-            archive::unpack(&mut caller, room).map(|()| (Answer::Done {}, Vec::new()))
+            let space_left = SpaceLeft::of(some(number(disk_bytes)?));
+            archive::unpack(&mut caller, space_left).map(|()| (Answer::Done {}, Vec::new()))
         }
         ["read-tree", path] => {
             archive::read_tree(&mut caller, &absolute(path)).map(|()| (Answer::Done {}, Vec::new()))
         }
         ["write-tree", path, disk_bytes] => {
-            let room = Room::of(some(number(disk_bytes)?));
-            archive::write_tree(&mut caller, &absolute(path), room).map(|()| (Answer::Done {}, Vec::new()))
+            let space_left = SpaceLeft::of(some(number(disk_bytes)?));
+            archive::write_tree(&mut caller, &absolute(path), space_left)
+                .map(|()| (Answer::Done {}, Vec::new()))
         }
         _ => return Err(io::Error::other("file needs read, write, pack, unpack, read-tree or write-tree")),
     };

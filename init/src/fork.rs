@@ -25,7 +25,7 @@ unsafe extern "C" {
 /// This process must have no other thread: a lock held by one would stay held in the copy forever. The copy
 /// has these pipes as standard input and output, its standard error, and no other descriptor; it exits after
 /// the work.
-pub fn apart(
+pub fn run_in_child(
     input: PipeReader,
     output: PipeWriter,
     work: impl FnOnce() -> io::Result<()>,
@@ -80,7 +80,7 @@ mod tests {
         let (theirs, mut ours) = io::pipe().unwrap();
         let (mut answer, output) = io::pipe().unwrap();
         let kept = File::open("/dev/null").unwrap();
-        let pid = apart(theirs, output, || {
+        let pid = run_in_child(theirs, output, || {
             let mut word = [0; 5];
             let length = read(stdin(), &mut word)?;
             // The three standard descriptors, and the directory being read.

@@ -53,7 +53,7 @@ pub fn continue_descendants(root: u32) {
 
 /// Kills children of init that are neither runners nor helpers: processes of a command whose runner died
 /// early.
-pub fn kill_strangers(own_children: &BTreeSet<u32>) {
+pub fn kill_orphans(own_children: &BTreeSet<u32>) {
     for (pid, parent) in processes() {
         if parent == 1 && !own_children.contains(&pid) {
             kill_descendants(pid);

@@ -67,7 +67,7 @@ impl Pump {
                 false
             }
             Ok(length) => {
-                self.keep(&chunk[..length]);
+                self.store(&chunk[..length]);
                 true
             }
             Err(error) => {
@@ -89,10 +89,10 @@ impl Pump {
     }
 
     /// Counts the bytes and stores them up to the limit.
-    pub fn keep(&mut self, bytes: &[u8]) {
+    pub fn store(&mut self, bytes: &[u8]) {
         self.seen_bytes += bytes.len() as u64;
-        let room = usize::try_from(self.kept_bytes_max - self.kept_bytes).unwrap_or(usize::MAX);
-        let kept = &bytes[..bytes.len().min(room)];
+        let space_left = usize::try_from(self.kept_bytes_max - self.kept_bytes).unwrap_or(usize::MAX);
+        let kept = &bytes[..bytes.len().min(space_left)];
         match self.file.write_all(kept) {
             Ok(()) => self.kept_bytes += kept.len() as u64,
             // A full disk must not stop the command: continue counting, store no more.

@@ -24,7 +24,7 @@ const PAIRS_MAX: usize = 128;
 /// Buffer size per direction of a connection.
 const BUFFER_BYTES: usize = 16 << 10;
 /// Response to the program while no worker holds the session.
-const NOBODY: &[u8] =
+const IDLE_RESPONSE: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 53\r\n\
     Connection: close\r\n\r\nthis sandbox has no network while its session is idle";
 
@@ -77,7 +77,7 @@ fn accept(listener: &TcpListener) -> Option<Pair> {
     let (mut inside, _) = listener.accept().ok()?;
     let Ok(outside) = UnixStream::connect(Path::new(EGRESS_DIR).join(PROXY_SOCKET)) else {
         // The message fits into an empty socket buffer; a program that does not read it only sees the close.
-        let _ = inside.write_all(NOBODY);
+        let _ = inside.write_all(IDLE_RESPONSE);
         return None;
     };
     inside.set_nonblocking(true).ok()?;
@@ -143,12 +143,12 @@ impl Pipe {
     fn carry(&mut self, from: &mut impl Read, to: &mut impl Write) -> io::Result<bool> {
         if self.wants_more() {
             self.bytes.resize(BUFFER_BYTES, 0);
-            let read = soon(from.read(&mut self.bytes));
+            let read = if_ready(from.read(&mut self.bytes));
             self.bytes.truncate(*read.as_ref().unwrap_or(&None).as_ref().unwrap_or(&0));
             self.ended = read? == Some(0);
         }
         while self.sent < self.bytes.len() {
-            match soon(to.write(&self.bytes[self.sent..]))? {
+            match if_ready(to.write(&self.bytes[self.sent..]))? {
                 Some(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Some(length) => self.sent += length,
                 None => return Ok(false),
@@ -163,7 +163,7 @@ impl Pipe {
 }
 
 /// Maps `WouldBlock` to `None`.
-fn soon(result: io::Result<usize>) -> io::Result<Option<usize>> {
+fn if_ready(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(length) => Ok(Some(length)),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_comes_out_and_so_does_the_end() {
+    fn bytes_and_the_end_of_input_are_passed_on() {
         let mut pipe = Pipe::default();
         let long = vec![7u8; BUFFER_BYTES + 1];
         let (mut from, mut to) = (long.as_slice(), Vec::new());
@@ -192,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_rest_has_the_length_that_it_says() {
-        let text = std::str::from_utf8(NOBODY).unwrap();
+    fn the_idle_response_has_its_content_length() {
+        let text = std::str::from_utf8(IDLE_RESPONSE).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{}", body.len());
     }

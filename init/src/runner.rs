@@ -54,7 +54,7 @@ pub fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
         Ok(pid) => {
             // The thread ends only after the last child, so it receives this.
             let _ = go.send(pid);
-            runner.attend()
+            runner.serve_command()
         }
         Err(error) => runner.report_failed_start(spec, &error),
     }
@@ -173,14 +173,14 @@ impl Runner {
         } else {
             format!("cannot run {program}: no such directory: {}\n", spec.cwd)
         };
-        self.stderr.keep(text.as_bytes());
+        self.stderr.store(text.as_bytes());
         self.report(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }, Cause::Exited)?;
         println!("{GONE_LINE}");
         Ok(())
     }
 
     /// Copies output, waits, and ends the command if needed, until no descendant is left.
-    fn attend(&mut self) -> io::Result<()> {
+    fn serve_command(&mut self) -> io::Result<()> {
         loop {
             let ready = self.poll()?;
             if ready.stdout {
@@ -196,9 +196,9 @@ impl Runner {
                 return Ok(());
             }
             if ready.asked {
-                self.obey(asked_for());
+                self.handle_request(read_request());
             }
-            self.keep_time();
+            self.check_timeouts();
         }
     }
 
@@ -230,7 +230,7 @@ impl Runner {
         }
     }
 
-    fn keep_time(&mut self) {
+    fn check_timeouts(&mut self) {
         let now = Instant::now();
         match self.ending {
             Ending::No => {
@@ -249,17 +249,17 @@ impl Runner {
         }
     }
 
-    fn obey(&mut self, asked: Asked) {
+    fn handle_request(&mut self, asked: ServerRequest) {
         match asked {
-            Asked::End(cause) => {
+            ServerRequest::End(cause) => {
                 self.asked = Some(cause);
                 self.begin_ending();
             }
-            Asked::Kill => {
+            ServerRequest::Kill => {
                 self.asked = Some(Cause::Killed);
                 self.ending = Ending::Killing;
             }
-            Asked::Send(signal) => {
+            ServerRequest::Send(signal) => {
                 self.sent = Some(signal);
                 kill::signal_descendants(std::process::id(), signal);
             }
@@ -325,7 +325,7 @@ struct Ready {
 }
 
 /// Request of the server.
-enum Asked {
+enum ServerRequest {
     End(Cause),
     /// End without a grace period.
     Kill,
@@ -333,16 +333,16 @@ enum Asked {
 }
 
 /// Reads a request of the server. A closed pipe requests the end.
-fn asked_for() -> Asked {
+fn read_request() -> ServerRequest {
     let mut word = [0];
     match io::stdin().read(&mut word) {
-        Ok(1) if word == *DISK_FULL => Asked::End(Cause::DiskFull),
-        Ok(1) if word == [signal_byte(Signal::Kill)] => Asked::Kill,
+        Ok(1) if word == *DISK_FULL => ServerRequest::End(Cause::DiskFull),
+        Ok(1) if word == [signal_byte(Signal::Kill)] => ServerRequest::Kill,
         Ok(1) => match SIGNALS.iter().find(|(named, _)| word == [signal_byte(*named)]) {
-            Some((_, signal)) => Asked::Send(*signal),
-            None => Asked::End(Cause::Killed),
+            Some((_, signal)) => ServerRequest::Send(*signal),
+            None => ServerRequest::End(Cause::Killed),
         },
-        _ => Asked::End(Cause::Killed),
+        _ => ServerRequest::End(Cause::Killed),
     }
 }
 

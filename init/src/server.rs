@@ -65,7 +65,7 @@ pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Res
         packing: None,
         disk_bytes,
         usage: None,
-        looked: Instant::now(),
+        last_measured: Instant::now(),
         is_over: false,
         was_written: false,
         epoch: i64::MIN,
@@ -74,7 +74,7 @@ pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Res
     loop {
         let sweep = if disk_bytes.is_some() { USAGE_INTERVAL } else { SWEEP_INTERVAL };
         server.turn(orphan_after.unwrap_or(sweep).min(sweep))?;
-        server.look_at_disk();
+        server.measure_disk();
         if orphan_after.is_some_and(|after| server.last_call.elapsed() >= after) {
             return Ok(());
         }
@@ -105,7 +105,7 @@ struct Server {
     /// The running disk usage helper; its pid is also in `helpers`.
     usage: Option<Usage>,
     /// Time of the last disk usage measurement.
-    looked: Instant,
+    last_measured: Instant,
     /// Whether the files exceed `disk_bytes`.
     is_over: bool,
     /// Whether a call wrote files since the last measurement.
@@ -133,7 +133,7 @@ impl Server {
             match source {
                 Source::Listener => self.accept(),
                 Source::Proxy => self.start_relay(),
-                Source::Packed => self.go_on(),
+                Source::Packed => self.continue_all(),
                 Source::Report(exec_id) => self.execs.read_report(&exec_id, &self.helpers),
                 Source::Connection(token) => {
                     if self.progress(token, flags).is_err() {
@@ -204,15 +204,15 @@ impl Server {
 
     /// Measures disk usage periodically while files may change. While the limit is exceeded, measuring
     /// continues until files were removed.
-    fn look_at_disk(&mut self) {
+    fn measure_disk(&mut self) {
         let may_grow = self.was_written || self.is_over || self.execs.running() > 0;
         if self.disk_bytes.is_none() || self.usage.is_some() || !may_grow {
             return;
         }
-        if self.packing.is_some() || self.looked.elapsed() < USAGE_INTERVAL {
+        if self.packing.is_some() || self.last_measured.elapsed() < USAGE_INTERVAL {
             return;
         }
-        self.looked = Instant::now();
+        self.last_measured = Instant::now();
         // If no process can be started, the next iteration retries.
         if let Ok(usage) = Usage::start() {
             self.helpers.insert(usage.pid);
@@ -385,13 +385,13 @@ impl Server {
         let helped = self.help_saying(token, &["pack"], said.into());
         self.packing = Some(packing);
         if self.helpers.len() == before {
-            self.go_on();
+            self.continue_all();
         }
         helped
     }
 
     /// Continues the processes that were stopped for an archive.
-    fn go_on(&mut self) {
+    fn continue_all(&mut self) {
         if self.packing.take().is_some() {
             kill::continue_descendants(std::process::id());
         }
@@ -403,7 +403,7 @@ impl Server {
         if let Some(packing) = &self.packing {
             let mut slot = [PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN)];
             if poll(&mut slot, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-                self.go_on();
+                self.continue_all();
             }
         }
         self.packing.is_some()

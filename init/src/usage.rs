@@ -61,12 +61,12 @@ pub fn serve() -> io::Result<()> {
 
 /// Space left for a helper that writes many files at once: an archive could exceed the limit before the next
 /// measurement. Without `disk_bytes`, the kernel enforces the limit.
-pub struct Room {
+pub struct SpaceLeft {
     disk_bytes: Option<u64>,
     left: u64,
 }
 
-impl Room {
+impl SpaceLeft {
     pub fn of(disk_bytes: Option<u64>) -> Self {
         Self { disk_bytes, left: 0 }
     }

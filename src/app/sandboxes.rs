@@ -39,10 +39,10 @@ pub fn offer(settings: &Settings) -> http::Images {
     let (settings, default) = (settings.clone(), default_image(settings));
     let refuse = move |rootfs: &RootFs| {
         if !is_offered(&settings, &rootfs.image) {
-            return Some(http::NotHad::UnknownImage);
+            return Some(http::RootFsUnavailable::UnknownImage);
         }
         let words = "need an image that is not `host`, as in `debian`";
-        (rootfs.is_host() && !rootfs.packages.is_empty()).then_some(http::NotHad::Packages(words))
+        (rootfs.is_host() && !rootfs.packages.is_empty()).then_some(http::RootFsUnavailable::Packages(words))
     };
     http::Images { default, refuse: Arc::new(refuse) }
 }

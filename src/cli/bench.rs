@@ -35,7 +35,7 @@ pub struct Load {
 }
 
 /// Interval of progress lines.
-const TELL: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Measurements so far.
 #[derive(Default)]
@@ -61,7 +61,7 @@ pub(super) async fn run(bench: Load, connection: &Connection) -> anyhow::Result<
     let driven = join_all(sessions.iter().map(|session| drive(&client, session, &bench, until, &seen)));
     tokio::select! {
         _ = driven => {}
-        () = tell(&seen, began) => {}
+        () = print_progress(&seen, began) => {}
     }
     let took = began.elapsed();
     for session in &sessions {
@@ -101,10 +101,10 @@ async fn drive(client: &Client, session: &str, bench: &Load, until: Instant, see
 }
 
 /// Prints a progress line every second until the load ends.
-async fn tell(seen: &RefCell<Seen>, began: Instant) {
+async fn print_progress(seen: &RefCell<Seen>, began: Instant) {
     let mut told = 0;
     loop {
-        tokio::time::sleep(TELL).await;
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
         let seen = seen.borrow();
         let mut newest = seen.turns[told..].to_vec();
         told = seen.turns.len();

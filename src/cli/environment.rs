@@ -120,7 +120,7 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
         Environment::Update { environment, name, fields } => {
             let path = format!("/environments/{environment}");
             let mut body = json!({});
-            if fields.says_something() {
+            if fields.is_any_set() {
                 // PATCH replaces the whole `config`, so start from the current one.
                 let before = client.get(&path).await?;
                 body["config"] = fields.config(before["config"].clone())?;
@@ -137,10 +137,10 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
         }
         Environment::SetSecret { environment, name, hosts } => {
             let secret = json!({ "name": name, "hosts": hosts, "value": value()? });
-            shown(&keep_secrets(&client, &environment, &name, Some(secret)).await?, json);
+            shown(&replace_secret(&client, &environment, &name, Some(secret)).await?, json);
         }
         Environment::RemoveSecret { environment, name } => {
-            shown(&keep_secrets(&client, &environment, &name, None).await?, json);
+            shown(&replace_secret(&client, &environment, &name, None).await?, json);
         }
         Environment::Delete { environment } => {
             client.delete(&format!("/environments/{environment}")).await?;
@@ -150,7 +150,7 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
 }
 
 /// Replaces or removes one secret and keeps the others.
-async fn keep_secrets(
+async fn replace_secret(
     client: &Client,
     environment: &str,
     name: &str,
@@ -169,7 +169,7 @@ async fn keep_secrets(
 }
 
 impl Fields {
-    fn says_something(&self) -> bool {
+    fn is_any_set(&self) -> bool {
         self.config.is_some()
             || self.image.is_some()
             || ![&self.apt, &self.pip, &self.npm].iter().all(|names| names.is_empty())

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_steers_no_terminal() {
+    fn foreign_text_cannot_control_the_terminal() {
         let hostile =
             json!({ "type": "agent.message", "seq": 1, "body": { "text": "\u{1b}[2Jgone\rx\u{9b}1m\n" } });
         assert!(!event(&hostile).contains(char::is_control), "{:?}", event(&hostile));

@@ -141,7 +141,7 @@ pub async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()
             if !json {
                 eprintln!("{}", client.address(made["path"].as_str().unwrap_or_default()));
             }
-            webhook::told(&made, json);
+            webhook::print_secret(&made, json);
         }
         Trigger::Update { trigger, fields, .. } => {
             print::answer(&client.patch(&one(&trigger), &fields.body()?).await?, json, &trigger);
@@ -154,7 +154,10 @@ pub async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()
         }
         Trigger::Rotate { trigger, overlap, .. } => {
             let body = overlap.map_or(json!({}), |overlap| json!({ "overlap_seconds": overlap }));
-            webhook::told(&client.post(&format!("{}/rotate-secret", one(&trigger)), &body).await?, json);
+            webhook::print_secret(
+                &client.post(&format!("{}/rotate-secret", one(&trigger)), &body).await?,
+                json,
+            );
         }
         Trigger::Delete { trigger, .. } => drop(client.delete(&one(&trigger)).await?),
     }

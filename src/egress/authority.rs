@@ -52,7 +52,7 @@ impl Authority {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let made = make(origin).map_err(io::Error::other)?;
-                keep(&path, &made)?;
+                write_atomically(&path, &made)?;
                 made
             }
             Err(error) => return Err(error),
@@ -95,7 +95,7 @@ impl Authority {
 
     fn sign(&self, host: &str) -> Result<ServerConfig, rcgen::Error> {
         let key = KeyPair::generate()?;
-        let mut params = dated(CertificateParams::new(vec![host.to_owned()])?, self.origin.now());
+        let mut params = with_validity(CertificateParams::new(vec![host.to_owned()])?, self.origin.now());
         params.distinguished_name.push(DnType::CommonName, "sandbox egress");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -127,21 +127,21 @@ fn make(origin: &Origin) -> Result<String, rcgen::Error> {
 }
 
 fn authority_params(now: Timestamp) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = dated(CertificateParams::new(Vec::new())?, now);
+    let mut params = with_validity(CertificateParams::new(Vec::new())?, now);
     params.distinguished_name.push(DnType::CommonName, "egress authority of one sandbox");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok(params)
 }
 
-fn dated(mut params: CertificateParams, now: Timestamp) -> CertificateParams {
+fn with_validity(mut params: CertificateParams, now: Timestamp) -> CertificateParams {
     params.not_before = now - BACKDATED;
     params.not_after = now + EGRESS_CERTIFICATE_AGE;
     params
 }
 
 /// Writes a temporary file and renames it, so that a reader sees all of it or nothing.
-fn keep(path: &Path, text: &str) -> io::Result<()> {
+fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
     file.write_all(text.as_bytes())?;

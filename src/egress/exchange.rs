@@ -68,7 +68,7 @@ impl From<Reason> for Refusal {
 }
 
 /// An authorized request.
-struct Judged {
+struct AuthorizedRequest {
     request: Request<Body>,
     way: Route,
     /// Removes secrets from the response; `None` for a host without a secret.
@@ -104,11 +104,11 @@ impl Proxy {
             method: method.clone(),
             verdict,
         };
-        let judged = match self.judge(target, request).await {
+        let judged = match self.authorize(target, request).await {
             Ok(judged) => judged,
             Err(reason) => return Err(self.refuse(decided(Verdict::Denied(reason)), reason).await),
         };
-        let Judged { request, way, scrub, secrets, grant } = judged;
+        let AuthorizedRequest { request, way, scrub, secrets, grant } = judged;
         self.ledger.note(decided(Verdict::Allowed { manner: target.manner(), secrets })).await?;
         let answer = self.send(target, &way, request).await;
         if let Some(grant) = &grant {
@@ -117,7 +117,7 @@ impl Proxy {
                 Err(refusal) => grant.broke_off(refusal),
             }
         }
-        match cleaned(answer?, scrub) {
+        match without_secrets(answer?, scrub) {
             Ok(answer) => Ok(match grant {
                 Some(grant) => answer.map(|body| grant.counted(body)),
                 None => answer,
@@ -131,11 +131,11 @@ impl Proxy {
         self.ledger.note(decision).await.map_or_else(Refusal::Lost, |()| Refusal::Denied(reason))
     }
 
-    async fn judge(&self, target: &Target, request: Request<Body>) -> Result<Judged, Reason> {
+    async fn authorize(&self, target: &Target, request: Request<Body>) -> Result<AuthorizedRequest, Reason> {
         let (mut parts, body) = request.into_parts();
         let Target { host, port, tls } = target;
         headers::check(&parts.headers, host, *port)?;
-        let url = normal_form(target, &parts)?;
+        let url = normalized_url(target, &parts)?;
         let grant = self.granted(target, &parts, &url);
         if grant.is_none() {
             self.policy.request(host, *port, parts.method.as_str(), url.path())?;
@@ -170,7 +170,7 @@ impl Proxy {
         };
         parts.uri = asked.parse().map_err(|_| Reason::Path)?;
         parts.headers.insert(HOST, target.authority().parse().map_err(|_| Reason::HostHeader)?);
-        Ok(Judged { request: Request::from_parts(parts, body), way, scrub, secrets, grant })
+        Ok(AuthorizedRequest { request: Request::from_parts(parts, body), way, scrub, secrets, grant })
     }
 
     async fn send(
@@ -209,7 +209,7 @@ impl Proxy {
 }
 
 /// URL of the request in the normal form of the URL standard, with dot segments resolved.
-fn normal_form(target: &Target, parts: &request::Parts) -> Result<Url, Reason> {
+fn normalized_url(target: &Target, parts: &request::Parts) -> Result<Url, Reason> {
     let asked = parts.uri.path_and_query().map(|asked| asked.as_str()).ok_or(Reason::Path)?;
     if !asked.starts_with('/') {
         return Err(Reason::Path);
@@ -220,7 +220,7 @@ fn normal_form(target: &Target, parts: &request::Parts) -> Result<Url, Reason> {
 }
 
 /// The response without hop-by-hop headers and without secrets.
-fn cleaned(answer: Response<Incoming>, scrub: Option<Scrub>) -> Result<Response<Body>, Reason> {
+fn without_secrets(answer: Response<Incoming>, scrub: Option<Scrub>) -> Result<Response<Body>, Reason> {
     let (mut parts, body) = answer.into_parts();
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
         return Err(Reason::Upgrade);

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_let_in() {
+    fn responses_beyond_the_limit_are_refused() {
         let grant = grant();
         assert!(grant.count(10));
         assert!(!grant.count(1));

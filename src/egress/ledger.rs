@@ -33,7 +33,7 @@ pub struct Ledger {
     log: Arc<dyn Log>,
     book: Mutex<Book>,
     /// Held while a decision is written, so that `close` can wait for it.
-    pen: tokio::sync::Mutex<()>,
+    write_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ struct Book {
 
 impl Ledger {
     pub fn new(log: Arc<dyn Log>) -> Self {
-        Self { log, book: Mutex::default(), pen: tokio::sync::Mutex::default() }
+        Self { log, book: Mutex::default(), write_lock: tokio::sync::Mutex::default() }
     }
 
     /// Writes a decision, or counts it if it was written before.
@@ -54,7 +54,7 @@ impl Ledger {
     /// The decision is not in the log; the caller must not proceed.
     pub async fn note(&self, decision: Decision) -> Result<(), Lost> {
         let Some(first) = self.count(decision)? else { return Ok(()) };
-        let _pen = self.pen.lock().await;
+        let _write_guard = self.write_lock.lock().await;
         let closed = self.book().closed;
         let written = match closed {
             false => self.log.write(vec![(first.clone(), 1)]).await,
@@ -83,7 +83,7 @@ impl Ledger {
 
     /// Writes the pending counts.
     pub async fn flush(&self) {
-        let _pen = self.pen.lock().await;
+        let _write_guard = self.write_lock.lock().await;
         let taken = self.take();
         if taken.is_empty() {
             return;
@@ -97,7 +97,7 @@ impl Ledger {
     /// Refuses all further decisions, so nothing more is allowed. Returns when no write is in progress.
     pub async fn close(&self) {
         self.book().closed = true;
-        let _pen = self.pen.lock().await;
+        let _write_guard = self.write_lock.lock().await;
     }
 
     /// Counts a decision; returns it if it must be written first.
@@ -138,15 +138,15 @@ mod tests {
     use crate::egress::decision::Reason;
 
     #[derive(Default)]
-    struct Paper {
+    struct FakeLog {
         lines: Mutex<Vec<(Decision, u64)>>,
-        torn: std::sync::atomic::AtomicBool,
+        fails: std::sync::atomic::AtomicBool,
     }
 
     #[async_trait]
-    impl Log for Paper {
+    impl Log for FakeLog {
         async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost> {
-            if self.torn.load(std::sync::atomic::Ordering::SeqCst) {
+            if self.fails.load(std::sync::atomic::Ordering::SeqCst) {
                 return Err(Lost);
             }
             self.lines.lock().unwrap().extend(decisions);
@@ -161,37 +161,37 @@ mod tests {
 
     #[tokio::test]
     async fn equal_decisions_are_one_event_and_a_count() {
-        let paper = Arc::new(Paper::default());
-        let ledger = Ledger::new(Arc::clone(&paper) as _);
+        let fake_log = Arc::new(FakeLog::default());
+        let ledger = Ledger::new(Arc::clone(&fake_log) as _);
         for _ in 0..1_000 {
             ledger.note(denied("a.example")).await.unwrap();
         }
-        assert_eq!(*paper.lines.lock().unwrap(), [(denied("a.example"), 1)]);
+        assert_eq!(*fake_log.lines.lock().unwrap(), [(denied("a.example"), 1)]);
         ledger.flush().await;
         ledger.flush().await;
-        assert_eq!(*paper.lines.lock().unwrap(), [(denied("a.example"), 1), (denied("a.example"), 999)]);
+        assert_eq!(*fake_log.lines.lock().unwrap(), [(denied("a.example"), 1), (denied("a.example"), 999)]);
     }
 
     #[tokio::test]
     async fn a_loop_over_names_is_bounded() {
-        let paper = Arc::new(Paper::default());
-        let ledger = Ledger::new(Arc::clone(&paper) as _);
+        let fake_log = Arc::new(FakeLog::default());
+        let ledger = Ledger::new(Arc::clone(&fake_log) as _);
         for at in 0..5_000 {
             ledger.note(denied(&format!("a{at}.example"))).await.unwrap();
         }
         ledger.flush().await;
-        let lines = paper.lines.lock().unwrap();
+        let lines = fake_log.lines.lock().unwrap();
         assert!(lines.len() <= EGRESS_DECISIONS_MAX + 2, "{}", lines.len());
         assert_eq!(lines.iter().map(|(_, count)| count).sum::<u64>(), 5_000, "none is lost");
     }
 
     #[tokio::test]
-    async fn what_cannot_be_written_does_not_happen() {
-        let paper = Arc::new(Paper::default());
-        let ledger = Ledger::new(Arc::clone(&paper) as _);
-        paper.torn.store(true, std::sync::atomic::Ordering::SeqCst);
+    async fn a_decision_that_cannot_be_written_is_refused() {
+        let fake_log = Arc::new(FakeLog::default());
+        let ledger = Ledger::new(Arc::clone(&fake_log) as _);
+        fake_log.fails.store(true, std::sync::atomic::Ordering::SeqCst);
         assert_eq!(ledger.note(denied("a.example")).await, Err(Lost));
-        paper.torn.store(false, std::sync::atomic::Ordering::SeqCst);
+        fake_log.fails.store(false, std::sync::atomic::Ordering::SeqCst);
         assert_eq!(ledger.note(denied("a.example")).await, Ok(()), "it is written when it can be");
         ledger.close().await;
         assert_eq!(ledger.note(denied("a.example")).await, Err(Lost), "a closed ledger takes nothing");

@@ -71,12 +71,12 @@ pub struct Proxy {
 }
 
 /// Use of a connection after the response to its CONNECT.
-enum Wanted {
+enum Upgrade {
     Tunnel { host: String, port: u16, outside: TcpStream },
     Inspected { host: String, port: u16 },
 }
 
-type Slot = Mutex<Option<(Wanted, OnUpgrade)>>;
+type Slot = Mutex<Option<(Upgrade, OnUpgrade)>>;
 
 impl Proxy {
     /// Creates a proxy that ends with `stop`.
@@ -160,10 +160,10 @@ impl Proxy {
         let Some((wanted, upgrade)) = wanted else { return };
         let Ok(Ok(upgraded)) = timeout(EGRESS_HELLO_TIMEOUT, upgrade).await else { return };
         let ended = match wanted {
-            Wanted::Tunnel { host, port, outside } => {
+            Upgrade::Tunnel { host, port, outside } => {
                 self.tunnel(TokioIo::new(upgraded), &host, port, outside).await
             }
-            Wanted::Inspected { host, port } => {
+            Upgrade::Inspected { host, port } => {
                 let target = Target { host, port, tls: true };
                 self.inspect(TokioIo::new(upgraded), target, authority).await
             }
@@ -181,14 +181,14 @@ impl Proxy {
                     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some((wanted, upgrade));
                     Response::new(whole(String::new()))
                 }
-                Err(refusal) => said(&refusal),
+                Err(refusal) => refusal_response(&refusal),
             };
         }
         let (Some("http"), Some(authority)) = (request.uri().scheme_str(), request.uri().authority()) else {
             let text = "this is a proxy: request http:// URLs, or a tunnel with CONNECT\n";
             return text_answer(StatusCode::BAD_REQUEST, text.to_owned());
         };
-        let asked = place(authority, Some(80));
+        let asked = host_and_port(authority, Some(80));
         let answered = match asked {
             // Plain HTTP to port 443 is refused: HTTPS belongs in a tunnel.
             Ok((host, 443)) => Err(self.denied(&host, 443, request.method(), Reason::NotTls).await),
@@ -198,11 +198,12 @@ impl Proxy {
             }
             Err(reason) => Err(self.denied(authority.as_str(), 0, request.method(), reason).await),
         };
-        answered.unwrap_or_else(|refusal| said(&refusal))
+        answered.unwrap_or_else(|refusal| refusal_response(&refusal))
     }
 
-    async fn connect(&self, request: &Request<Incoming>) -> Result<Wanted, Refusal> {
-        let asked = request.uri().authority().map_or(Err(Reason::BadHost), |asked| place(asked, None));
+    async fn connect(&self, request: &Request<Incoming>) -> Result<Upgrade, Refusal> {
+        let asked =
+            request.uri().authority().map_or(Err(Reason::BadHost), |asked| host_and_port(asked, None));
         let (host, port) = match asked {
             Ok(asked) => asked,
             Err(reason) => {
@@ -219,7 +220,7 @@ impl Proxy {
             Err(reason) => return Err(self.denied(&host, port, &Method::CONNECT, reason).await),
         };
         if manner == Manner::Inspected {
-            return Ok(Wanted::Inspected { host, port });
+            return Ok(Upgrade::Inspected { host, port });
         }
         let Ok(way) = self.vet(&host, port).await else {
             return Err(self.denied(&host, port, &Method::CONNECT, Reason::Address).await);
@@ -228,7 +229,7 @@ impl Proxy {
         self.ledger.note(decision(&host, port, &Method::CONNECT, verdict)).await?;
         let outside = self.dialer.connect(&way).await;
         let outside = outside.map_err(|error| Refusal::Failed(error.to_string()))?;
-        Ok(Wanted::Tunnel { host, port, outside })
+        Ok(Upgrade::Tunnel { host, port, outside })
     }
 
     /// Resolves a host to the addresses that it may be connected to.
@@ -285,13 +286,14 @@ impl Proxy {
     }
 
     async fn inspected(&self, target: &Target, request: Request<Incoming>) -> Response<Body> {
-        let elsewhere = |own: &UriAuthority| place(own, Some(443)) != Ok((target.host.clone(), target.port));
+        let elsewhere =
+            |own: &UriAuthority| host_and_port(own, Some(443)) != Ok((target.host.clone(), target.port));
         let answered = if request.uri().authority().is_some_and(elsewhere) {
             Err(self.denied(&target.host, target.port, request.method(), Reason::HostHeader).await)
         } else {
             self.exchange(target, request.map(|body| body.map_err(Into::into).boxed_unsync())).await
         };
-        answered.unwrap_or_else(|refusal| said(&refusal))
+        answered.unwrap_or_else(|refusal| refusal_response(&refusal))
     }
 
     async fn denied(&self, host: &str, port: u16, method: &Method, reason: Reason) -> Refusal {
@@ -318,7 +320,7 @@ fn decision(host: &str, port: u16, method: &Method, verdict: Verdict) -> Decisio
 }
 
 /// Canonical host and port of an authority.
-fn place(authority: &UriAuthority, default_port: Option<u16>) -> Result<(String, u16), Reason> {
+fn host_and_port(authority: &UriAuthority, default_port: Option<u16>) -> Result<(String, u16), Reason> {
     let port = match authority.port() {
         Some(_) => authority.port_u16(),
         None => default_port,
@@ -334,7 +336,7 @@ fn place(authority: &UriAuthority, default_port: Option<u16>) -> Result<(String,
 }
 
 /// Error response for the program in the sandbox.
-fn said(refusal: &Refusal) -> Response<Body> {
+fn refusal_response(refusal: &Refusal) -> Response<Body> {
     let (status, word) = match refusal {
         Refusal::Denied(reason) => (StatusCode::FORBIDDEN, reason.word()),
         Refusal::Lost(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),

@@ -39,7 +39,7 @@ pub struct Injected {
 }
 
 /// Parts of names of headers and parameters that carry credentials.
-const TELLING: [&str; 8] =
+const CREDENTIAL_NAME_PARTS: [&str; 8] =
     ["auth", "token", "api-key", "apikey", "secret", "cookie", "credential", "password"];
 /// Names of parameters that carry credentials.
 const PARAMETERS: [&str; 6] = ["key", "api_key", "pwd", "pass", "sig", "signature"];
@@ -123,7 +123,7 @@ impl Used<'_> {
             let name = part.split('=').next().unwrap_or_default().to_ascii_lowercase();
             match self.replaced_in(part, escaped) {
                 Some(new) => parts.push(new),
-                None if is_telling(&name) || PARAMETERS.contains(&name.as_str()) => {
+                None if is_credential_name(&name) || PARAMETERS.contains(&name.as_str()) => {
                     return Err(Reason::ForeignCredential);
                 }
                 None => parts.push(part.to_owned()),
@@ -153,12 +153,12 @@ fn sensitive(text: &str) -> Option<HeaderValue> {
 }
 
 fn is_credential(name: &HeaderName) -> bool {
-    is_telling(name.as_str())
+    is_credential_name(name.as_str())
 }
 
-fn is_telling(name: &str) -> bool {
+fn is_credential_name(name: &str) -> bool {
     let name = name.replace('_', "-");
-    TELLING.iter().any(|part| name.contains(part))
+    CREDENTIAL_NAME_PARTS.iter().any(|part| name.contains(part))
 }
 
 /// Percent-encoded form for a query.

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_handshake_says_the_host_of_its_tunnel_or_goes_nowhere() {
+    async fn a_handshake_must_name_the_host_of_its_tunnel() {
         let bytes = hello_to("a.example");
         assert_eq!(hello(&mut bytes.as_slice(), "a.example").await.unwrap(), Ok(bytes.clone()));
         assert_eq!(hello(&mut bytes.as_slice(), "b.example").await.unwrap(), Err(Reason::Sni));

@@ -63,7 +63,7 @@ pub async fn create(
 ) -> Result<Answer, ApiError> {
     let origin = app.0.journal.origin();
     // The key determines the id, so a repeated request finds the response stored in that organization.
-    let org: OrgId = once.key().map_or_else(|| origin.id(), of_key);
+    let org: OrgId = once.key().map_or_else(|| origin.id(), org_id_of_key);
     app.0.store.operator(origin).found(org, &wanted.name).await?;
     once.run(&app, org, digest, async |unit: &mut Unit| {
         let (id, secret): (KeyId, _) = (origin.id(), key::generate(origin));
@@ -79,7 +79,7 @@ pub async fn create(
         };
         unit.tx().insert_key(app.0.store.master(), &new).await?;
         let details = json!({ "key_id": id, "name": new.name, "scopes": scopes });
-        remember(&app, unit, "key.created", details).await?;
+        record_audit(&app, unit, "key.created", details).await?;
         let made = unit.tx().organization().await?;
         Ok(Answer::new(StatusCode::CREATED, &AdminOrganization { key: Some(secret), ..view(made) }))
     })
@@ -142,7 +142,7 @@ pub async fn suspend(
     Path(organization): Path<String>,
     once: IdempotentRequest,
 ) -> Result<Answer, ApiError> {
-    move_to(&app, path::id(&organization)?, &once, true).await
+    set_suspended(&app, path::id(&organization)?, &once, true).await
 }
 
 /// Resume a suspended organization
@@ -155,7 +155,7 @@ pub async fn resume(
     Path(organization): Path<String>,
     once: IdempotentRequest,
 ) -> Result<Answer, ApiError> {
-    move_to(&app, path::id(&organization)?, &once, false).await
+    set_suspended(&app, path::id(&organization)?, &once, false).await
 }
 
 /// Add to an organization's balance
@@ -171,11 +171,11 @@ pub async fn top_up(
     once: IdempotentRequest,
     Body { value: wanted, digest }: Body<TopUp>,
 ) -> Result<Answer, ApiError> {
-    let org = live(&app, path::id(&organization)?).await?;
+    let org = existing_org(&app, path::id(&organization)?).await?;
     once.run(&app, org, digest, async |unit: &mut Unit| {
         let left = unit.tx().top_up(wanted.micros).await?;
         let details = json!({ "added_micros": wanted.micros, "balance_micros": left });
-        remember(&app, unit, "balance.changed", details).await?;
+        record_audit(&app, unit, "balance.changed", details).await?;
         Ok(Answer::new(StatusCode::OK, &Balance { balance_micros: Some(left) }))
     })
     .await
@@ -194,7 +194,7 @@ pub async fn set_balance(
     Path(organization): Path<String>,
     Body { value: wanted, .. }: Body<SetBalance>,
 ) -> Result<Response, ApiError> {
-    let org = live(&app, path::id(&organization)?).await?;
+    let org = existing_org(&app, path::id(&organization)?).await?;
     app.0.store.operator(app.0.journal.origin()).set_balance(org, wanted.balance_micros).await?;
     Ok(answer(&Balance { balance_micros: wanted.balance_micros }))
 }
@@ -220,7 +220,7 @@ pub async fn set_prices(
             return Err(ApiError::invalid("prices", message));
         }
     }
-    let org = live(&app, path::id(&organization)?).await?;
+    let org = existing_org(&app, path::id(&organization)?).await?;
     app.0.store.operator(app.0.journal.origin()).set_prices(org, wanted.prices.as_ref()).await?;
     Ok(no_content())
 }
@@ -248,43 +248,43 @@ pub async fn delete(
     Ok(no_content())
 }
 
-async fn move_to(
+async fn set_suspended(
     app: &App,
     org: OrgId,
     once: &IdempotentRequest,
     is_suspended: bool,
 ) -> Result<Answer, ApiError> {
-    live(app, org).await?;
+    existing_org(app, org).await?;
     once.run(app, org, sha256(b""), async |unit: &mut Unit| {
         unit.tx().suspend(is_suspended).await?;
         let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
-        remember(app, unit, action, json!({})).await?;
+        record_audit(app, unit, action, json!({})).await?;
         Ok(Answer::new(StatusCode::OK, &view(unit.tx().organization().await?)))
     })
     .await
 }
 
 /// Returns the id if the organization exists and is not deleted.
-async fn live(app: &App, org: OrgId) -> Result<OrgId, ApiError> {
+async fn existing_org(app: &App, org: OrgId) -> Result<OrgId, ApiError> {
     let organization = app.0.store.organization(org).await?;
     if organization.deleted_at.is_some() { Err(ApiError::not_found()) } else { Ok(org) }
 }
 
 /// Derives the id of an organization from the `Idempotency-Key` of its creation.
-fn of_key(key: &str) -> OrgId {
+fn org_id_of_key(key: &str) -> OrgId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&sha256(format!("organization/{key}").as_bytes())[..16]);
     Id::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-async fn remember(
+async fn record_audit(
     app: &App,
     unit: &mut Unit,
     action: &'static str,
     details: serde_json::Value,
 ) -> Result<(), store::Error> {
     let (id, target) = (app.0.journal.origin().id(), Some(unit.tx().org().to_string()));
-    unit.tx().remember(&Act { id, actor: &actor(), action, target, details }).await
+    unit.tx().record_audit(&Act { id, actor: &actor(), action, target, details }).await
 }
 
 fn view(organization: Organization) -> AdminOrganization {

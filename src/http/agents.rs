@@ -97,7 +97,7 @@ pub async fn create(
         };
         unit.tx().insert_agent(&agent).await?;
         let details = json!({ "name": agent.name, "revision": agent.revision.number });
-        unit.tx().remember(&caller.act(origin, "agent.created", id, details)).await?;
+        unit.tx().record_audit(&caller.act(origin, "agent.created", id, details)).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(agent)))
     })
     .await
@@ -176,7 +176,7 @@ pub async fn patch(
         "revision": agent.revision.number, "limits": agent.limits, "enabled": agent.enabled,
         "spend_caps": agent.spend_caps, "credential_id": agent.credential, "sources": agent.sources,
     });
-    unit.tx().remember(&caller.act(app.0.journal.origin(), "agent.updated", id, details)).await?;
+    unit.tx().record_audit(&caller.act(app.0.journal.origin(), "agent.updated", id, details)).await?;
     unit.commit().await?;
     Ok(answer(&view(agent)))
 }
@@ -194,7 +194,7 @@ pub async fn delete(
     let mut tx = app.0.store.begin(caller.org).await?;
     let id: AgentId = path::id(&agent)?;
     tx.delete_agent(id).await?;
-    tx.remember(&caller.act(app.0.journal.origin(), "agent.deleted", id, json!({}))).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "agent.deleted", id, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -255,7 +255,7 @@ pub async fn activate(
             unit.tx().update_agent(&agent).await?;
             let details = json!({ "revision": agent.revision.number });
             let act = caller.act(app.0.journal.origin(), "agent.revision_activated", id, details);
-            unit.tx().remember(&act).await?;
+            unit.tx().record_audit(&act).await?;
             Ok(Answer::new(StatusCode::OK, &view(agent)))
         })
         .await?;
@@ -271,7 +271,7 @@ async fn own_key(
     (model, key): (&str, &str),
 ) -> Result<CredentialId, ApiError> {
     let credential = credentials::store_for_model(app, unit, model, key).await?;
-    unit.tx().remember(&credentials::created(caller, app.0.journal.origin(), &credential)).await?;
+    unit.tx().record_audit(&credentials::created(caller, app.0.journal.origin(), &credential)).await?;
     Ok(credential.id)
 }
 

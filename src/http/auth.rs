@@ -16,8 +16,8 @@ use axum::{
 use serde::Deserialize;
 use subtle::ConstantTimeEq;
 
-pub use super::rate::Who;
-use super::{App, error::ApiError, path, rate::Told};
+pub use super::rate::RateKey;
+use super::{App, error::ApiError, path, rate::AllowanceSlot};
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
     domain::{Actor, ActorKind, KeyId, Level, OrgId, SessionId, decide::Stamp, session::Source},
@@ -157,7 +157,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
         let key = app.open_key(&secret).await?;
-        app.take_one(Who::Key(key.key), key.org, parts)?;
+        app.take_request(RateKey::Key(key.key), key.org, parts)?;
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
         }
@@ -189,7 +189,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         };
         if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
             let key = app.open_key(&secret).await?;
-            app.take_one(Who::Key(key.key), key.org, parts)?;
+            app.take_request(RateKey::Key(key.key), key.org, parts)?;
             if !allows(&key.scopes, S::NAME) {
                 return Err(missing_scope(S::NAME));
             }
@@ -199,7 +199,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             return Ok(Self { org, session, actor, level: Level::Internal, proof, scope: PhantomData });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
-        app.take_one(Who::Tokens(token.session), token.org, parts)?;
+        app.take_request(RateKey::Tokens(token.session), token.org, parts)?;
         let session: SessionId = path::id(wanted)?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
         if !token.scopes.iter().any(|held| held == scope) {
@@ -263,7 +263,7 @@ impl KeyCache {
     }
 
     /// Removes a key that this process revoked. Other processes drop it after the cache TTL.
-    pub fn forget(&self, key: KeyId) {
+    pub fn invalidate(&self, key: KeyId) {
         self.0.lock().expect("the key cache lock is not poisoned").retain(|_, (_, held)| held.key != key);
     }
 
@@ -302,18 +302,18 @@ impl App {
 
     /// Takes one request from the rate limits of the caller and of its organization, and records the
     /// remaining allowance of the one with fewer requests left.
-    pub(super) fn take_one(&self, who: Who, org: OrgId, parts: &Parts) -> Result<(), ApiError> {
-        let is_trigger = matches!(who, Who::Trigger(_));
+    pub(super) fn take_request(&self, who: RateKey, org: OrgId, parts: &Parts) -> Result<(), ApiError> {
+        let is_trigger = matches!(who, RateKey::Trigger(_));
         let rates = if is_trigger { &self.0.trigger_rates } else { &self.0.rates };
         let own = rates.take(who);
-        let shared = own.is_ok().then(|| self.0.organization_rates.take(Who::Organization(org)));
+        let shared = own.is_ok().then(|| self.0.organization_rates.take(RateKey::Organization(org)));
         let (Ok(mut left) | Err((mut left, _))) = own;
         if let Some(Ok(of_all) | Err((of_all, _))) = shared
             && of_all.remaining < left.remaining
         {
             left = of_all;
         }
-        if let Some(told) = parts.extensions.get::<Told>() {
+        if let Some(told) = parts.extensions.get::<AllowanceSlot>() {
             // Set only once, because a request has one caller.
             let _ = told.0.set(left);
         }

@@ -61,7 +61,7 @@ pub async fn create(
             created_at: app.0.journal.origin().now(),
         };
         store(&app, unit.tx(), &credential, &wanted.key).await?;
-        unit.tx().remember(&created(&caller, app.0.journal.origin(), &credential)).await?;
+        unit.tx().record_audit(&created(&caller, app.0.journal.origin(), &credential)).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(credential)))
     })
     .await
@@ -132,7 +132,7 @@ pub async fn rotate(
     tx.rotate_credential(id, &sealed, &key::hint(&wanted.key)).await?;
     let credential = tx.credential(id).await?;
     let details = json!({ "last4": credential.last4 });
-    tx.remember(&caller.act(app.0.journal.origin(), "credential.rotated", id, details)).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "credential.rotated", id, details)).await?;
     tx.commit().await?;
     Ok(answer(&view(credential)))
 }
@@ -150,7 +150,7 @@ pub async fn delete(
     let mut tx = app.0.store.begin(caller.org).await?;
     let id = path::id(&credential)?;
     tx.delete_credential(id).await?;
-    tx.remember(&caller.act(app.0.journal.origin(), "credential.deleted", id, json!({}))).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "credential.deleted", id, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -171,7 +171,7 @@ pub async fn set_default(
     }
     tx.make_default(&credential).await?;
     let details = json!({ "provider": credential.provider });
-    tx.remember(&caller.act(app.0.journal.origin(), "credential.made_default", credential.id, details))
+    tx.record_audit(&caller.act(app.0.journal.origin(), "credential.made_default", credential.id, details))
         .await?;
     tx.commit().await?;
     credential.is_default = true;

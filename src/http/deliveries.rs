@@ -88,7 +88,7 @@ pub async fn get(
     Path((session, delivery)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(json(&told(&mut tx, Of::Session(path::id(&session)?), path::id(&delivery)?).await?))
+    Ok(json(&with_attempts(&mut tx, Of::Session(path::id(&session)?), path::id(&delivery)?).await?))
 }
 
 /// Send a delivery again
@@ -116,21 +116,29 @@ pub async fn redeliver(
             }
             Err(error) => return Err(error.into()),
         }
-        let view = again(unit, Of::Session(session), delivery).await?;
+        let view = make_due(unit, Of::Session(session), delivery).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &view))
     })
     .await
 }
 
 /// Makes a delivery due immediately.
-pub(super) async fn again(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
+pub(super) async fn make_due(
+    unit: &mut Unit,
+    of: Of,
+    delivery: DeliveryId,
+) -> Result<DeliveryView, ApiError> {
     unit.tx().redeliver(delivery).await?;
     unit.notification(Notification::Delivery);
     view(unit.tx().delivery(of, delivery).await?)
 }
 
 /// Returns a delivery with its attempts.
-pub(super) async fn told(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
+pub(super) async fn with_attempts(
+    tx: &mut Tx,
+    of: Of,
+    delivery: DeliveryId,
+) -> Result<DeliveryView, ApiError> {
     let row = tx.delivery(of, delivery).await?;
     let attempts = tx.attempts(delivery, DELIVERY_ATTEMPTS_SHOWN).await?;
     let log = attempts.into_iter().map(attempt).collect();

@@ -57,11 +57,11 @@ pub async fn create(
         let named =
             Named { id, name: wanted.name, config: wanted.config, secrets, created_at: now, updated_at: now };
         let sealed = seal(&app, unit.tx(), id, &values).await?;
-        unit.tx().insert_environment(&named, &sealed).await.map_err(taken)?;
-        let act = caller.act(app.0.journal.origin(), "environment.created", id, told(&named));
-        unit.tx().remember(&act).await?;
-        want(&app, unit.tx(), &named.config, false).await?;
-        Ok(Answer::new(StatusCode::CREATED, &shown(&app, unit.tx(), named).await?))
+        unit.tx().insert_environment(&named, &sealed).await.map_err(name_taken)?;
+        let act = caller.act(app.0.journal.origin(), "environment.created", id, audit_details(&named));
+        unit.tx().record_audit(&act).await?;
+        request_build(&app, unit.tx(), &named.config, false).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view_with_build(&app, unit.tx(), named).await?))
     })
     .await
 }
@@ -103,7 +103,7 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
     let named = tx.environment(path::id(&environment)?).await?;
-    Ok(answer(&shown(&app, &mut tx, named).await?))
+    Ok(answer(&view_with_build(&app, &mut tx, named).await?))
 }
 
 /// Change an environment
@@ -139,12 +139,13 @@ pub async fn patch(
     }
     refuse(named.config.secrets_problem(&named.secrets))?;
     named.updated_at = app.0.journal.origin().now();
-    tx.update_environment(&named, &sealed).await.map_err(taken)?;
-    tx.remember(&caller.act(app.0.journal.origin(), "environment.updated", id, told(&named))).await?;
-    want(&app, tx, &named.config, false).await?;
-    let shown = shown(&app, tx, named).await?;
+    tx.update_environment(&named, &sealed).await.map_err(name_taken)?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "environment.updated", id, audit_details(&named)))
+        .await?;
+    request_build(&app, tx, &named.config, false).await?;
+    let view_with_build = view_with_build(&app, tx, named).await?;
     unit.commit().await?;
-    Ok(answer(&shown))
+    Ok(answer(&view_with_build))
 }
 
 /// Build an environment's image and packages
@@ -163,8 +164,8 @@ pub async fn build(
     let id = path::id(&environment)?;
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let named = unit.tx().environment(id).await?;
-        want(&app, unit.tx(), &named.config, true).await?;
-        Ok(Answer::new(StatusCode::ACCEPTED, &shown(&app, unit.tx(), named).await?))
+        request_build(&app, unit.tx(), &named.config, true).await?;
+        Ok(Answer::new(StatusCode::ACCEPTED, &view_with_build(&app, unit.tx(), named).await?))
     })
     .await
 }
@@ -183,14 +184,14 @@ pub async fn delete(
     let mut tx = app.0.store.begin(caller.org).await?;
     let id: EnvironmentId = path::id(&environment)?;
     tx.delete_environment(id).await?;
-    tx.remember(&caller.act(app.0.journal.origin(), "environment.deleted", id, json!({}))).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "environment.deleted", id, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
 
 /// Details of an environment for the audit log: network policy and secret names with hosts, never secret
 /// values.
-fn told(named: &Named) -> serde_json::Value {
+fn audit_details(named: &Named) -> serde_json::Value {
     json!({ "name": named.name, "network": named.config.network, "secrets": named.secrets })
 }
 
@@ -213,7 +214,7 @@ fn refuse(problem: Option<(String, String)>) -> Result<(), ApiError> {
     problem.map_or(Ok(()), |(field, words)| Err(ApiError::invalid(&field, words)))
 }
 
-fn taken(error: store::Error) -> ApiError {
+fn name_taken(error: store::Error) -> ApiError {
     match error {
         store::Error::Conflict(name) if name == "environment_name" => ApiError {
             param: Some("name".to_owned()),
@@ -245,7 +246,7 @@ async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Resul
 }
 
 /// Requests a build of the environment's root file system.
-async fn want(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Result<(), ApiError> {
+async fn request_build(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Result<(), ApiError> {
     let rootfs = RootFs::of(Some(config), &app.0.images.default);
     if !rootfs.is_host() {
         tx.want_rootfs(&rootfs, again).await?;
@@ -259,7 +260,7 @@ fn key(app: &App, config: &Environment) -> Option<String> {
     (!rootfs.is_host()).then(|| rootfs.key())
 }
 
-async fn shown(app: &App, tx: &mut Tx, named: Named) -> Result<EnvironmentView, ApiError> {
+async fn view_with_build(app: &App, tx: &mut Tx, named: Named) -> Result<EnvironmentView, ApiError> {
     let build = match key(app, &named.config) {
         None => None,
         Some(key) => tx.rootfs_builds(&[key]).await?.pop().map(|(_, build)| build),

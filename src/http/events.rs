@@ -123,7 +123,7 @@ pub async fn messages(
     Query(query): Query<MessageQuery>,
 ) -> Result<Response, ApiError> {
     let MessageQuery { after, limit, .. } = query;
-    let wanted = Wanted { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
+    let wanted = EventFilter { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
     read_page(&app, &caller, after, limit, wanted).await
 }
 
@@ -185,7 +185,7 @@ pub async fn content(
     Ok(response)
 }
 
-struct Wanted {
+struct EventFilter {
     level: Level,
     kind: Option<String>,
     turn: Option<TurnId>,
@@ -195,7 +195,7 @@ async fn page(app: &App, caller: &SessionCaller<ReadLog>, query: EventQuery) -> 
     if query.deltas.is_some() {
         return Err(ApiError::invalid("deltas", "`deltas` is for streams: add `stream=sse`"));
     }
-    let wanted = Wanted {
+    let wanted = EventFilter {
         level: query.level.unwrap_or(Level::Internal),
         turn: query.turn_id.as_deref().map(path::id).transpose()?,
         kind: query.kind,
@@ -208,9 +208,9 @@ async fn read_page(
     caller: &SessionCaller<ReadLog>,
     after: Option<i64>,
     limit: Option<u32>,
-    wanted: Wanted,
+    wanted: EventFilter,
 ) -> Result<Response, ApiError> {
-    let (rows, after) = (rows(limit)?, place(after)?);
+    let (rows, after) = (rows(limit)?, parse_after(after)?);
     let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(caller.session).await?;
     let range = Range {
@@ -230,7 +230,7 @@ async fn read_page(
 }
 
 /// Returns the position given by `after`; 0 when absent.
-fn place(after: Option<i64>) -> Result<i64, ApiError> {
+fn parse_after(after: Option<i64>) -> Result<i64, ApiError> {
     match after.unwrap_or_default() {
         after @ 0.. => Ok(after),
         _ => Err(ApiError::invalid("after", "`after` must be the `seq` of an event, 0 or larger")),
@@ -247,7 +247,7 @@ async fn follow(
     // A reconnecting browser repeats its first URL: the larger of both positions applies.
     let tail = tail(&caller, query, last_seen(headers)?)?;
     let frames = app.0.streams.follow(tail).map_err(full)?;
-    Ok(sse(app, caller.proof, frames, written))
+    Ok(sse(app, caller.proof, frames, format_frame))
 }
 
 /// Returns the `seq` in `Last-Event-ID`. An invalid value is rejected, because a stream from the
@@ -267,7 +267,7 @@ pub(super) fn tail(
     Ok(Tail {
         org: caller.org,
         session: caller.session,
-        after: place(query.after)?.max(last_seen.unwrap_or_default()),
+        after: parse_after(query.after)?.max(last_seen.unwrap_or_default()),
         level: query.level.unwrap_or(Level::Internal).min(caller.level),
         kind: query.kind,
         turn: query.turn_id.as_deref().map(path::id).transpose()?,
@@ -280,7 +280,7 @@ pub(super) fn full(_: Full) -> ApiError {
 }
 
 /// Formats a frame as a server-sent event: LF only, no `event:` line, the `seq` as id.
-fn written(frame: Frame) -> String {
+fn format_frame(frame: Frame) -> String {
     match frame {
         Frame::Event(item) if item.json.is_empty() => ": unreadable event\n\n".to_owned(),
         Frame::Event(item) => format!("id: {}\ndata: {}\n\n", item.seq, item.json),
@@ -294,12 +294,12 @@ pub(super) fn sse<F: Send + 'static>(
     app: App,
     proof: Proof,
     frames: mpsc::Receiver<F>,
-    written: impl Fn(F) -> String + Send + 'static,
+    format_frame: impl Fn(F) -> String + Send + 'static,
 ) -> Response {
     let due = Instant::now() + proof.interval();
     let reader = (frames, due, true);
-    let state = (app, proof, reader, written);
-    let frames = futures::stream::unfold(state, async |(app, proof, mut reader, written)| {
+    let state = (app, proof, reader, format_frame);
+    let frames = futures::stream::unfold(state, async |(app, proof, mut reader, format_frame)| {
         let (frames, due, may_read) = &mut reader;
         loop {
             // Cancel-safe: a frame that was not received stays in the channel.
@@ -313,8 +313,8 @@ pub(super) fn sse<F: Send + 'static>(
                     *due = Instant::now() + if *may_read { proof.interval() } else { STREAM_LAST_WORD };
                 }
                 frame = frames.recv() => {
-                    let text = Ok::<_, std::convert::Infallible>(written(frame?));
-                    return Some((text, (app, proof, reader, written)));
+                    let text = Ok::<_, std::convert::Infallible>(format_frame(frame?));
+                    return Some((text, (app, proof, reader, format_frame)));
                 }
             }
         }

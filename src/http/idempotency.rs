@@ -122,7 +122,7 @@ impl IdempotentRequest {
 
 impl IdempotentRequest {
     /// Deletes the stored response, because the request was rejected after all.
-    pub async fn forget(&self, app: &App, org: OrgId) -> Result<(), ApiError> {
+    pub async fn delete_stored(&self, app: &App, org: OrgId) -> Result<(), ApiError> {
         if self.keys.is_empty() {
             return Ok(());
         }

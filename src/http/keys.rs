@@ -45,15 +45,15 @@ pub async fn create(
         return Err(ApiError::invalid("expires_at", "`expires_at` must be in the future"));
     }
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        let made = Made {
+        let made = KeySpec {
             name: &wanted.name,
             scopes: &wanted.scopes,
             source: wanted.source.into(),
             expires_at: wanted.expires_at,
         };
-        let view = make(&app, unit, made).await?;
+        let view = create_key(&app, unit, made).await?;
         let details = json!({ "name": view.name, "scopes": view.scopes });
-        unit.tx().remember(&caller.act(app.0.journal.origin(), "key.created", view.id, details)).await?;
+        unit.tx().record_audit(&caller.act(app.0.journal.origin(), "key.created", view.id, details)).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -116,11 +116,11 @@ pub async fn rotate(
         }
         check_scopes(&caller, &old.scopes)?;
         let made =
-            Made { name: &old.name, scopes: &old.scopes, source: old.source, expires_at: old.expires_at };
-        let view = make(&app, unit, made).await?;
+            KeySpec { name: &old.name, scopes: &old.scopes, source: old.source, expires_at: old.expires_at };
+        let view = create_key(&app, unit, made).await?;
         unit.tx().expire_key(id, overlap).await?;
         let details = json!({ "replaced_by": view.id, "overlap_seconds": overlap });
-        unit.tx().remember(&caller.act(app.0.journal.origin(), "key.rotated", id, details)).await?;
+        unit.tx().record_audit(&caller.act(app.0.journal.origin(), "key.rotated", id, details)).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -141,24 +141,24 @@ pub async fn revoke(
     let key = tx.lock_key(id).await?;
     if key.revoked_at.is_none() {
         tx.revoke_key(id).await?;
-        tx.remember(&caller.act(app.0.journal.origin(), "key.revoked", id, json!({ "name": key.name })))
+        tx.record_audit(&caller.act(app.0.journal.origin(), "key.revoked", id, json!({ "name": key.name })))
             .await?;
     }
     tx.commit().await?;
-    app.0.keys.forget(id);
+    app.0.keys.invalidate(id);
     Ok(no_content())
 }
 
 /// Properties of a new key.
-struct Made<'a> {
+struct KeySpec<'a> {
     name: &'a str,
     scopes: &'a [String],
     source: Source,
     expires_at: Option<Timestamp>,
 }
 
-async fn make(app: &App, unit: &mut Unit, made: Made<'_>) -> Result<KeyView, ApiError> {
-    let Made { name, scopes, source, expires_at } = made;
+async fn create_key(app: &App, unit: &mut Unit, made: KeySpec<'_>) -> Result<KeyView, ApiError> {
+    let KeySpec { name, scopes, source, expires_at } = made;
     let origin = app.0.journal.origin();
     let (id, secret, org): (KeyId, _, _) = (origin.id(), key::generate(origin), unit.tx().org());
     let new = NewKey { org, key: id, secret: &secret, name, scopes, source, expires_at };

@@ -13,7 +13,7 @@ use axum::{
 use http_body_util::{BodyExt, Limited};
 use tracing::Instrument;
 
-use super::{App, error::ApiError, rate::Told};
+use super::{App, error::ApiError, rate::AllowanceSlot};
 use crate::{
     base::{
         limit::{
@@ -38,10 +38,10 @@ pub async fn middleware(State(app): State<App>, mut request: Request, next: Next
     let parent = request.headers().get(trace::TRACEPARENT).and_then(|value| value.to_str().ok());
     trace::continue_from(&span, parent);
     trace::request(&span, method.as_str(), route.as_deref().unwrap_or_default());
-    let told = Told::default();
+    let told = AllowanceSlot::default();
     request.extensions_mut().insert(told.clone());
     let response = next.run(request).instrument(span.clone()).await;
-    let mut response = formed(response, id);
+    let mut response = format_error(response, id);
     if let Some(allowance) = told.0.get() {
         allowance.write(response.headers_mut());
     }
@@ -58,12 +58,12 @@ pub async fn middleware(State(app): State<App>, mut request: Request, next: Next
 
 /// Rejects a body that exceeds the limit of its route: by `Content-Length` if it is present, else when
 /// the read bytes exceed the limit.
-pub async fn bounded(request: Request, next: Next) -> Response {
+pub async fn limit_body(request: Request, next: Next) -> Response {
     let bytes_max = body_bytes_max(request.uri().path());
-    let said = request.headers().get(header::CONTENT_LENGTH);
-    let said: Option<u64> = said.and_then(|length| length.to_str().ok()?.parse().ok());
-    if let Some(said) = said.filter(|bytes| *bytes > bytes_max as u64) {
-        if said <= BODY_DRAIN_BYTES_MAX {
+    let content_length = request.headers().get(header::CONTENT_LENGTH);
+    let content_length: Option<u64> = content_length.and_then(|length| length.to_str().ok()?.parse().ok());
+    if let Some(content_length) = content_length.filter(|bytes| *bytes > bytes_max as u64) {
+        if content_length <= BODY_DRAIN_BYTES_MAX {
             let drained = drain(request.into_body());
             // A slower client gets the response after this timeout.
             let _ = tokio::time::timeout(REQUEST_TIMEOUT, drained).await;
@@ -96,23 +96,23 @@ fn is_archive(path: &str) -> bool {
 ///
 /// The request's work is dropped: an uncommitted transaction is rolled back; a transaction that was being
 /// committed may have taken effect.
-pub async fn in_time(request: Request, next: Next) -> Response {
+pub async fn limit_time(request: Request, next: Next) -> Response {
     // The upload of an archive may take long.
     let is_upload = request.method() == Method::PUT && is_archive(request.uri().path());
-    let patience = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };
-    match tokio::time::timeout(patience, next.run(request)).await {
+    let time_limit = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };
+    match tokio::time::timeout(time_limit, next.run(request)).await {
         Ok(response) => response,
         Err(_) => ApiError::unavailable(Duration::from_secs(1)).into_response(),
     }
 }
 
 /// Converts an error response to the API's error format; leaves other responses unchanged.
-fn formed(mut response: Response, id: RequestId) -> Response {
+fn format_error(mut response: Response, id: RequestId) -> Response {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
         return response;
     }
-    let error = response.extensions_mut().remove::<ApiError>().unwrap_or_else(|| of_framework(status));
+    let error = response.extensions_mut().remove::<ApiError>().unwrap_or_else(|| layer_error(status));
     let body = ErrorBody {
         error: ErrorDetail {
             kind: error.kind,
@@ -123,18 +123,18 @@ fn formed(mut response: Response, id: RequestId) -> Response {
         },
     };
     let headers = std::mem::take(response.headers_mut());
-    let mut formed = (super::error::status(error.kind), Json(body)).into_response();
+    let mut format_error = (super::error::status(error.kind), Json(body)).into_response();
     for (name, value) in &headers {
         // The body was replaced.
         if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
-            formed.headers_mut().insert(name, value.clone());
+            format_error.headers_mut().insert(name, value.clone());
         }
     }
-    formed
+    format_error
 }
 
 /// Error for a response that a layer produced without a handler.
-fn of_framework(status: axum::http::StatusCode) -> ApiError {
+fn layer_error(status: axum::http::StatusCode) -> ApiError {
     use axum::http::StatusCode;
 
     match status {
@@ -168,11 +168,11 @@ mod tests {
     async fn a_request_that_takes_too_long_is_answered_503() {
         let router = Router::new()
             .route("/", get(std::future::pending::<()>))
-            .layer(axum::middleware::from_fn(in_time));
+            .layer(axum::middleware::from_fn(limit_time));
         let request = Request::builder().uri("/").body(Body::empty()).expect("a request");
         let response = router.oneshot(request).await.expect("an answer");
         assert_eq!(response.status(), axum::http::StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
-        assert_eq!(formed(response, crate::base::Origin::system().id()).status(), 503);
+        assert_eq!(format_error(response, crate::base::Origin::system().id()).status(), 503);
     }
 }

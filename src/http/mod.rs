@@ -97,11 +97,11 @@ pub struct Images {
 }
 
 /// Returns the reason if a root file system is unavailable.
-pub type Refuse = dyn Fn(&RootFs) -> Option<NotHad> + Send + Sync;
+pub type Refuse = dyn Fn(&RootFs) -> Option<RootFsUnavailable> + Send + Sync;
 
 /// Reason why a root file system is unavailable in this deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotHad {
+pub enum RootFsUnavailable {
     UnknownImage,
     /// Packages cannot be installed; contains the remedy.
     Packages(&'static str),
@@ -158,20 +158,20 @@ impl App {
             .map_err(|reason| error::ApiError::invalid("model", reason))
     }
 
-    /// Builds the router: all routes with their middleware, and the pages `beside` them.
+    /// Builds the router: all routes with their middleware, and the pages `extra_routes` them.
     ///
     /// Middleware from the outside in: request id and error format; CORS; panics become 500; limits on
     /// body size and time.
-    pub fn router(self, beside: Router<Self>) -> Router {
+    pub fn router(self, extra_routes: Router<Self>) -> Router {
         let (router, _) = routes_and_document().split_for_parts();
         router
-            .merge(beside)
+            .merge(extra_routes)
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::wrong_method)
-            .layer(axum::middleware::from_fn(middleware::in_time))
-            // `bounded` limits every body by the size allowed for its route.
+            .layer(axum::middleware::from_fn(middleware::limit_time))
+            // `limit_body` limits every body by the size allowed for its route.
             .layer(axum::extract::DefaultBodyLimit::disable())
-            .layer(axum::middleware::from_fn(middleware::bounded))
+            .layer(axum::middleware::from_fn(middleware::limit_body))
             .layer(CatchPanicLayer::custom(error::panicked))
             .layer(cors())
             .layer(axum::middleware::from_fn_with_state(self.clone(), middleware::middleware))
@@ -181,7 +181,7 @@ impl App {
 
 /// Builds the routes and their OpenAPI document together.
 fn routes_and_document() -> OpenApiRouter<App> {
-    let v3 = of_agents().merge(of_sessions()).merge(of_organization());
+    let v3 = agent_routes().merge(session_routes()).merge(organization_routes());
     OpenApiRouter::with_openapi(openapi::header())
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
@@ -189,7 +189,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
 }
 
 /// Routes of agents and of what starts their sessions.
-fn of_agents() -> OpenApiRouter<App> {
+fn agent_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::get, agents::patch, agents::delete))
@@ -212,7 +212,7 @@ fn of_agents() -> OpenApiRouter<App> {
 }
 
 /// Routes of sessions.
-fn of_sessions() -> OpenApiRouter<App> {
+fn session_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(sessions::create::create, sessions::list::list))
         .routes(routes!(sessions::get, sessions::patch, sessions::export::delete))
@@ -244,7 +244,7 @@ fn of_sessions() -> OpenApiRouter<App> {
 }
 
 /// Routes of keys, organizations, usage and webhooks.
-fn of_organization() -> OpenApiRouter<App> {
+fn organization_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::get, keys::revoke))

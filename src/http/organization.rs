@@ -89,7 +89,7 @@ pub async fn patch(
     tx.update_organization(&organization).await?;
     let details = json!({ "name": organization.name, "retention_days": organization.retention_days });
     let act = caller.act(app.0.journal.origin(), "organization.updated", caller.org, details);
-    tx.remember(&act).await?;
+    tx.record_audit(&act).await?;
     tx.commit().await?;
     Ok(answer(&view(organization)))
 }

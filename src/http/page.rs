@@ -65,7 +65,7 @@ impl<'a> List<'a> {
     }
 
     /// Encodes a position as a cursor of this list.
-    pub fn spelled<P: Serialize>(&self, position: &P) -> String {
+    pub fn encode<P: Serialize>(&self, position: &P) -> String {
         cursor::encode(self.app.0.store.master(), &self.scope, position)
     }
 
@@ -80,7 +80,7 @@ impl<'a> List<'a> {
         let has_more = read.len() > rows;
         read.truncate(rows);
         let last = read.last().filter(|_| has_more).map(position);
-        let next_cursor = last.map(|last| self.spelled(&last));
+        let next_cursor = last.map(|last| self.encode(&last));
         Page { data: read.into_iter().map(view).collect(), next_cursor }
     }
 }

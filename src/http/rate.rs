@@ -26,7 +26,7 @@ use crate::{
 
 /// Owner of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Who {
+pub enum RateKey {
     Key(KeyId),
     /// All client tokens of one session.
     Tokens(SessionId),
@@ -49,11 +49,11 @@ pub struct Allowance {
 
 /// Carries the allowance from the caller's extractor to the request middleware.
 #[derive(Clone, Debug, Default)]
-pub struct Told(pub Arc<OnceLock<Allowance>>);
+pub struct AllowanceSlot(pub Arc<OnceLock<Allowance>>);
 
 /// The rate limits of a process.
 pub struct Rates {
-    limiter: RateLimiter<Who, DashMapStateStore<Who>, DefaultClock, StateInformationMiddleware>,
+    limiter: RateLimiter<RateKey, DashMapStateStore<RateKey>, DefaultClock, StateInformationMiddleware>,
     per_second: u32,
     asked: AtomicU32,
 }
@@ -72,7 +72,7 @@ impl Rates {
     }
 
     /// Takes one request. The error contains the time to wait.
-    pub fn take(&self, who: Who) -> Result<Allowance, (Allowance, Duration)> {
+    pub fn take(&self, who: RateKey) -> Result<Allowance, (Allowance, Duration)> {
         if self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(RATE_SWEEP_REQUESTS) {
             // A caller with its full allowance needs no entry.
             self.limiter.retain_recent();
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn each_caller_has_an_allowance_of_its_own() {
         let (rates, origin) = (Rates::new(1), Origin::system());
-        let (one, other) = (Who::Key(origin.id()), Who::Tokens(origin.id()));
+        let (one, other) = (RateKey::Key(origin.id()), RateKey::Tokens(origin.id()));
         for taken in 1..=REQUESTS_BURST_SECONDS {
             let left = rates.take(one).expect("the burst is there");
             assert_eq!(left.limit, REQUESTS_BURST_SECONDS);

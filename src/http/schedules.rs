@@ -52,11 +52,11 @@ pub async fn create(
             return Err(ApiError::conflict("too_many_schedules", message));
         }
         let now = unit.tx().now().await?;
-        let schedule = drawn_up(&app, unit, agent, wanted, &cadence, now).await?;
+        let schedule = build_schedule(&app, unit, agent, wanted, &cadence, now).await?;
         unit.tx().insert_schedule(&schedule).await?;
         let details = json!({ "agent_id": agent, "cron": schedule.cron, "time_zone": schedule.time_zone });
         let act = caller.act(app.0.journal.origin(), "schedule.created", schedule.id, details);
-        unit.tx().remember(&act).await?;
+        unit.tx().record_audit(&act).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(schedule)))
     })
     .await
@@ -118,7 +118,7 @@ pub async fn patch(
     tx.update_schedule(&schedule).await?;
     let details =
         json!({ "cron": schedule.cron, "time_zone": schedule.time_zone, "enabled": schedule.enabled });
-    tx.remember(&caller.act(app.0.journal.origin(), "schedule.updated", schedule.id, details)).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "schedule.updated", schedule.id, details)).await?;
     unit.commit().await?;
     Ok(answer(&view(schedule)))
 }
@@ -136,7 +136,7 @@ pub async fn delete(
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
     tx.delete_schedule(path::id(&agent)?, path::id(&schedule)?).await?;
-    tx.remember(&caller.act(app.0.journal.origin(), "schedule.deleted", schedule, json!({}))).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "schedule.deleted", schedule, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -189,7 +189,7 @@ pub async fn runs(
 }
 
 /// Builds the requested schedule after checking that it can ever fire.
-async fn drawn_up(
+async fn build_schedule(
     app: &App,
     unit: &mut Unit,
     agent: AgentId,

@@ -83,14 +83,14 @@ pub async fn connect(
     let proof = caller.proof;
     let upgrade = upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(async move |mut socket| {
-        let farewell = talk(&mut socket, &app, proof, frames).await;
+        let close_frame = send_frames(&mut socket, &app, proof, frames).await;
         // The reader may already be disconnected.
-        let _ = timeout(STREAM_WRITE_TIMEOUT, socket.send(Message::Close(farewell))).await;
+        let _ = timeout(STREAM_WRITE_TIMEOUT, socket.send(Message::Close(close_frame))).await;
     }))
 }
 
 /// Sends frames and pings while the reader's key is valid; returns the close frame to send.
-async fn talk(
+async fn send_frames(
     socket: &mut WebSocket,
     app: &App,
     proof: Proof,

@@ -5,7 +5,7 @@ use std::path::Path as FilePath;
 use axum::{extract::State, response::Response};
 
 use super::{
-    App, Images, NotHad,
+    App, Images, RootFsUnavailable,
     auth::{Caller, ReadSessions},
     error::ApiError,
     idempotency::json,
@@ -79,11 +79,11 @@ fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(),
     let Images { default, refuse } = &app.0.images;
     let refused = match refuse(&RootFs::of(Some(environment), default)) {
         None => return Ok(()),
-        Some(NotHad::UnknownImage) => ApiError {
+        Some(RootFsUnavailable::UnknownImage) => ApiError {
             code: Some("unknown_image".into()),
             ..ApiError::invalid(format!("{within}.image"), "no image with this name is registered")
         },
-        Some(NotHad::Packages(words)) => ApiError {
+        Some(RootFsUnavailable::Packages(words)) => ApiError {
             code: Some("packages_unavailable".into()),
             ..ApiError::invalid(format!("{within}.packages"), words)
         },

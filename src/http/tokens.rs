@@ -48,7 +48,9 @@ pub async fn mint(
         let (new, token) = make(&app, &scopes, ttl, level);
         unit.tx().create_token(id, &new).await?;
         let details = json!({ "scopes": token.scopes, "level": level, "ttl_seconds": ttl });
-        unit.tx().remember(&caller.act(app.0.journal.origin(), "client_token.minted", id, details)).await?;
+        unit.tx()
+            .record_audit(&caller.act(app.0.journal.origin(), "client_token.minted", id, details))
+            .await?;
         Ok(Answer::new(StatusCode::CREATED, &token))
     })
     .await

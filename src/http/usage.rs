@@ -111,7 +111,7 @@ pub async fn patch_budget(
     if let Some(caps) = &change.spend_caps {
         tx.set_spend_caps(caps).await?;
         let details = json!({ "spend_caps": caps });
-        tx.remember(&caller.act(app.0.journal.origin(), "budget.updated", caller.org, details)).await?;
+        tx.record_audit(&caller.act(app.0.journal.origin(), "budget.updated", caller.org, details)).await?;
     }
     let now = tx.spend_status(None).await?;
     tx.commit().await?;

@@ -9,7 +9,7 @@ use super::{
     App,
     auth::{Caller, ReadWebhooks, WriteWebhooks},
     body::{Body, Nothing, OptionalBody},
-    deliveries::{self, again, of_webhook, told},
+    deliveries::{self, make_due, of_webhook, with_attempts},
     destinations::{insert, replace_secret, update},
     error::ApiError,
     idempotency::{Answer, IdempotentRequest, json as answer, no_content},
@@ -55,7 +55,7 @@ pub async fn create(
         let (webhook, secret) = insert(&app, unit, None, 0, wanted).await?;
         let view = WebhookView { secret, ..view(webhook) };
         let act = caller.act(app.0.journal.origin(), "webhook.created", view.id, json!({ "url": view.url }));
-        unit.tx().remember(&act).await?;
+        unit.tx().record_audit(&act).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -99,7 +99,7 @@ pub async fn patch(
     let mut tx = app.0.store.begin(caller.org).await?;
     let view = view(update(&app, &mut tx, None, id(&webhook)?, change).await?);
     let details = json!({ "url": view.url, "enabled": view.enabled });
-    tx.remember(&caller.act(app.0.journal.origin(), "webhook.updated", view.id, details)).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "webhook.updated", view.id, details)).await?;
     tx.commit().await?;
     Ok(answer(&view))
 }
@@ -116,7 +116,7 @@ pub async fn delete(
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
     tx.delete_destination(None, id(&webhook)?).await?;
-    tx.remember(&caller.act(app.0.journal.origin(), "webhook.deleted", webhook, json!({}))).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "webhook.deleted", webhook, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -139,7 +139,7 @@ pub async fn rotate(
         let (webhook, secret) = replace_secret(&app, unit, None, webhook, wanted).await?;
         let view = WebhookView { secret, ..view(webhook) };
         let act = caller.act(app.0.journal.origin(), "webhook.secret_rotated", view.id, json!({}));
-        unit.tx().remember(&act).await?;
+        unit.tx().record_audit(&act).await?;
         Ok(Answer::new(StatusCode::OK, &view))
     })
     .await
@@ -230,7 +230,7 @@ pub async fn delivery(
     let mut tx = app.0.store.begin(caller.org).await?;
     let webhook = id(&webhook)?;
     tx.destination(None, webhook).await?;
-    Ok(answer(&told(&mut tx, Of::Webhook(webhook), path::id(&delivery)?).await?))
+    Ok(answer(&with_attempts(&mut tx, Of::Webhook(webhook), path::id(&delivery)?).await?))
 }
 
 /// Send a delivery of a webhook again
@@ -251,7 +251,7 @@ pub async fn redeliver(
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         unit.tx().destination(None, webhook).await?;
         unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
-        let view = again(unit, Of::Webhook(webhook), delivery).await?;
+        let view = make_due(unit, Of::Webhook(webhook), delivery).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &of_webhook(view)))
     })
     .await

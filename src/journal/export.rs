@@ -109,7 +109,7 @@ impl Unit {
             self.tx.append_imported(session.id, events[0].seq - 1, &times, &packed).await?;
         }
         let details = json!({ "events": session.head });
-        self.remember("session.imported", session.id, details, stamp).await?;
+        self.record_audit("session.imported", session.id, details, stamp).await?;
         self.notification(Notification::Log(session.id));
         self.notification(Notification::List(org));
         Ok(session)
@@ -128,7 +128,7 @@ impl Unit {
         }
         self.tx.purge_session(&session).await?;
         let details = json!({ "events": session.head, "reason": reason });
-        self.remember("session.deleted", id, details, stamp).await?;
+        self.record_audit("session.deleted", id, details, stamp).await?;
         // After the purge, which takes the deliveries of the session with it.
         self.tx.tell(&Notice::session_deleted(id, stamp.actor.clone(), &stamp.origin)).await?;
         let org = self.tx.org();
@@ -140,7 +140,7 @@ impl Unit {
         Ok(())
     }
 
-    async fn remember(
+    async fn record_audit(
         &mut self,
         action: &'static str,
         target: SessionId,
@@ -149,6 +149,6 @@ impl Unit {
     ) -> Result<(), Error> {
         let id = stamp.origin.id();
         let act = Act { id, actor: &stamp.actor, action, target: Some(target.to_string()), details };
-        Ok(self.tx.remember(&act).await?)
+        Ok(self.tx.record_audit(&act).await?)
     }
 }

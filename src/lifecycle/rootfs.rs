@@ -25,7 +25,7 @@ use crate::{
     },
     egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
     journal::Halted,
-    sandbox::local::image::{Images, Install, Unmade},
+    sandbox::local::image::{BuildError, Images, Install},
     store::record::Fence,
 };
 
@@ -95,8 +95,8 @@ impl Sandboxes {
         };
         let noted = match &made {
             // Another process of this node will say it.
-            Err(Unmade::Busy) => return,
-            Err(Unmade::Failed(reason)) => {
+            Err(BuildError::Busy) => return,
+            Err(BuildError::Failed(reason)) => {
                 tracing::warn!(image = rootfs.image, reason, "a root file system could not be made");
                 self.store.built_rootfs(self.node, rootfs, Some(reason)).await
             }
@@ -122,7 +122,7 @@ impl Sandboxes {
         }
     }
 
-    async fn build_image(&self, images: &Images, rootfs: &RootFs) -> Result<(), Unmade> {
+    async fn build_image(&self, images: &Images, rootfs: &RootFs) -> Result<(), BuildError> {
         images.make_image(rootfs).await?;
         if rootfs.packages.is_empty() {
             return Ok(());
@@ -134,7 +134,7 @@ impl Sandboxes {
 
     /// Runs an installation behind a proxy of its own, which lets it to the registries and
     /// to nothing else.
-    async fn install(&self, install: Install) -> Result<(), Unmade> {
+    async fn install(&self, install: Install) -> Result<(), BuildError> {
         let origin = self.journal.origin();
         let egress_socket = install.egress_socket().await?;
         let authority = Authority::open(&egress_socket.private, origin)?;
@@ -176,12 +176,12 @@ impl Log for Denied {
 }
 
 impl Denied {
-    fn beside(&self, unmade: Unmade) -> Unmade {
+    fn beside(&self, unmade: BuildError) -> BuildError {
         let denied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match unmade {
-            Unmade::Failed(words) if !denied.is_empty() => {
+            BuildError::Failed(words) if !denied.is_empty() => {
                 let places: Vec<_> = denied.iter().map(String::as_str).collect();
-                Unmade::Failed(format!("{words}; it was kept from {}", places.join(", ")))
+                BuildError::Failed(format!("{words}; it was kept from {}", places.join(", ")))
             }
             unmade => unmade,
         }

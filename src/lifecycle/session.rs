@@ -148,7 +148,7 @@ impl SandboxSession {
     /// A new sandbox with the session's files.
     pub(crate) async fn create(&self, sandbox: &dyn Sandbox) -> Result<Attached, Error> {
         let Fence { org, session, epoch, .. } = self.fence;
-        if self.spec.names_size && !sandbox.capabilities().holds_size {
+        if self.spec.names_size && !sandbox.capabilities().enforces_size {
             return Err(Error::Unavailable(NO_SIZE.to_owned()));
         }
         let store = &self.sandboxes.store;

@@ -10,7 +10,7 @@ use url::Url;
 
 use super::{
     Policy, Resolver,
-    resolve::{Gate, Vetted},
+    resolve::{ReqwestResolver, Vetted},
     tls,
     url::{Named, Refused, check, is_plain},
 };
@@ -87,7 +87,7 @@ pub fn refusal(error: &reqwest::Error) -> Option<&Refused> {
 fn build(vetted: Vetted) -> reqwest::Client {
     reqwest::Client::builder()
         .https_only(!vetted.plain)
-        .dns_resolver(Gate(Arc::new(vetted)))
+        .dns_resolver(ReqwestResolver(Arc::new(vetted)))
         .tls_backend_preconfigured(tls::config())
         .redirect(redirect::Policy::none())
         .referer(false)

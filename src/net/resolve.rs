@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::url::{Named, Refused, admits};
+use super::url::{Named, Refused, allows};
 use crate::base::limit::{NET_ADDRESSES_MAX, NET_LOOKUPS_MAX, NET_RESOLVE_TIMEOUT};
 
 /// Source of a name's addresses.
@@ -79,7 +79,7 @@ impl Vetted {
         });
         let vetted: Vec<_> = found
             .into_iter()
-            .filter(|ip| admits(self.named, self.plain, *ip))
+            .filter(|ip| allows(self.named, self.plain, *ip))
             .take(NET_ADDRESSES_MAX)
             // With port 0, the client uses the URL's port.
             .map(|ip| SocketAddr::new(ip, 0))
@@ -89,9 +89,9 @@ impl Vetted {
 }
 
 /// Adapter of [`Vetted`] for the HTTP client.
-pub(super) struct Gate(pub Arc<Vetted>);
+pub(super) struct ReqwestResolver(pub Arc<Vetted>);
 
-impl Resolve for Gate {
+impl Resolve for ReqwestResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let vetted = Arc::clone(&self.0);
         Box::pin(async move {
@@ -124,7 +124,7 @@ mod tests {
         let answers = vec!["::1 10.0.0.1", "127.0.0.1 2606:4700::1111", "93.184.215.14 1.1.1.1"];
         let resolver = Arc::new(Answers(Mutex::new(answers)));
         let named = Named::ByOrg(Policy { allow_private: false });
-        let gate = Gate(Arc::new(Vetted { resolver, named, plain: false }));
+        let gate = ReqwestResolver(Arc::new(Vetted { resolver, named, plain: false }));
         // The connector can connect only to these addresses.
         let connectable = async || {
             let name = "rebind.example".parse().expect("a name");

@@ -76,7 +76,7 @@ pub(super) fn check(named: Named, url: &Url) -> Result<(), Refused> {
 }
 
 /// Whether a connection to the address is allowed.
-pub(super) fn admits(named: Named, plain: bool, ip: IpAddr) -> bool {
+pub(super) fn allows(named: Named, plain: bool, ip: IpAddr) -> bool {
     match named {
         Named::ByOperator => true,
         Named::ByOrg(policy) => match reach(ip) {
@@ -104,7 +104,7 @@ fn allows_private(named: Named) -> bool {
 }
 
 fn check_literal(named: Named, plain: bool, ip: IpAddr) -> Result<(), Refused> {
-    if admits(named, plain, ip) {
+    if allows(named, plain, ip) {
         Ok(())
     } else if plain && reach(ip) == Reach::Public {
         Err(Refused::PlainToPublic)

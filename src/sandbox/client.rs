@@ -44,7 +44,7 @@ impl Init {
     pub async fn hello(&self, epoch: i64) -> Result<(), Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { .. }, _) => Ok(()),
-            (other, _) => Err(misfit(&other)),
+            (other, _) => Err(unexpected_response(&other)),
         }
     }
 
@@ -57,7 +57,7 @@ impl Init {
     pub async fn running(&self, epoch: i64) -> Result<u64, Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { running, .. }, _) => Ok(running),
-            (other, _) => Err(misfit(&other)),
+            (other, _) => Err(unexpected_response(&other)),
         }
     }
 
@@ -82,7 +82,7 @@ impl Init {
             match self.call(&call, &[], limit::INIT_WAIT_SLICE + limit::INIT_CALL_TIMEOUT).await? {
                 (Answer::Running {}, _) => {}
                 (Answer::Exit(outcome), _) => return Ok(exit(&outcome)),
-                (other, _) => return Err(misfit(&other)),
+                (other, _) => return Err(unexpected_response(&other)),
             }
         }
     }
@@ -99,7 +99,7 @@ impl Init {
         };
         match self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Output {}, bytes) if bytes.len() <= range.bytes_max => Ok(bytes),
-            (other, _) => Err(misfit(&other)),
+            (other, _) => Err(unexpected_response(&other)),
         }
     }
 
@@ -126,7 +126,7 @@ impl Init {
         let call = Call::ReadFile { path: path.to_owned(), offset, bytes_max };
         match self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::File { size }, content) if content.len() <= bytes_max => Ok(FilePart { content, size }),
-            (other, _) => Err(misfit(&other)),
+            (other, _) => Err(unexpected_response(&other)),
         }
     }
 
@@ -147,13 +147,13 @@ impl Init {
         })?;
         let conversation = async {
             let stream = self.connect().await?;
-            exchange(stream, &request, payload).await.map_err(Broken::Off)
+            exchange(stream, &request, payload).await.map_err(ConnectError::Off)
         };
         match timeout(patience, conversation).await {
             Ok(Ok((Answer::Fault { kind, message }, _))) => Err(fault(kind, &message)),
             Ok(Ok(answered)) => Ok(answered),
-            Ok(Err(Broken::Gone)) => Err(Fault::Gone),
-            Ok(Err(Broken::Off(error))) => Err(match self.is_alive().await {
+            Ok(Err(ConnectError::Gone)) => Err(Fault::Gone),
+            Ok(Err(ConnectError::Off(error))) => Err(match self.is_alive().await {
                 true => Fault::Unavailable(format!("connection to its init broke off: {error}")),
                 false => Fault::Gone,
             }),
@@ -167,11 +167,11 @@ impl Init {
     async fn is_alive(&self) -> bool {
         let probe = async {
             let request = frame::encode(&Call::Status {}, 0)?;
-            exchange(self.connect().await?, &request, &[]).await.map_err(Broken::Off)
+            exchange(self.connect().await?, &request, &[]).await.map_err(ConnectError::Off)
         };
         match timeout(limit::INIT_CALL_TIMEOUT, probe).await {
-            Ok(Err(Broken::Gone)) => false,
-            Ok(Err(Broken::Off(error))) => !matches!(
+            Ok(Err(ConnectError::Gone)) => false,
+            Ok(Err(ConnectError::Off(error))) => !matches!(
                 error.kind(),
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
             ),
@@ -179,7 +179,7 @@ impl Init {
         }
     }
 
-    async fn connect(&self) -> Result<UnixStream, Broken> {
+    async fn connect(&self) -> Result<UnixStream, ConnectError> {
         let socket = socket(&self.control_dir).map_err(io::Error::from)?;
         // Connect through the descriptor's /proc path: the sandbox cannot replace it after the check, and it
         // fits the length limit of a socket address.
@@ -189,13 +189,13 @@ impl Init {
 }
 
 /// Reason for a missing response.
-enum Broken {
+enum ConnectError {
     /// No init listens on the socket.
     Gone,
     Off(io::Error),
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for ConnectError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Self::Gone,
@@ -244,12 +244,12 @@ async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Answer, Ve
 fn done((answer, _): (Answer, Vec<u8>)) -> Result<(), Fault> {
     match answer {
         Answer::Done {} => Ok(()),
-        other => Err(misfit(&other)),
+        other => Err(unexpected_response(&other)),
     }
 }
 
 /// Fault for a response that does not match the call.
-fn misfit(answer: &Answer) -> Fault {
+fn unexpected_response(answer: &Answer) -> Fault {
     let name = match answer {
         Answer::Done {} => "done",
         Answer::Status { .. } => "status",

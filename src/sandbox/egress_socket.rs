@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_second_door_takes_the_place_of_the_first() {
+    async fn a_second_egress_socket_replaces_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let open = || {
             EgressSocket::open(directory.path().to_owned(), directory.path().to_owned(), async |_: &Path| {

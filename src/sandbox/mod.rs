@@ -155,7 +155,7 @@ pub struct Capabilities {
     /// Processes that can reach a live sandbox.
     pub reach: Reach,
     /// Whether CPU and memory limits are enforced.
-    pub holds_size: bool,
+    pub enforces_size: bool,
 }
 
 /// Processes that can reach a live sandbox.

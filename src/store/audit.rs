@@ -48,7 +48,7 @@ pub struct Filter {
     pub below: Option<AuditId>,
 }
 
-pub(super) async fn remember(connection: &mut PgConnection, org: OrgId, act: &Act<'_>) -> Result<()> {
+pub(super) async fn record_audit(connection: &mut PgConnection, org: OrgId, act: &Act<'_>) -> Result<()> {
     sqlx::query(
         "insert into audit (org_id, audit_id, actor, action, target, details)
          values ($1, $2, $3::json, $4, $5, $6::json)",
@@ -66,9 +66,9 @@ pub(super) async fn remember(connection: &mut PgConnection, org: OrgId, act: &Ac
 
 impl Tx {
     /// Remembers an act, in the transaction that does it.
-    pub async fn remember(&mut self, act: &Act<'_>) -> Result<()> {
+    pub async fn record_audit(&mut self, act: &Act<'_>) -> Result<()> {
         let org = self.org;
-        remember(self.connection(), org, act).await
+        record_audit(self.connection(), org, act).await
     }
 
     /// A page of the audit log, newest first, by its primary key.
@@ -102,8 +102,8 @@ impl Tx {
 
 impl Store {
     /// Remembers what the operator did.
-    pub async fn remember(&self, org: OrgId, act: &Act<'_>) -> Result<()> {
+    pub async fn record_audit(&self, org: OrgId, act: &Act<'_>) -> Result<()> {
         let mut connection = self.system.acquire().await?;
-        remember(&mut connection, org, act).await
+        record_audit(&mut connection, org, act).await
     }
 }

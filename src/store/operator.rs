@@ -47,7 +47,7 @@ impl Operator<'_> {
     /// Makes an organization without a key, where there is none of that id.
     pub async fn found(&self, org: OrgId, name: &str) -> Result<()> {
         if self.store.create_org(org, name, self.origin).await? {
-            self.remember(org, "organization.created", json!({ "name": name })).await?;
+            self.record_audit(org, "organization.created", json!({ "name": name })).await?;
         }
         Ok(())
     }
@@ -59,7 +59,7 @@ impl Operator<'_> {
         let new = NewKey { org, key, secret, name, scopes: &scopes, source, expires_at: None };
         if self.store.create_key(new).await? {
             let details = json!({ "key_id": id, "name": name, "scopes": scopes });
-            self.remember(org, "key.created", details).await?;
+            self.record_audit(org, "key.created", details).await?;
         }
         Ok(())
     }
@@ -68,13 +68,13 @@ impl Operator<'_> {
     pub async fn suspend(&self, org: OrgId, is_suspended: bool) -> Result<()> {
         self.store.suspend_org(org, is_suspended).await?;
         let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
-        self.remember(org, action, json!({})).await
+        self.record_audit(org, action, json!({})).await
     }
 
     /// Destroys everything that an organization has; only its audit log stays.
     pub async fn delete(&self, org: OrgId) -> Result<()> {
         self.store.delete_org(org).await?;
-        self.remember(org, "organization.deleted", json!({})).await
+        self.record_audit(org, "organization.deleted", json!({})).await
     }
 
     /// Says how many turns of an organization run at once, and which share of the workers
@@ -82,7 +82,7 @@ impl Operator<'_> {
     pub async fn share(&self, org: OrgId, share: Share) -> Result<Organization> {
         let changed = self.store.set_share(org, share).await?;
         let details = json!({ "concurrency": changed.concurrency, "weight": changed.weight });
-        self.remember(org, "organization.limits_changed", details).await?;
+        self.record_audit(org, "organization.limits_changed", details).await?;
         Ok(changed)
     }
 
@@ -90,21 +90,21 @@ impl Operator<'_> {
     pub async fn top_up(&self, org: OrgId, micros: i64) -> Result<i64> {
         let left = self.store.top_up(org, micros).await?;
         let details = json!({ "added_micros": micros, "balance_micros": left });
-        self.remember(org, "balance.changed", details).await?;
+        self.record_audit(org, "balance.changed", details).await?;
         Ok(left)
     }
 
     /// Sets what is left to an organization; `None` is without a bound.
     pub async fn set_balance(&self, org: OrgId, micros: Option<i64>) -> Result<()> {
         self.store.set_balance(org, micros).await?;
-        self.remember(org, "balance.changed", json!({ "balance_micros": micros })).await
+        self.record_audit(org, "balance.changed", json!({ "balance_micros": micros })).await
     }
 
     /// Puts a price list in front of the bundled one, or takes it away.
     pub async fn set_prices(&self, org: OrgId, prices: Option<&PriceList>) -> Result<()> {
         self.store.set_prices(org, prices).await?;
         let version = prices.map(|list| &list.version);
-        self.remember(org, "prices.changed", json!({ "version": version })).await
+        self.record_audit(org, "prices.changed", json!({ "version": version })).await
     }
 
     /// Seals every data key under the present master key; returns how many organizations
@@ -112,13 +112,13 @@ impl Operator<'_> {
     pub async fn rewrap(&self) -> Result<usize> {
         let rewrapped = self.store.rewrap_data_keys(self.origin).await?;
         for org in &rewrapped {
-            self.remember(*org, "master_key.replaced", json!({})).await?;
+            self.record_audit(*org, "master_key.replaced", json!({})).await?;
         }
         Ok(rewrapped.len())
     }
 
-    async fn remember(&self, org: OrgId, action: &'static str, details: Value) -> Result<()> {
+    async fn record_audit(&self, org: OrgId, action: &'static str, details: Value) -> Result<()> {
         let (id, target) = (self.origin.id(), Some(org.to_string()));
-        self.store.remember(org, &Act { id, actor: &actor(), action, target, details }).await
+        self.store.record_audit(org, &Act { id, actor: &actor(), action, target, details }).await
     }
 }

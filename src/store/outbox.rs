@@ -264,7 +264,7 @@ impl Store {
                 target: Some(id.clone()),
                 details: json!({ "reason": reason }),
             };
-            audit::remember(&mut tx, claimed.org, &act).await?;
+            audit::record_audit(&mut tx, claimed.org, &act).await?;
             let notice = Notice::disabled(id, session, &reason, origin);
             notice::tell(&mut tx, claimed.org, &notice, Some(claimed.destination)).await?;
         }

@@ -51,7 +51,7 @@ pub enum ExecLine {
 }
 
 /// State and new output of a command.
-struct Look {
+struct NewOutput {
     seen: Seen,
     /// Pieces of output with their positions, in order.
     pieces: Vec<(OutputStream, u64, String)>,
@@ -124,8 +124,8 @@ impl Follower {
         loop {
             self.output.seen();
             self.log.seen();
-            match self.look().await {
-                Ok(look) => self.say(look).await?,
+            match self.read_output().await {
+                Ok(read_output) => self.send_output(read_output).await?,
                 Err(store::Error::NotFound) => return Err(Ended),
                 Err(error) => {
                     tracing::debug!(%error, session.id = %self.tail.session, "exec stream read failed, retrying");
@@ -143,7 +143,7 @@ impl Follower {
         }
     }
 
-    async fn look(&self) -> store::Result<Look> {
+    async fn read_output(&self) -> store::Result<NewOutput> {
         let ExecTail { org, session, exec, place } = self.tail;
         let mut tx = self.store.begin(org).await?;
         let seen = tx.operation(session, exec).await?;
@@ -156,11 +156,11 @@ impl Follower {
                 chunks.into_iter().map(|chunk| (chunk.stream, chunk.position, chunk.content)).collect()
             }
         };
-        Ok(Look { seen, pieces })
+        Ok(NewOutput { seen, pieces })
     }
 
     /// Sends the output that the reader does not have yet, and the end of the command.
-    async fn say(&mut self, Look { seen, pieces }: Look) -> Result<(), Ended> {
+    async fn send_output(&mut self, NewOutput { seen, pieces }: NewOutput) -> Result<(), Ended> {
         for (stream, position, content) in pieces {
             let from = self.tail.place.of(stream).saturating_sub(position);
             let from = usize::try_from(from).unwrap_or(usize::MAX).min(content.len());

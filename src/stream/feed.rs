@@ -27,7 +27,7 @@ use crate::{
 pub(super) struct Feeds(Arc<Mutex<HashMap<SessionId, Arc<Feed>>>>);
 
 /// A follower's registration at a log's feed.
-pub(super) struct Seat {
+pub(super) struct Registration {
     feeds: Feeds,
     feed: Arc<Feed>,
 }
@@ -50,11 +50,11 @@ struct Newest {
     to: Option<i64>,
     /// Number of notifications before the last read, and the time of that read.
     notifications: u64,
-    looked: Option<Instant>,
+    read_at: Option<Instant>,
 }
 
 /// Result of a read through the feed.
-pub(super) enum Look {
+pub(super) enum FeedRead {
     /// The next events, possibly none, and whether more may be available immediately.
     Next { items: Vec<Arc<Item>>, has_more: bool },
     /// The follower is behind the retained events, which end at `to`.
@@ -63,7 +63,7 @@ pub(super) enum Look {
 
 impl Feeds {
     /// Registers a follower at a session's feed.
-    pub(super) fn sit(&self, org: OrgId, session: SessionId) -> Seat {
+    pub(super) fn register(&self, org: OrgId, session: SessionId) -> Registration {
         let new = || {
             Arc::new(Feed {
                 org,
@@ -74,7 +74,7 @@ impl Feeds {
         };
         let feed = self.lock().entry(session).or_insert_with(new).clone();
         feed.followers.fetch_add(1, Ordering::Relaxed);
-        Seat { feeds: self.clone(), feed }
+        Registration { feeds: self.clone(), feed }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Feed>>> {
@@ -82,28 +82,28 @@ impl Feeds {
     }
 }
 
-impl Seat {
+impl Registration {
     /// Returns the events after `after`, given that `watch` has counted `notifications`.
     ///
     /// A position claimed by a reader is not trusted: the feed advances only to events that were read, or
     /// that notifications reported directly after the last known one.
-    pub(super) async fn look(
+    pub(super) async fn read_new(
         &self,
         store: &Store,
         watch: &Watch,
         after: i64,
         notifications: u64,
-    ) -> store::Result<Look> {
+    ) -> store::Result<FeedRead> {
         let mut newest = self.feed.newest.lock().await;
         match newest.to {
-            Some(to) if after < newest.from => return Ok(Look::Behind { to }),
+            Some(to) if after < newest.from => return Ok(FeedRead::Behind { to }),
             Some(to) if after < to => {
                 let items = newest.beyond(after);
                 let has_more = items.last().is_some_and(|item| item.seq < to);
-                return Ok(Look::Next { items, has_more });
+                return Ok(FeedRead::Next { items, has_more });
             }
             Some(_) if newest.is_fresh(notifications) => {
-                return Ok(Look::Next { items: Vec::new(), has_more: false });
+                return Ok(FeedRead::Next { items: Vec::new(), has_more: false });
             }
             Some(_) | None => {}
         }
@@ -113,9 +113,9 @@ impl Seat {
             newest.keep(begin, &items, is_shared);
             newest.notifications = notifications;
             let items = items.into_iter().filter(|item| item.seq > after).collect();
-            return Ok(Look::Next { items, has_more: false });
+            return Ok(FeedRead::Next { items, has_more: false });
         }
-        let (begin, looked) = (newest.to.unwrap_or(after), Instant::now());
+        let (begin, read_at) = (newest.to.unwrap_or(after), Instant::now());
         let limit = STREAM_PAGE_ROWS;
         let range = Range { after: begin, level: Level::Internal, kind: None, turn: None, limit };
         let page = store.read_events(self.feed.org, self.feed.session, &range).await?;
@@ -123,14 +123,14 @@ impl Seat {
         let has_more = items.len() as i64 == limit;
         newest.keep(begin, &items, is_shared);
         if !has_more {
-            (newest.notifications, newest.looked) = (notifications, Some(looked));
+            (newest.notifications, newest.read_at) = (notifications, Some(read_at));
         }
         let items = items.into_iter().filter(|item| item.seq > after).collect();
-        Ok(Look::Next { items, has_more })
+        Ok(FeedRead::Next { items, has_more })
     }
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut feeds = self.feeds.lock();
         if self.feed.followers.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -144,7 +144,7 @@ impl Newest {
     /// time, because notifications can be lost.
     fn is_fresh(&self, notifications: u64) -> bool {
         self.notifications >= notifications
-            && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
+            && self.read_at.is_some_and(|read_at| read_at.elapsed() < STREAM_POLL / 2)
     }
 
     /// Returns the entries reported by the notifications since the last read, if all of them contained

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Frame, Item, Streams, Tail,
-    feed::{Look, Seat},
+    feed::{FeedRead, Registration},
     frame::is_wanted,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 
 pub(super) struct Follower {
     store: Store,
-    seat: Seat,
+    registration: Registration,
     watch: Watch,
     pieces: Option<broadcast::Receiver<Arc<Piece>>>,
     /// Pieces of responses that come after events not yet sent.
@@ -69,7 +69,7 @@ impl Follower {
         let wants_pieces = tail.deltas && tail.level >= Level::Progress;
         Self {
             store: streams.store.clone(),
-            seat: streams.feeds.sit(tail.org, tail.session),
+            registration: streams.feeds.register(tail.org, tail.session),
             watch: streams.notifications.watch(tail.session),
             pieces: wants_pieces.then(|| streams.notifications.pieces(tail.session)),
             pending: VecDeque::new(),
@@ -91,7 +91,7 @@ impl Follower {
     async fn follow(&mut self) -> Result<(), Ended> {
         loop {
             let notifications = self.watch.seen();
-            if self.look(notifications).await? {
+            if self.read_new(notifications).await? {
                 continue;
             }
             let closed = self.frames.clone();
@@ -100,7 +100,7 @@ impl Follower {
                 () = self.watch.changed() => {}
                 piece = next(&mut self.pieces) => {
                     self.pending.push_back(piece);
-                    self.say_pieces().await?;
+                    self.send_pieces().await?;
                 }
                 () = sleep_until(poll) => {}
                 () = sleep_until(self.heartbeat) => self.send(Frame::Alive).await?,
@@ -110,13 +110,14 @@ impl Follower {
     }
 
     /// Sends new events. Returns whether more may be available immediately.
-    async fn look(&mut self, notifications: u64) -> Result<bool, Ended> {
-        let looked = self.seat.look(&self.store, &self.watch, self.tail.after, notifications).await;
+    async fn read_new(&mut self, notifications: u64) -> Result<bool, Ended> {
+        let looked =
+            self.registration.read_new(&self.store, &self.watch, self.tail.after, notifications).await;
         match self.readable(looked) {
-            Some(Look::Next { items, has_more }) => {
+            Some(FeedRead::Next { items, has_more }) => {
                 for item in items {
                     // Pieces of a response were published before its event is read here, so send them first.
-                    self.say_pieces().await?;
+                    self.send_pieces().await?;
                     self.tail.after = item.seq;
                     if self.wants(&item) {
                         let ts = item.ts;
@@ -124,11 +125,11 @@ impl Follower {
                         self.measure(ts);
                     }
                 }
-                self.say_pieces().await?;
+                self.send_pieces().await?;
                 self.is_current = !has_more;
                 Ok(has_more)
             }
-            Some(Look::Behind { to }) => {
+            Some(FeedRead::Behind { to }) => {
                 self.is_current = false;
                 self.catch_up(to).await
             }
@@ -183,7 +184,7 @@ impl Follower {
 
     /// Sends the pieces that directly follow the last sent event. Pieces of a response that is already
     /// complete are dropped; later ones wait.
-    async fn say_pieces(&mut self) -> Result<(), Ended> {
+    async fn send_pieces(&mut self) -> Result<(), Ended> {
         if let Some(receiver) = &mut self.pieces {
             while let Some(piece) = waiting(receiver) {
                 self.pending.push_back(piece);

@@ -33,7 +33,7 @@ pub(super) use follower::Follower;
 
 /// A list to follow and the reader's position.
 #[derive(Clone, Debug)]
-pub struct Roll {
+pub struct ListTail {
     pub org: OrgId,
     /// Filter of the list. `overdue` is not supported, because it changes without a change to the
     /// session.
@@ -54,7 +54,7 @@ pub struct Position {
 
 /// A frame for a reader of a list.
 #[derive(Clone, Debug)]
-pub enum RollFrame {
+pub enum ListFrame {
     /// One line of JSON, and the reader's position after it. `None` during the initial snapshot, which is
     /// sent again after an interruption.
     Line { position: Option<Position>, json: Arc<str> },
@@ -70,13 +70,13 @@ struct Item {
     behind: Position,
     session: SessionId,
     /// Properties that filters compare; `None` if the session was deleted.
-    traits: Option<Traits>,
+    traits: Option<FilterFields>,
     json: Arc<str>,
 }
 
 /// Properties of a session that filters compare.
 #[derive(Debug)]
-struct Traits {
+struct FilterFields {
     status: Status,
     agent: Option<AgentId>,
     key: Option<String>,
@@ -110,12 +110,12 @@ enum Page {
 
 impl Position {
     /// Whether the next read covers only changes up to a snapshot that was taken earlier.
-    fn is_on_the_way(&self) -> bool {
+    fn is_catching_up(&self) -> bool {
         self.way.is_some()
     }
 }
 
-impl Traits {
+impl FilterFields {
     fn of(session: &Session) -> Self {
         Self {
             status: session.status,
@@ -155,7 +155,7 @@ impl Traits {
 
 impl Item {
     /// Returns the frame for a list with this filter, if any.
-    fn said(&self, filter: &Filter) -> Option<Arc<str>> {
+    fn frame_for(&self, filter: &Filter) -> Option<Arc<str>> {
         match self.traits.as_ref().map(|traits| traits.membership(filter)) {
             None | Some(Membership::In) => Some(self.json.clone()),
             Some(Membership::Out) => {
@@ -168,10 +168,10 @@ impl Item {
 }
 
 /// Reads the newest sessions of a list, and the position after them.
-async fn begin(store: &Store, roll: &Roll) -> store::Result<(Vec<Arc<str>>, Position)> {
-    let mut tx = store.begin(roll.org).await?;
+async fn begin(store: &Store, tail: &ListTail) -> store::Result<(Vec<Arc<str>>, Position)> {
+    let mut tx = store.begin(tail.org).await?;
     let seen = tx.freeze().await?;
-    let sessions = tx.sessions(&roll.filter, roll.rows).await?;
+    let sessions = tx.sessions(&tail.filter, tail.rows).await?;
     let lines = listed(&mut tx, sessions).await?.into_iter().map(|(_, json)| json).collect();
     Ok((lines, Position { seen, way: None }))
 }
@@ -197,7 +197,7 @@ async fn read(store: &Store, org: OrgId, from: &Position) -> store::Result<Page>
     let has_more = changes.len() as i64 == STREAM_PAGE_ROWS;
     let ids: Vec<_> = changes.iter().filter(|one| !one.is_removed).map(|one| one.session).collect();
     let sessions = tx.sessions_of(&ids).await?;
-    let traits: HashMap<_, _> = sessions.iter().map(|one| (one.id, Traits::of(one))).collect();
+    let traits: HashMap<_, _> = sessions.iter().map(|one| (one.id, FilterFields::of(one))).collect();
     let mut lines: HashMap<_, _> = listed(&mut tx, sessions).await?.into_iter().collect();
     let mut traits = traits;
     let end = Position { seen: now.clone(), way: None };
@@ -240,7 +240,7 @@ mod tests {
         let origin = Origin::system();
         let agent: AgentId = origin.id();
         let metadata = json!({ "team": "blue", "level": 3, "none": null });
-        let traits = Traits {
+        let traits = FilterFields {
             status: Status::Idle,
             agent: Some(agent),
             parent: None,

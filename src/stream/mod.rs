@@ -29,7 +29,7 @@ use crate::{
 
 pub use exec::{ExecLine, ExecPlace, ExecTail};
 pub use frame::{Frame, Item};
-pub use list::{Position, Roll, RollFrame};
+pub use list::{ListFrame, ListTail, Position};
 pub use view::{view, views};
 
 /// The streams of a process. Cheap to clone.
@@ -85,10 +85,10 @@ impl Streams {
     }
 
     /// Follows the list of an organization's sessions, with the same limits.
-    pub fn follow_list(&self, roll: Roll) -> Result<mpsc::Receiver<RollFrame>, Full> {
+    pub fn follow_list(&self, tail: ListTail) -> Result<mpsc::Receiver<ListFrame>, Full> {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
         let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
-        self.tasks.spawn(list::Follower::new(self, roll, frames, permit).run(self.stop.clone()));
+        self.tasks.spawn(list::Follower::new(self, tail, frames, permit).run(self.stop.clone()));
         Ok(reader)
     }
 

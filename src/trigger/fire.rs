@@ -137,7 +137,7 @@ pub(super) async fn count(
     let actor = Actor::system();
     let target = Some(id.to_string());
     let act = Act { id: stamp.origin.id(), actor: &actor, action: "schedule.paused", target, details };
-    unit.tx().remember(&act).await?;
+    unit.tx().record_audit(&act).await?;
     unit.tx().tell(&Notice::schedule_paused(id, agent, failures, &stamp.origin)).await?;
     unit.notification(Notification::Delivery);
     Ok(())

@@ -59,7 +59,7 @@ impl Dispatcher {
                 // Only if a limit is reached; otherwise a notification announces the next delivery.
                 Some(done) = deliveries.under_way.join_next_with_id(), if deliveries.permits.is_crowded() => {
                     deliveries.settle(done);
-                    deliveries.gather().await;
+                    deliveries.wait_for_more().await;
                 }
                 () = stop.cancelled() => {}
             }
@@ -173,7 +173,7 @@ struct Done {
 
 impl Deliveries {
     /// Waits briefly for more deliveries to end, so that their permits are used by one claim.
-    async fn gather(&mut self) {
+    async fn wait_for_more(&mut self) {
         let wanted = self.under_way.len() / 4;
         let ended = async {
             for _ in 0..wanted {
@@ -189,7 +189,7 @@ impl Deliveries {
         let (id, Done { took, has_answered }) =
             done.unwrap_or_else(|panic| (panic.id(), Done { took: Duration::ZERO, has_answered: false }));
         if let Some(permit) = self.by_task.remove(&id) {
-            self.permits.give_back(permit, took, has_answered, Instant::now());
+            self.permits.release(permit, took, has_answered, Instant::now());
         }
     }
 }

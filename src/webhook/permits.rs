@@ -89,7 +89,7 @@ impl Permits {
     }
 
     /// Releases a permit. `took` and `has_answered` describe how the receiver behaved.
-    pub fn give_back(&mut self, permit: Permit, took: Duration, has_answered: bool, now: Instant) {
+    pub fn release(&mut self, permit: Permit, took: Duration, has_answered: bool, now: Instant) {
         for (held, id) in [(&mut self.destinations, permit.destination), (&mut self.orgs, permit.org)] {
             if let Some(count) = held.get_mut(&id) {
                 *count -= 1;
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(capacity.full_orgs, [id(100)]);
         assert_eq!(capacity.free as usize, WEBHOOKS_IN_FLIGHT_MAX - WEBHOOKS_PER_ORG_MAX as usize);
         for permit in held {
-            permits.give_back(permit, Duration::ZERO, true, now);
+            permits.release(permit, Duration::ZERO, true, now);
         }
         let capacity = permits.capacity(now);
         assert!(capacity.full_orgs.is_empty() && capacity.orgs.0.is_empty() && !permits.is_crowded());
@@ -149,7 +149,7 @@ mod tests {
             let permit = permits.take(Permit::new(id(number), org(number)));
             let (took, has_answered) =
                 if number % 2 == 0 { (WEBHOOK_SLOW_AFTER, true) } else { (Duration::ZERO, false) };
-            permits.give_back(permit, took, has_answered, now);
+            permits.release(permit, took, has_answered, now);
         }
         let held: Vec<_> =
             (0..count).map(|number| permits.take(Permit::new(id(number), org(number)))).collect();
@@ -160,7 +160,7 @@ mod tests {
             WEBHOOKS_IN_FLIGHT_MAX - WEBHOOKS_SLOW_MAX,
             "the rest is for others"
         );
-        permits.give_back(held[0], Duration::ZERO, true, now);
+        permits.release(held[0], Duration::ZERO, true, now);
         assert!(!permits.slow.contains_key(&id(0)), "it answers again");
         assert!(permits.capacity(now).full_destinations.is_empty());
         permits.capacity(now + WEBHOOK_SLOW_MEMORY.0);

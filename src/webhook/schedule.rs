@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_tries_take_three_days_and_then_the_letter_is_dead() {
+    fn ten_attempts_take_three_days_and_then_the_delivery_is_dead() {
         let delays = [5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0];
         for seed in 0..50 {
             let mut total = 0.0;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_failed_together_do_not_come_back_together() {
+    fn deliveries_that_failed_together_are_not_retried_together() {
         let first = seconds_until(next(2, &outcome(None, None), &origin(1)));
         let second = seconds_until(next(2, &outcome(None, None), &origin(2)));
         assert_ne!(first, second);

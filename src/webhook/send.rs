@@ -46,7 +46,7 @@ pub async fn send(client: &net::Client, signed: &SignedRequest) -> Outcome {
             let status = response.status();
             let retry_after = retry_after(response.headers(), signed.at);
             drain(response).await;
-            let error = (!status.is_success()).then(|| complaint(status.as_u16()));
+            let error = (!status.is_success()).then(|| status_error(status.as_u16()));
             (Some(status.as_u16()), error, retry_after)
         }
         Err(error) => (None, Some(truncate(&error, WEBHOOK_ERROR_BYTES_MAX).to_owned()), None),
@@ -72,7 +72,7 @@ async fn drain(mut response: Response) {
     }
 }
 
-fn complaint(status: u16) -> String {
+fn status_error(status: u16) -> String {
     match status {
         300..400 => format!("the receiver answered {status}; redirects are not followed"),
         410 => "the receiver answered 410: the destination is disabled".to_owned(),

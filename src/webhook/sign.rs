@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_believed_with_either_secret_and_only_for_a_while() {
+    fn a_delivery_verifies_with_either_secret_and_only_for_a_while() {
         let (old, new) = (secret("whsec_b2xk"), secret("whsec_bmV3"));
         let signature = sign(&[new.clone(), old.clone()], "msg_1", 1_000, b"{}");
         for known in [&old, &new] {

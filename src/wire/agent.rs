@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::{countable, limits::LimitsInput, source::sound_sources};
+use super::{limits::LimitsInput, source::validate_sources, validate_numbers};
 use crate::{
     base::{
         json,
@@ -33,7 +33,7 @@ pub struct CreateAgent {
     /// `provider/model`, for example `anthropic/claude-sonnet-4-5` or `scripted/demo`.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub model: String,
-    #[garde(custom(countable), custom(fitting))]
+    #[garde(custom(validate_numbers), custom(validate_model_options))]
     #[serde(default, deserialize_with = "json::object")]
     pub model_options: ModelOptions,
     /// Stored and returned as given; every agent runs in the built-in loop.
@@ -54,7 +54,7 @@ pub struct CreateAgent {
     #[schema(default = true)]
     pub enabled: bool,
     /// Spend caps over trailing windows of days, for all sessions of the agent together.
-    #[garde(custom(countable))]
+    #[garde(custom(validate_numbers))]
     #[serde(default, deserialize_with = "json::object")]
     pub spend_caps: SpendCaps,
     /// Names of the allowed tools; absent allows all.
@@ -62,7 +62,7 @@ pub struct CreateAgent {
     pub tools: Option<Vec<String>>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
-    #[garde(custom(sound_sources))]
+    #[garde(custom(validate_sources))]
     #[serde(default, deserialize_with = "json::objects")]
     pub sources: Vec<Repository>,
 }
@@ -75,7 +75,7 @@ pub struct PatchAgent {
     pub prompt: Option<String>,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub model: Option<String>,
-    #[garde(custom(countable), inner(custom(fitting)))]
+    #[garde(custom(validate_numbers), inner(custom(validate_model_options)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub model_options: Option<ModelOptions>,
     #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
@@ -91,7 +91,7 @@ pub struct PatchAgent {
     #[garde(skip)]
     pub enabled: Option<bool>,
     /// Replaces all three caps; an omitted cap is removed.
-    #[garde(custom(countable))]
+    #[garde(custom(validate_numbers))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub spend_caps: Option<SpendCaps>,
     #[garde(inner(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))))]
@@ -99,13 +99,13 @@ pub struct PatchAgent {
     #[schema(value_type = Option<Vec<String>>)]
     pub tools: Option<Option<Vec<String>>>,
     /// Replaces the whole list.
-    #[garde(inner(custom(sound_sources)))]
+    #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub sources: Option<Vec<Repository>>,
 }
 
 /// Rejects model options that the provider would reject on every call.
-fn fitting(options: &ModelOptions, _context: &()) -> garde::Result {
+fn validate_model_options(options: &ModelOptions, _context: &()) -> garde::Result {
     let max_tokens = options.max_tokens.unwrap_or(MODEL_MAX_TOKENS_DEFAULT);
     if max_tokens == 0 {
         return Err(garde::Error::new("`max_tokens` must be 1 or more"));

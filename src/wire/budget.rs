@@ -4,7 +4,7 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::countable;
+use super::validate_numbers;
 use crate::{
     base::json,
     domain::{
@@ -31,7 +31,7 @@ pub struct BudgetView {
 #[serde(deny_unknown_fields)]
 pub struct PatchBudget {
     /// Replaces all three caps; an omitted cap is removed.
-    #[garde(custom(countable))]
+    #[garde(custom(validate_numbers))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub spend_caps: Option<SpendCaps>,
 }

@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
-    operation::{absolute, sound_env},
+    operation::{validate_absolute_path, validate_env},
     present,
-    session::searchable,
+    session::validate_metadata,
     small_object,
 };
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub struct ContextInput {
     /// Absolute path; null resets it to `/workspace`.
-    #[garde(inner(inner(length(bytes, min = 1, max = 4_096))), inner(inner(custom(absolute))))]
+    #[garde(inner(inner(length(bytes, min = 1, max = 4_096))), inner(inner(custom(validate_absolute_path))))]
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<String>)]
     pub working_dir: Option<Option<String>>,
@@ -39,7 +39,7 @@ pub struct ContextInput {
     #[serde(deserialize_with = "json::object")]
     pub env_vars: BTreeMap<String, Option<String>>,
     /// State of the callers; the service does not interpret it.
-    #[garde(custom(searchable))]
+    #[garde(custom(validate_metadata))]
     pub custom_state: Map<String, Value>,
 }
 
@@ -69,7 +69,7 @@ pub struct ToolInput {
     #[serde(default)]
     pub description: String,
     /// JSON Schema of the tool's input.
-    #[garde(custom(searchable))]
+    #[garde(custom(validate_metadata))]
     #[serde(default)]
     pub input_schema: Map<String, Value>,
 }
@@ -120,8 +120,8 @@ impl From<Tool> for ToolView {
 }
 
 /// Returns the invalid field of a changed context and the message, if any.
-pub fn unsound(context: &Context) -> Option<(&'static str, String)> {
-    if let Err(error) = sound_env(&context.env_vars, &()) {
+pub fn context_problem(context: &Context) -> Option<(&'static str, String)> {
+    if let Err(error) = validate_env(&context.env_vars, &()) {
         return Some(("env_vars", error.to_string()));
     }
     let bytes: usize = context.env_vars.iter().map(|(name, value)| name.len() + value.len()).sum();

@@ -17,11 +17,11 @@ pub struct DeltaView<'a> {
     turn_id: TurnId,
     step_id: StepId,
     attempt: i32,
-    body: Said<'a>,
+    body: DeltaBody<'a>,
 }
 
 #[derive(Debug, Serialize)]
-struct Said<'a> {
+struct DeltaBody<'a> {
     /// `text` or `thinking`.
     kind: &'static str,
     /// Index of the content block within the response.
@@ -40,7 +40,7 @@ impl<'a> DeltaView<'a> {
             turn_id: piece.turn,
             step_id: piece.step,
             attempt: piece.attempt,
-            body: Said { kind, block: piece.block, text: &piece.text },
+            body: DeltaBody { kind, block: piece.block, text: &piece.text },
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct CreateEnvironment {
     /// Unique within the organization.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
-    #[garde(custom(sound))]
+    #[garde(custom(validate_environment))]
     #[serde(default, deserialize_with = "json::object")]
     pub config: Environment,
     #[garde(length(max = SECRETS_MAX))]
@@ -37,7 +37,7 @@ pub struct PatchEnvironment {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
     /// Replaces the whole configuration.
-    #[garde(inner(custom(sound)))]
+    #[garde(inner(custom(validate_environment)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub config: Option<Environment>,
     /// Replaces the whole list; a secret without `value` keeps its current value.
@@ -86,7 +86,7 @@ pub struct EnvironmentView {
 }
 
 /// Rejects an environment that no sandbox can be created from.
-pub(super) fn sound(environment: &Environment, _context: &()) -> garde::Result {
+pub(super) fn validate_environment(environment: &Environment, _context: &()) -> garde::Result {
     match environment.problem() {
         None => Ok(()),
         Some((field, words)) => Err(garde::Error::new(format!("`{field}` {words}"))),
@@ -94,10 +94,10 @@ pub(super) fn sound(environment: &Environment, _context: &()) -> garde::Result {
 }
 
 /// Rejects an invalid inline environment and a name or id of invalid length.
-pub(super) fn sound_choice(choice: &Option<EnvironmentChoice>, context: &()) -> garde::Result {
+pub(super) fn validate_environment_choice(choice: &Option<EnvironmentChoice>, context: &()) -> garde::Result {
     match choice {
         None => Ok(()),
-        Some(EnvironmentChoice::Inline(environment)) => sound(environment, context),
+        Some(EnvironmentChoice::Inline(environment)) => validate_environment(environment, context),
         Some(EnvironmentChoice::Named(name)) if (1..=NAME_BYTES_MAX).contains(&name.len()) => Ok(()),
         Some(EnvironmentChoice::Named(_)) => {
             Err(garde::Error::new("must be the id or name of an environment"))

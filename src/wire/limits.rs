@@ -4,7 +4,7 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{countable, present};
+use super::{present, validate_numbers};
 use crate::domain::session::Limits;
 
 /// Limits of a session. A number sets a limit and null removes it; an absent limit is unchanged, or
@@ -89,7 +89,7 @@ impl Validate for LimitsInput {
         if self.cost_cap_cents.flatten().is_some_and(|cents| cents > i64::MAX as u64 / MICROS_OF_CENT) {
             report.append(parent().join("cost_cap_cents"), garde::Error::new("is too large"));
         }
-        if let Err(error) = countable(self, context) {
+        if let Err(error) = validate_numbers(self, context) {
             report.append(parent(), error);
         }
     }

@@ -47,7 +47,7 @@ fn yes() -> bool {
 }
 
 /// Rejects numbers above `i64::MAX`: JSON clients disagree on larger numbers, and sums must not overflow.
-fn countable<T: serde::Serialize>(value: &T, _context: &()) -> garde::Result {
+fn validate_numbers<T: serde::Serialize>(value: &T, _context: &()) -> garde::Result {
     fn beyond(value: &serde_json::Value) -> bool {
         use serde_json::Value;
 

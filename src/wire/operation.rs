@@ -20,13 +20,13 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
     /// A command line for bash, or a program and its arguments.
-    #[garde(custom(sound_command))]
+    #[garde(custom(validate_command))]
     pub command: Command,
     /// Absolute path; the session's `working_dir` or `/workspace` when absent.
-    #[garde(inner(length(bytes, min = 1, max = 4_096)), inner(custom(absolute)))]
+    #[garde(inner(length(bytes, min = 1, max = 4_096)), inner(custom(validate_absolute_path)))]
     pub working_dir: Option<String>,
     /// Environment variables in addition to those of the session.
-    #[garde(custom(sound_env))]
+    #[garde(custom(validate_env))]
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Maximum wall-clock time: 1 to 3600 seconds, default 600.
@@ -263,7 +263,7 @@ pub fn word(code: Failure) -> String {
     serde_json::to_value(code).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-fn sound_command(command: &Command, _context: &()) -> garde::Result {
+fn validate_command(command: &Command, _context: &()) -> garde::Result {
     let all: Vec<&str> = match command {
         Command::Line(line) => vec![line],
         Command::Argv(argv) => argv.iter().map(String::as_str).collect(),
@@ -281,14 +281,14 @@ fn sound_command(command: &Command, _context: &()) -> garde::Result {
     }
 }
 
-pub(super) fn absolute(path: &str, _context: &()) -> garde::Result {
+pub(super) fn validate_absolute_path(path: &str, _context: &()) -> garde::Result {
     match path.starts_with('/') && !path.contains('\0') {
         true => Ok(()),
         false => Err(garde::Error::new("must be an absolute path")),
     }
 }
 
-pub(super) fn sound_env(env: &BTreeMap<String, String>, _context: &()) -> garde::Result {
+pub(super) fn validate_env(env: &BTreeMap<String, String>, _context: &()) -> garde::Result {
     let is_name = |name: &str| {
         !name.is_empty()
             && !name.as_bytes()[0].is_ascii_digit()

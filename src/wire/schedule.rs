@@ -7,9 +7,9 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    environment::sound_choice,
+    environment::validate_environment_choice,
     limits::LimitsInput,
-    session::{InputSchema, searchable, text_or_object},
+    session::{InputSchema, text_or_object, validate_metadata},
 };
 use crate::{
     base::{
@@ -37,7 +37,7 @@ pub struct CreateSchedule {
     #[schema(default = "UTC")]
     pub time_zone: String,
     /// Input of every run: a string, or an object with a `text` field.
-    #[garde(custom(given))]
+    #[garde(custom(validate_input))]
     #[schema(value_type = InputSchema)]
     pub input: Value,
     /// Handling of a slot while the previous run is still in progress.
@@ -53,14 +53,14 @@ pub struct CreateSchedule {
     pub session_id: Option<SessionId>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
-    #[garde(inner(custom(searchable)))]
+    #[garde(inner(custom(validate_metadata)))]
     pub metadata: Option<Map<String, Value>>,
     /// Override the agent's limits.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
     /// Id or name of an environment, or an inline object; resolved again for each session.
-    #[garde(custom(sound_choice))]
+    #[garde(custom(validate_environment_choice))]
     pub environment: Option<EnvironmentChoice>,
 }
 
@@ -86,14 +86,14 @@ pub struct PatchSchedule {
     #[schema(value_type = Option<String>)]
     pub title: Option<Option<String>>,
     /// Replaces the whole object.
-    #[garde(inner(custom(searchable)))]
+    #[garde(inner(custom(validate_metadata)))]
     pub metadata: Option<Map<String, Value>>,
     /// Only the named limits change.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
     /// Null removes it.
-    #[garde(inner(custom(sound_choice)))]
+    #[garde(inner(custom(validate_environment_choice)))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<EnvironmentChoice>)]
     pub environment: Option<Option<EnvironmentChoice>>,
@@ -170,6 +170,6 @@ fn utc() -> String {
     "UTC".to_owned()
 }
 
-fn given(input: &Value, context: &()) -> garde::Result {
+fn validate_input(input: &Value, context: &()) -> garde::Result {
     text_or_object(&Some(input.clone()), context)
 }

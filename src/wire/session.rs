@@ -9,11 +9,11 @@ use utoipa::ToSchema;
 use super::{
     budget::BudgetConsumed,
     context::ContextInput,
-    environment::sound_choice,
+    environment::validate_environment_choice,
     limits::LimitsInput,
     sandbox::SandboxView,
     small_object,
-    source::{SourceView, sound_sources},
+    source::{SourceView, validate_sources},
     webhook::{CreateDestination, DestinationView},
 };
 use crate::{
@@ -58,7 +58,7 @@ pub struct CreateSession {
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
     /// Caller-defined metadata; returned unchanged, in webhooks too.
-    #[garde(custom(searchable))]
+    #[garde(custom(validate_metadata))]
     #[serde(default)]
     pub metadata: Map<String, Value>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
@@ -74,16 +74,16 @@ pub struct CreateSession {
     pub client_id: Option<String>,
     /// Human-readable name, unique among the organization's sessions that are not archived: 1 to 63
     /// lower-case letters, digits and hyphens. `GET /v3/sessions/:id` accepts it in place of the id.
-    #[garde(inner(custom(sound_slug)))]
+    #[garde(inner(custom(validate_slug)))]
     #[schema(pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
     pub slug: Option<String>,
     /// Environment of the sandbox, pinned at creation: id or name of an environment, or an inline object.
     /// Without one the sandbox has no network access.
-    #[garde(custom(sound_choice))]
+    #[garde(custom(validate_environment_choice))]
     pub environment: Option<EnvironmentChoice>,
     /// Repositories cloned into the sandbox. They override repositories of the environment and the agent
     /// with the same name.
-    #[garde(custom(sound_sources))]
+    #[garde(custom(validate_sources))]
     #[serde(default, deserialize_with = "json::objects")]
     pub sources: Vec<Repository>,
     /// Initial context of the session's commands.
@@ -96,7 +96,7 @@ pub struct CreateSession {
     pub parent_session_id: Option<SessionId>,
 }
 
-fn sound_slug(text: &str, _context: &()) -> garde::Result {
+fn validate_slug(text: &str, _context: &()) -> garde::Result {
     let is_sound = (1..=63).contains(&text.len())
         && !text.starts_with('-')
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
@@ -136,12 +136,12 @@ pub struct PatchSession {
     #[schema(value_type = Option<String>)]
     pub title: Option<Option<String>>,
     /// Null removes it.
-    #[garde(inner(inner(custom(sound_slug))))]
+    #[garde(inner(inner(custom(validate_slug))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
     pub slug: Option<Option<String>>,
     /// Replaces the whole object.
-    #[garde(inner(custom(searchable)))]
+    #[garde(inner(custom(validate_metadata)))]
     pub metadata: Option<Map<String, Value>>,
     /// Only the named limits change, also while a turn runs; null removes a limit.
     #[garde(dive)]
@@ -441,7 +441,7 @@ pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Res
 }
 
 /// Rejects metadata that is too large or contains U+0000, which would make searches fail.
-pub(super) fn searchable(metadata: &Map<String, Value>, context: &()) -> garde::Result {
+pub(super) fn validate_metadata(metadata: &Map<String, Value>, context: &()) -> garde::Result {
     fn has_nul(value: &Value) -> bool {
         match value {
             Value::String(text) => text.contains('\0'),

@@ -56,7 +56,7 @@ impl SourceView {
 
 /// Rejects repositories that cannot be cloned as specified.
 #[allow(clippy::ptr_arg)] // garde passes a reference to the field
-pub(super) fn sound_sources(sources: &Vec<Repository>, _context: &()) -> garde::Result {
+pub(super) fn validate_sources(sources: &Vec<Repository>, _context: &()) -> garde::Result {
     match source::problem(sources) {
         None => Ok(()),
         Some((field, words)) => Err(garde::Error::new(format!("`{field}` {words}"))),

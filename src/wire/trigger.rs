@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::{environment::sound_choice, limits::LimitsInput, session::searchable};
+use super::{environment::validate_environment_choice, limits::LimitsInput, session::validate_metadata};
 use crate::{
     base::{
         json,
@@ -53,7 +53,7 @@ pub struct CreateTrigger {
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     pub title: Option<String>,
     /// Metadata of its sessions. Sessions started by GitHub also have `github`.
-    #[garde(custom(searchable))]
+    #[garde(custom(validate_metadata))]
     #[serde(default)]
     pub metadata: Map<String, Value>,
     /// Override the agent's limits.
@@ -61,7 +61,7 @@ pub struct CreateTrigger {
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
     /// Id or name of an environment, or an inline object; resolved again for each session.
-    #[garde(custom(sound_choice))]
+    #[garde(custom(validate_environment_choice))]
     pub environment: Option<EnvironmentChoice>,
 }
 
@@ -93,14 +93,14 @@ pub struct PatchTrigger {
     #[schema(value_type = Option<String>)]
     pub title: Option<Option<String>>,
     /// Replaces the whole object.
-    #[garde(inner(custom(searchable)))]
+    #[garde(inner(custom(validate_metadata)))]
     pub metadata: Option<Map<String, Value>>,
     /// Only the named limits change.
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
     /// Null removes it.
-    #[garde(inner(custom(sound_choice)))]
+    #[garde(inner(custom(validate_environment_choice)))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<EnvironmentChoice>)]
     pub environment: Option<Option<EnvironmentChoice>>,

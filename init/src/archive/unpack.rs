@@ -26,29 +26,29 @@ use sojourn_init::{frame, protocol::Answer};
 use tar::{Archive, Entry, EntryType};
 
 use super::{ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, ROOTS, open_directory, refused, unhex};
-use crate::usage::Room;
+use crate::usage::SpaceLeft;
 
 /// Size of a read; a chunk of zeros becomes a hole.
 const CHUNK_BYTES: usize = 64 << 10;
 
-pub(super) fn run(caller: &mut UnixStream, room: Room) -> io::Result<()> {
+pub(super) fn run(caller: &mut UnixStream, space_left: SpaceLeft) -> io::Result<()> {
     let mut roots = Vec::new();
     for (name, path) in ROOTS {
         roots.push((name, open_directory(CWD, path)?));
     }
-    unpack(caller, Ground::Session(roots), room)
+    unpack(caller, Destination::Session(roots), space_left)
 }
 
 /// Unpacks over the content of a directory.
-pub(super) fn tree(caller: &mut UnixStream, path: &Path, room: Room) -> io::Result<()> {
+pub(super) fn tree(caller: &mut UnixStream, path: &Path, space_left: SpaceLeft) -> io::Result<()> {
     fs::create_dir_all(path)?;
     // A link is followed here: the caller means the directory that it points to.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    unpack(caller, Ground::Tree(openat(CWD, path, flags, Mode::empty())?), room)
+    unpack(caller, Destination::Tree(openat(CWD, path, flags, Mode::empty())?), space_left)
 }
 
-fn unpack(caller: &mut UnixStream, ground: Ground, room: Room) -> io::Result<()> {
-    let mut unpacker = Unpacker { ground, room, directories: Vec::new() };
+fn unpack(caller: &mut UnixStream, destination: Destination, space_left: SpaceLeft) -> io::Result<()> {
+    let mut unpacker = Unpacker { destination, space_left, directories: Vec::new() };
     let mut archive = Archive::new(Parts { caller, part: Vec::new(), read: 0, is_over: false });
     for (count, entry) in (1..).zip(archive.entries()?) {
         if count > ENTRIES_MAX {
@@ -92,7 +92,7 @@ impl Read for Parts<'_> {
 }
 
 /// Destination of the files.
-enum Ground {
+enum Destination {
     /// The empty root directories of a session, by their names in the archive.
     Session(Vec<(&'static str, OwnedFd)>),
     /// A directory with its existing content.
@@ -100,14 +100,14 @@ enum Ground {
 }
 
 struct Unpacker {
-    ground: Ground,
-    room: Room,
+    destination: Destination,
+    space_left: SpaceLeft,
     /// Modes and times of directories, set after everything in them is written.
-    directories: Vec<(PathBuf, Look)>,
+    directories: Vec<(PathBuf, EntryMetadata)>,
 }
 
 /// Mode, times and attributes of an entry.
-struct Look {
+struct EntryMetadata {
     mode: Mode,
     times: Timestamps,
     attributes: Vec<(Vec<u8>, Vec<u8>)>,
@@ -115,16 +115,16 @@ struct Look {
 
 impl Unpacker {
     fn entry(&mut self, mut entry: Entry<'_, Parts<'_>>) -> io::Result<()> {
-        self.room.take_file()?;
-        let mut look = look(&mut entry)?;
+        self.space_left.take_file()?;
+        let mut metadata = metadata(&mut entry)?;
         if self.is_tree() {
             // Drop set-user-id and set-group-id bits: the file belongs to another user here.
-            look.mode &= Mode::from_raw_mode(0o777);
+            metadata.mode &= Mode::from_raw_mode(0o777);
         }
         let path = inside(&entry.path()?)?;
         let kind = entry.header().entry_type();
         if kind == EntryType::Directory && self.is_root(&path) {
-            self.directories.push((path, look));
+            self.directories.push((path, metadata));
             return Ok(());
         }
         let parent = self.open(path.parent().unwrap_or(Path::new("")))?;
@@ -137,23 +137,23 @@ impl Unpacker {
                     Err(Errno::EXIST) if self.is_tree() => drop(self.open(&path)?),
                     made => made?,
                 }
-                self.directories.push((path, look));
+                self.directories.push((path, metadata));
             }
-            EntryType::Regular | EntryType::Continuous => self.put(&parent, &name, |room, name| {
+            EntryType::Regular | EntryType::Continuous => self.put(&parent, &name, |space_left, name| {
                 let flags =
                     OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = File::from(openat(&parent, name, flags, Mode::from_raw_mode(0o600))?);
                 let promised = entry.size();
-                if fill(&file, &mut entry, room)? != promised {
+                if fill(&file, &mut entry, space_left)? != promised {
                     return Err(refused("its content is truncated"));
                 }
-                set(&file, &look)
+                set(&file, &metadata)
             })?,
             EntryType::Symlink => {
                 let target = link.ok_or_else(|| refused("a link has no target"))?;
                 self.put(&parent, &name, |_, name| {
                     symlinkat(target.as_os_str().as_bytes(), &parent, name)?;
-                    Ok(utimensat(&parent, name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?)
+                    Ok(utimensat(&parent, name, &metadata.times, AtFlags::SYMLINK_NOFOLLOW)?)
                 })?;
             }
             EntryType::Link => {
@@ -165,9 +165,9 @@ impl Unpacker {
                 })?;
             }
             EntryType::Fifo if !self.is_tree() => {
-                mknodat(&parent, &name, FileType::Fifo, look.mode, 0)?;
-                chmodat(&parent, &name, look.mode, AtFlags::empty())?;
-                utimensat(&parent, &name, &look.times, AtFlags::SYMLINK_NOFOLLOW)?;
+                mknodat(&parent, &name, FileType::Fifo, metadata.mode, 0)?;
+                chmodat(&parent, &name, metadata.mode, AtFlags::empty())?;
+                utimensat(&parent, &name, &metadata.times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             other => return Err(refused(format!("an archive must not contain {other:?} entries"))),
         }
@@ -175,13 +175,13 @@ impl Unpacker {
     }
 
     fn is_tree(&self) -> bool {
-        matches!(self.ground, Ground::Tree(_))
+        matches!(self.destination, Destination::Tree(_))
     }
 
     fn is_root(&self, path: &Path) -> bool {
-        match &self.ground {
-            Ground::Session(roots) => roots.iter().any(|(root, _)| path == Path::new(root)),
-            Ground::Tree(_) => path.as_os_str().is_empty(),
+        match &self.destination {
+            Destination::Session(roots) => roots.iter().any(|(root, _)| path == Path::new(root)),
+            Destination::Tree(_) => path.as_os_str().is_empty(),
         }
     }
 
@@ -191,13 +191,14 @@ impl Unpacker {
         &mut self,
         parent: &OwnedFd,
         name: &OsStr,
-        make: impl FnOnce(&mut Room, &OsStr) -> io::Result<()>,
+        make: impl FnOnce(&mut SpaceLeft, &OsStr) -> io::Result<()>,
     ) -> io::Result<()> {
         if !self.is_tree() {
-            return make(&mut self.room, name);
+            return make(&mut self.space_left, name);
         }
         let beside = OsString::from(format!(".sojourn-write-{}", std::process::id()));
-        let made = make(&mut self.room, &beside).and_then(|()| Ok(renameat(parent, &beside, parent, name)?));
+        let made =
+            make(&mut self.space_left, &beside).and_then(|()| Ok(renameat(parent, &beside, parent, name)?));
         // A rename between two hard links of one file does nothing, and a failure may leave the file.
         let _ = unlinkat(parent, &beside, AtFlags::empty());
         made
@@ -209,15 +210,15 @@ impl Unpacker {
         if path.as_os_str().len() > NAME_BYTES_MAX {
             return Err(refused(format!("a path is longer than {NAME_BYTES_MAX} bytes")));
         }
-        let (root, rest) = match &self.ground {
-            Ground::Session(roots) => {
+        let (root, rest) = match &self.destination {
+            Destination::Session(roots) => {
                 let mut parts = path.components();
                 let first = parts.next();
                 let root = roots.iter().find(|(name, _)| first == Some(Component::Normal(OsStr::new(name))));
                 let (_, root) = root.ok_or_else(|| refused("the path is outside of the session's files"))?;
                 (root, parts.as_path())
             }
-            Ground::Tree(root) => (root, path),
+            Destination::Tree(root) => (root, path),
         };
         let mut directory = root.try_clone()?;
         // One component at a time: gVisor has no openat2, which could refuse links in all components.
@@ -238,11 +239,11 @@ impl Unpacker {
 
     /// Sets modes and times, deepest directories first, because a mode may deny the owner access.
     fn finish(self) -> io::Result<()> {
-        for (path, look) in self.directories.iter().rev() {
+        for (path, metadata) in self.directories.iter().rev() {
             let directory = self.open(path)?;
             // Errors are ignored for roots and for existing directories of a tree, which may have another
             // owner.
-            match set(&directory, look) {
+            match set(&directory, metadata) {
                 Err(error) if !self.is_tree() && path.components().count() > 1 => return Err(error),
                 Ok(()) | Err(_) => {}
             }
@@ -266,7 +267,7 @@ fn inside(path: &Path) -> io::Result<PathBuf> {
     Ok(below)
 }
 
-fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
+fn metadata(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<EntryMetadata> {
     let header = entry.header();
     let mode = Mode::from_raw_mode(header.mode()? & 0o7777);
     let mut time = Timespec { tv_sec: i64::try_from(header.mtime()?).unwrap_or(0), tv_nsec: 0 };
@@ -289,7 +290,7 @@ fn look(entry: &mut Entry<'_, Parts<'_>>) -> io::Result<Look> {
             attributes.push((name, value));
         }
     }
-    Ok(Look { mode, times: Timestamps { last_access: time, last_modification: time }, attributes })
+    Ok(EntryMetadata { mode, times: Timestamps { last_access: time, last_modification: time }, attributes })
 }
 
 /// Parses seconds with a fraction; archivers write different numbers of digits.
@@ -300,20 +301,20 @@ fn timespec(text: &str) -> Option<Timespec> {
     Some(Timespec { tv_sec: seconds.parse().ok()?, tv_nsec: nanos })
 }
 
-fn set(file: impl AsFd, look: &Look) -> io::Result<()> {
+fn set(file: impl AsFd, metadata: &EntryMetadata) -> io::Result<()> {
     let file = file.as_fd();
-    for (name, value) in &look.attributes {
+    for (name, value) in &metadata.attributes {
         match fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    fchmod(file, look.mode)?;
-    Ok(futimens(file, &look.times)?)
+    fchmod(file, metadata.mode)?;
+    Ok(futimens(file, &metadata.times)?)
 }
 
 /// Writes a file's content and returns its length; chunks of zeros become holes.
-fn fill(file: &File, content: &mut impl Read, room: &mut Room) -> io::Result<u64> {
+fn fill(file: &File, content: &mut impl Read, space_left: &mut SpaceLeft) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0u64;
     loop {
@@ -329,7 +330,7 @@ fn fill(file: &File, content: &mut impl Read, room: &mut Room) -> io::Result<u64
             return Ok(at);
         }
         if chunk[..filled].iter().any(|&byte| byte != 0) {
-            room.take(filled as u64)?;
+            space_left.take(filled as u64)?;
             file.write_all_at(&chunk[..filled], at)?;
         }
         at += filled as u64;

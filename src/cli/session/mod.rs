@@ -152,7 +152,8 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
         }
         Session::Steer { session, text, interrupt, watch } => {
             let mode = if interrupt { "interrupt" } else { "queue" };
-            return say(&client, &session, &json!({ "text": text, "mode": mode }), watch, json).await;
+            return send_message(&client, &session, &json!({ "text": text, "mode": mode }), watch, json)
+                .await;
         }
         Session::Answer { session, text, watch } => {
             let status = client.get(&format!("/sessions/{session}")).await?["status"].clone();
@@ -162,7 +163,7 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
                     print::cell(&status)
                 );
             }
-            return say(&client, &session, &json!({ "text": text }), watch, json).await;
+            return send_message(&client, &session, &json!({ "text": text }), watch, json).await;
         }
         Session::Sandbox(wanted) => return sandbox::run(&client, wanted, json).await,
         Session::Export { session, output } => export::export(&client, &session, output).await?,
@@ -200,7 +201,13 @@ async fn update(
 }
 
 /// Sends a message. With `watch`, the exit code is that of the turn that reads it.
-async fn say(client: &Client, session: &str, body: &Value, watch: bool, json: bool) -> anyhow::Result<u8> {
+async fn send_message(
+    client: &Client,
+    session: &str,
+    body: &Value,
+    watch: bool,
+    json: bool,
+) -> anyhow::Result<u8> {
     let steered = client.post(&format!("/sessions/{session}/messages"), body).await?;
     if watch {
         let seq = steered["event"]["seq"].as_i64().unwrap_or_default();

@@ -121,7 +121,7 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
             if secret_stdin {
                 body["secret"] = secret()?.into();
             }
-            told(&client.post(&place.webhooks, &body).await?, json);
+            print_secret(&client.post(&place.webhooks, &body).await?, json);
         }
         Verb::Update { webhook, address, wanted, enable, disable } => {
             let mut body = json!({});
@@ -143,7 +143,7 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
         }
         Verb::Rotate { webhook, overlap } => {
             let body = overlap.map_or(json!({}), |overlap| json!({ "overlap_seconds": overlap }));
-            told(&client.post(&format!("{}/rotate-secret", at(&webhook)), &body).await?, json);
+            print_secret(&client.post(&format!("{}/rotate-secret", at(&webhook)), &body).await?, json);
         }
         Verb::Delete { webhook } => drop(client.delete(&at(&webhook)).await?),
         Verb::Deliveries { webhook, status, limit } => {
@@ -195,7 +195,7 @@ impl Wanted {
 }
 
 /// Prints a webhook or trigger with a new secret: only the secret goes to standard output, for pipes.
-pub(super) fn told(webhook: &Value, json: bool) {
+pub(super) fn print_secret(webhook: &Value, json: bool) {
     if !json {
         eprintln!("{}; its secret is shown once", webhook["id"].as_str().unwrap_or_default());
     }

@@ -12,8 +12,8 @@ use futures::StreamExt;
 use tokio::io::AsyncWriteExt;
 
 use super::{
-    execs::{Patience, file},
-    files::{DirectoryQuery, content_of, place, submit, submit_as},
+    execs::{MaxWait, file},
+    files::{DirectoryQuery, absolute_path, content_of, submit, submit_as},
 };
 use crate::{
     base::limit::{ARCHIVE_BYTES_MAX, ARCHIVES_MAX},
@@ -50,12 +50,12 @@ pub async fn read(
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
     Query(query): Query<DirectoryQuery>,
-    patience: Patience,
+    max_wait: MaxWait,
 ) -> Result<Response, ApiError> {
     let session: SessionId = path::id(&session)?;
-    let path = place(query.path.as_deref().unwrap_or("/workspace"))?;
+    let path = absolute_path(query.path.as_deref().unwrap_or("/workspace"))?;
     let operation = submit(&app, &caller, session, &Request::ReadTree { path: path.clone() }).await?;
-    let Answer::Read { blob, .. } = file(&app, caller.org, session, operation, patience).await? else {
+    let Answer::Read { blob, .. } = file(&app, caller.org, session, operation, max_wait).await? else {
         return Err(ApiError::not_found());
     };
     let content = app.0.blobs.stream(&blob).await?;
@@ -78,12 +78,12 @@ pub async fn write(
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
     Query(query): Query<DirectoryQuery>,
-    patience: Patience,
+    max_wait: MaxWait,
     headers: HeaderMap,
     content: HttpBody,
 ) -> Result<Response, ApiError> {
     let session: SessionId = path::id(&session)?;
-    let path = place(query.path.as_deref().unwrap_or("/workspace"))?;
+    let path = absolute_path(query.path.as_deref().unwrap_or("/workspace"))?;
     if !essence(&headers).eq_ignore_ascii_case(MEDIA_TYPE) {
         return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/x-tar"));
     }
@@ -102,7 +102,7 @@ pub async fn write(
         app.0.blobs.delete(&blob).await?;
         return Err(refused);
     }
-    let written = file(&app, caller.org, session, operation, patience).await;
+    let written = file(&app, caller.org, session, operation, max_wait).await;
     if !matches!(&written, Err(error) if error.code.as_deref() == Some("sandbox_busy")) {
         // The blob is no longer needed. If the delete fails, it is removed with the operation.
         let _ = app.0.blobs.delete(&blob).await;

@@ -4,7 +4,7 @@ use axum::{extract::State, http::StatusCode, response::Response};
 
 use super::{
     control::{operate, outcome},
-    execs::Patience,
+    execs::MaxWait,
 };
 use crate::{
     domain::{
@@ -56,15 +56,15 @@ pub async fn create(
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
     once: IdempotentRequest,
-    patience: Patience,
+    max_wait: MaxWait,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         operate(unit, id, &Request::Checkpoint, &stamp).await
     });
-    kept(&app, caller.org, id, (asked.await?, StatusCode::CREATED), patience).await
+    completed_checkpoint(&app, caller.org, id, (submitted.await?, StatusCode::CREATED), max_wait).await
 }
 
 /// Restore a checkpoint
@@ -79,14 +79,14 @@ pub async fn restore(
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
     once: IdempotentRequest,
-    patience: Patience,
+    max_wait: MaxWait,
     Body { value: wanted, digest }: Body<Restore>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     let unknown = || ApiError { param: Some("checkpoint_id".to_owned()), ..ApiError::not_found() };
     let checkpoint: CheckpointId = wanted.checkpoint_id.parse().map_err(|_| unknown())?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         unit.tx().lock_session(id).await?;
         let all = unit.tx().checkpoints(id).await?;
         if !all.iter().any(|known| known.checkpoint == checkpoint) {
@@ -94,25 +94,25 @@ pub async fn restore(
         }
         operate(unit, id, &Request::Restore { checkpoint }, &stamp).await
     });
-    kept(&app, caller.org, id, (asked.await?, StatusCode::OK), patience).await
+    completed_checkpoint(&app, caller.org, id, (submitted.await?, StatusCode::OK), max_wait).await
 }
 
 /// Waits for an operation that creates or restores a checkpoint and returns the checkpoint.
-async fn kept(
+async fn completed_checkpoint(
     app: &App,
     org: OrgId,
     session: SessionId,
-    (asked, status): (Answer, StatusCode),
-    patience: Patience,
+    (submitted, status): (Answer, StatusCode),
+    max_wait: MaxWait,
 ) -> Result<Answer, ApiError> {
-    let Some(Outcome::Kept { checkpoint }) = outcome(app, org, session, &asked, patience).await? else {
+    let Some(Outcome::Kept { checkpoint }) = outcome(app, org, session, &submitted, max_wait).await? else {
         let message = "the sandbox is busy; the operation stays queued and will run later";
         return Err(ApiError::conflict("sandbox_busy", message));
     };
     let all = app.0.store.begin(org).await?.checkpoints(session).await?;
     let found =
         all.into_iter().find(|known| known.checkpoint == checkpoint).ok_or_else(ApiError::not_found)?;
-    Ok(Answer { replayed: asked.replayed, ..Answer::new(status, &view(found)) })
+    Ok(Answer { replayed: submitted.replayed, ..Answer::new(status, &view(found)) })
 }
 
 fn view(checkpoint: Checkpoint) -> CheckpointView {

@@ -24,7 +24,7 @@ use crate::{
         path::{self, Path},
     },
     journal::Unit,
-    wire::context::{ContextInput, ContextView, ToolInput, ToolList, ToolView, unsound},
+    wire::context::{ContextInput, ContextView, ToolInput, ToolList, ToolView, context_problem},
 };
 
 /// Get the context of the session's commands
@@ -55,17 +55,17 @@ pub async fn patch(
     let stamp = caller.stamp(app.0.journal.origin());
     let mut unit = app.0.journal.begin(caller.org).await?;
     let before = unit.tx().lock_session(id).await?.context;
-    let change = sound(wanted, before)?;
+    let change = validate(wanted, before)?;
     let executed = unit.execute(id, Command::ChangeContext(change), &stamp).await?;
     unit.commit().await?;
     Ok(json(&ContextView::from(executed.session.context)))
 }
 
 /// Validates the context that results from a change.
-pub(super) fn sound(wanted: ContextInput, before: Context) -> Result<ContextChange, ApiError> {
+pub(super) fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange, ApiError> {
     let (change, mut after) = (ContextChange::from(wanted), before);
     after.apply(&change);
-    match unsound(&after) {
+    match context_problem(&after) {
         None => Ok(change),
         Some((field, words)) => Err(ApiError::invalid(field, format!("`{field}` {words}"))),
     }

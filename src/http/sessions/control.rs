@@ -6,7 +6,7 @@
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
-use super::execs::{Patience, ask, failed};
+use super::execs::{MaxWait, check_queued, failed};
 use crate::{
     domain::{
         OperationId, OrgId, SessionId,
@@ -43,19 +43,19 @@ pub async fn start(
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
     once: IdempotentRequest,
-    patience: Patience,
+    max_wait: MaxWait,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         // Lock order: session before sandbox, as everywhere.
         unit.tx().lock_session(id).await?;
         let has_sandbox = unit.tx().has_sandbox(id).await?;
         unit.execute(id, Command::Start { has_sandbox }, &stamp).await?;
         operate(unit, id, &Request::Start, &stamp).await
     });
-    over(&app, caller.org, id, asked.await?, patience).await
+    completed_session(&app, caller.org, id, submitted.await?, max_wait).await
 }
 
 /// Stop a session
@@ -71,12 +71,12 @@ pub async fn stop(
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
     once: IdempotentRequest,
-    patience: Patience,
+    max_wait: MaxWait,
     OptionalBody(Body { value: wanted, digest }): OptionalBody<StopSession>,
 ) -> Result<Answer, ApiError> {
     let id: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let reason = wanted.reason.clone();
         let executed = unit.execute(id, Command::Stop { reason }, &stamp).await?;
         // The current absence of a sandbox is not conclusive: a turn that is ending may still create one.
@@ -85,7 +85,7 @@ pub async fn stop(
         }
         operate(unit, id, &Request::Stop, &stamp).await
     });
-    over(&app, caller.org, id, asked.await?, patience).await
+    completed_session(&app, caller.org, id, submitted.await?, max_wait).await
 }
 
 /// Pause a session
@@ -182,7 +182,7 @@ pub(super) async fn operate(
     stamp: &Stamp,
 ) -> Result<Answer, ApiError> {
     let operation: OperationId = stamp.origin.id();
-    ask(unit.operate(session, operation, request, stamp).await?)?;
+    check_queued(unit.operate(session, operation, request, stamp).await?)?;
     Ok(Answer::new(StatusCode::OK, &json!({ "id": operation })))
 }
 
@@ -192,28 +192,28 @@ pub(super) async fn outcome(
     app: &App,
     org: OrgId,
     session: SessionId,
-    asked: &Answer,
-    patience: Patience,
+    submitted: &Answer,
+    max_wait: MaxWait,
 ) -> Result<Option<Outcome>, ApiError> {
-    let Some(id) = asked.body["id"].as_str().and_then(|id| id.parse().ok()) else { return Ok(None) };
-    match app.0.journal.answered(org, session, id, patience.0).await?.answer {
+    let Some(id) = submitted.body["id"].as_str().and_then(|id| id.parse().ok()) else { return Ok(None) };
+    match app.0.journal.answered(org, session, id, max_wait.0).await?.answer {
         Some(Outcome::Failed { code, message }) => Err(failed(code, message)),
         answer => Ok(answer),
     }
 }
 
 /// Returns the session after the operation has completed, or after the caller's wait time.
-async fn over(
+async fn completed_session(
     app: &App,
     org: OrgId,
     session: SessionId,
-    asked: Answer,
-    patience: Patience,
+    submitted: Answer,
+    max_wait: MaxWait,
 ) -> Result<Answer, ApiError> {
-    let is_asked = asked.body.get("id").is_some();
-    let outcome = outcome(app, org, session, &asked, patience).await?;
+    let is_asked = submitted.body.get("id").is_some();
+    let outcome = outcome(app, org, session, &submitted, max_wait).await?;
     let status = if is_asked && outcome.is_none() { StatusCode::ACCEPTED } else { StatusCode::OK };
     let mut tx = app.0.store.begin(org).await?;
     let session = tx.session(session).await?;
-    Ok(Answer { replayed: asked.replayed, ..Answer::new(status, &view(&mut tx, session).await?) })
+    Ok(Answer { replayed: submitted.replayed, ..Answer::new(status, &view(&mut tx, session).await?) })
 }

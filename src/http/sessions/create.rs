@@ -9,7 +9,7 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tracing::Instrument;
 
-use super::context::sound;
+use super::context::validate;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
@@ -59,10 +59,10 @@ pub async fn create(
     Body { value: wanted, digest }: Body<CreateSession>,
 ) -> Result<Answer, ApiError> {
     let org = caller.org;
-    let asked = Arc::new(Asked { app: app.clone(), caller, wanted });
-    let mut answer = match create_together(&asked, &once, digest).await? {
+    let request = Arc::new(CreateRequest { app: app.clone(), caller, wanted });
+    let mut answer = match create_batched(&request, &once, digest).await? {
         Some(answer) => answer,
-        None => create_apart(&asked, &once, digest).await?,
+        None => create_unbatched(&request, &once, digest).await?,
     };
     if answer.replayed {
         answer.status = StatusCode::OK;
@@ -70,14 +70,14 @@ pub async fn create(
     if answer.shown_once.is_none() {
         // The session existed before. Its first token is not stored, so a new one is created.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
-        let token = mint_again(&app, org, path::id(session)?).await?;
+        let token = new_token_for_existing(&app, org, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
     }
     Ok(answer)
 }
 
 /// A request to create a session, with its caller.
-struct Asked {
+struct CreateRequest {
     app: App,
     caller: Caller<WriteSessions>,
     wanted: CreateSession,
@@ -85,12 +85,12 @@ struct Asked {
 
 /// Creates a session in a transaction shared with concurrent requests. Returns `None` if the request
 /// needs its own transaction or its session already exists.
-async fn create_together(
-    asked: &Arc<Asked>,
+async fn create_batched(
+    request: &Arc<CreateRequest>,
     once: &IdempotentRequest,
     digest: [u8; 32],
 ) -> Result<Option<Answer>, ApiError> {
-    let (wanted, org) = (&asked.wanted, asked.caller.org);
+    let (wanted, org) = (&request.wanted, request.caller.org);
     // Unique names and the place below a parent session are decided under locks, and
     // destinations must exist before the first events.
     let is_apart = wanted.key.is_some()
@@ -100,30 +100,34 @@ async fn create_together(
     if is_apart {
         return Ok(None);
     }
-    let (shared, span) = (asked.clone(), tracing::Span::current());
+    let (shared, span) = (request.clone(), tracing::Span::current());
     let decide: Box<Decide<_, _>> =
         Box::new(|unit| async move { create_new(&shared, unit).await }.instrument(span).boxed());
-    asked.app.0.creations.create(org, Request { slot: once.slots(digest).next(), decide }).await
+    request.app.0.creations.create(org, Request { slot: once.slots(digest).next(), decide }).await
 }
 
 /// Creates a session in its own transaction, or returns the one that was created before.
-async fn create_apart(asked: &Asked, once: &IdempotentRequest, digest: [u8; 32]) -> Result<Answer, ApiError> {
-    let work = async |unit: &mut Unit| match &asked.wanted.key {
-        Some(key) => create_by_key(asked, unit, key, digest).await,
-        None => create_new(asked, unit).await,
+async fn create_unbatched(
+    request: &CreateRequest,
+    once: &IdempotentRequest,
+    digest: [u8; 32],
+) -> Result<Answer, ApiError> {
+    let work = async |unit: &mut Unit| match &request.wanted.key {
+        Some(key) => create_by_key(request, unit, key, digest).await,
+        None => create_new(request, unit).await,
     };
-    once.run(&asked.app, asked.caller.org, digest, work).await
+    once.run(&request.app, request.caller.org, digest, work).await
 }
 
 /// Creates at most one session per `key`: the same body returns the existing session, a different body is
 /// a conflict.
 async fn create_by_key(
-    asked: &Asked,
+    request: &CreateRequest,
     unit: &mut Unit,
     key: &str,
     digest: [u8; 32],
 ) -> Result<Answer, ApiError> {
-    let app = &asked.app;
+    let app = &request.app;
     let slot = Slot { scope: "session".to_owned(), key: key.to_owned(), fingerprint: digest };
     let conflict = || ApiError {
         param: Some("key".to_owned()),
@@ -138,7 +142,7 @@ async fn create_by_key(
             if unit.tx().session_by_key(key).await?.is_some() {
                 return Err(conflict());
             }
-            let answer = create_new(asked, unit).await?;
+            let answer = create_new(request, unit).await?;
             let id = answer.body["session"]["id"].to_string();
             let status = StatusCode::CREATED.as_u16();
             unit.tx().answer(claimed, status, id.as_bytes(), app.0.journal.origin()).await?;
@@ -153,8 +157,8 @@ async fn create_by_key(
     }
 }
 
-async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> {
-    let Asked { app, caller, wanted } = asked;
+async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, ApiError> {
+    let CreateRequest { app, caller, wanted } = request;
     let wanted = wanted.clone();
     let destinations = destinations_of(&wanted);
     if destinations.len() > DESTINATIONS_MAX {
@@ -201,7 +205,7 @@ async fn create_new(asked: &Asked, unit: &mut Unit) -> Result<Answer, ApiError> 
     trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
     let sources = pending(&created.sources);
     trigger::adopt(unit, &mut created, wanted.parent_session_id).await?;
-    let context = sound(wanted.context, Context::default())?;
+    let context = validate(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
     let (token, shown) = new_token(app);
@@ -279,7 +283,7 @@ async fn find_revision(
 }
 
 /// Creates a new token for an existing session, or returns null if it is archived.
-async fn mint_again(app: &App, org: OrgId, session: SessionId) -> Result<Value, ApiError> {
+async fn new_token_for_existing(app: &App, org: OrgId, session: SessionId) -> Result<Value, ApiError> {
     let mut tx = app.0.store.begin(org).await?;
     // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
     if tx.lock_session(session).await?.status == Status::Archived {

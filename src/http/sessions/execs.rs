@@ -41,9 +41,9 @@ use crate::{
 /// Time that a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), at most and by default 20
 /// seconds.
 #[derive(Clone, Copy)]
-pub struct Patience(pub(super) Duration);
+pub struct MaxWait(pub(super) Duration);
 
-impl FromRequestParts<App> for Patience {
+impl FromRequestParts<App> for MaxWait {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
@@ -71,26 +71,26 @@ pub async fn create(
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
     once: IdempotentRequest,
-    patience: Patience,
+    max_wait: MaxWait,
     Body { value: wanted, digest }: Body<ExecRequest>,
 ) -> Result<Response, ApiError> {
     let session: SessionId = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
     let request = wanted.request();
-    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let operation: OperationId = stamp.origin.id();
-        ask(unit.operate(session, operation, &request, &stamp).await?)?;
+        check_queued(unit.operate(session, operation, &request, &stamp).await?)?;
         Ok(Answer::new(StatusCode::OK, &json!({ "id": operation })))
     });
-    let asked = asked.await?;
+    let submitted = submitted.await?;
     // An identical earlier request has already submitted the command.
-    let id = asked.body["id"].as_str().and_then(|id| id.parse().ok()).ok_or_else(ApiError::not_found)?;
-    let seen = app.0.journal.answered(caller.org, session, id, patience.0).await?;
+    let id = submitted.body["id"].as_str().and_then(|id| id.parse().ok()).ok_or_else(ApiError::not_found)?;
+    let seen = app.0.journal.answered(caller.org, session, id, max_wait.0).await?;
     if let Some(Outcome::Failed { code, message }) = &seen.answer
-        && let Some(refused) = unpaid(*code, message)
+        && let Some(refused) = budget_error(*code, message)
     {
         // The budget was exhausted after the request was accepted: release the key for a retry.
-        once.forget(&app, caller.org).await?;
+        once.delete_stored(&app, caller.org).await?;
         return Err(refused);
     }
     let view = exec(seen)?;
@@ -99,7 +99,7 @@ pub async fn create(
         ExecState::Queued | ExecState::Running => StatusCode::ACCEPTED,
     };
     let mut response = (status, axum::Json(view)).into_response();
-    if asked.replayed {
+    if submitted.replayed {
         let yes = axum::http::HeaderValue::from_static("true");
         response.headers_mut().insert("idempotency-replayed", yes);
     }
@@ -198,12 +198,12 @@ pub async fn kill(
     caller: Caller<WriteSessions>,
     Path((session, id)): Path<(String, String)>,
     once: IdempotentRequest,
-    patience: Patience,
+    max_wait: MaxWait,
     OptionalBody(Body { value: KillExec { signal }, digest }): OptionalBody<KillExec>,
 ) -> Result<Response, ApiError> {
     let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
     let stamp = caller.stamp(app.0.journal.origin());
-    let asked = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let seen = unit.tx().operation(session, id).await?;
         let is_over = seen.answer.is_some();
         exec(seen)?;
@@ -212,9 +212,9 @@ pub async fn kill(
             false => operate(unit, session, &Request::Kill { exec: id, signal }, &stamp).await,
         }
     });
-    outcome(&app, caller.org, session, &asked.await?, patience).await?;
+    outcome(&app, caller.org, session, &submitted.await?, max_wait).await?;
     if matches!(signal, None | Some(Signal::Kill)) {
-        app.0.journal.answered(caller.org, session, id, patience.0).await?;
+        app.0.journal.answered(caller.org, session, id, max_wait.0).await?;
     }
     let view = read(&app, caller.org, session, id).await?;
     let is_over = matches!(view.state, ExecState::Completed | ExecState::Failed);
@@ -223,7 +223,7 @@ pub async fn kill(
 }
 
 /// Returns an error if the session's operation queue is full.
-pub(super) fn ask(was_taken: bool) -> Result<(), ApiError> {
+pub(super) fn check_queued(was_taken: bool) -> Result<(), ApiError> {
     match was_taken {
         true => Ok(()),
         false => Err(ApiError::conflict(
@@ -239,9 +239,9 @@ pub(super) async fn file(
     org: OrgId,
     session: SessionId,
     operation: OperationId,
-    patience: Patience,
+    max_wait: MaxWait,
 ) -> Result<Outcome, ApiError> {
-    let seen = app.0.journal.answered(org, session, operation, patience.0).await?;
+    let seen = app.0.journal.answered(org, session, operation, max_wait.0).await?;
     match seen.answer {
         Some(Outcome::Failed { code, message }) => Err(failed(code, message)),
         Some(answer) => Ok(answer),
@@ -251,8 +251,8 @@ pub(super) async fn file(
 
 /// Converts the failure of an operation to an error response.
 pub(super) fn failed(code: Failure, message: String) -> ApiError {
-    if let Some(unpaid) = unpaid(code, &message) {
-        return unpaid;
+    if let Some(budget_error) = budget_error(code, &message) {
+        return budget_error;
     }
     match code {
         Failure::NotFound => ApiError { message: message.into(), ..ApiError::not_found() },
@@ -272,7 +272,7 @@ pub(super) fn failed(code: Failure, message: String) -> ApiError {
     }
 }
 
-fn unpaid(code: Failure, message: &str) -> Option<ApiError> {
+fn budget_error(code: Failure, message: &str) -> Option<ApiError> {
     match code {
         Failure::BudgetExceeded => Some(ApiError::payment_required("budget_exceeded", message.to_owned())),
         Failure::PaymentRequired => Some(ApiError::payment_required("payment_required", message.to_owned())),

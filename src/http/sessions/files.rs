@@ -11,7 +11,7 @@ use axum::{
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::execs::{Patience, ask, file};
+use super::execs::{MaxWait, check_queued, file};
 use crate::{
     base::limit::{FILE_READ_BYTES_MAX, FILE_WRITE_BYTES_MAX},
     domain::{
@@ -68,17 +68,17 @@ pub async fn read(
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
     Query(query): Query<FileQuery>,
-    patience: Patience,
+    max_wait: MaxWait,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let session: SessionId = path::id(&session)?;
-    let path = place(&query.path)?;
+    let path = absolute_path(&query.path)?;
     let range = headers.get(header::RANGE).map(range).transpose()?;
     let (first, last) = range.unwrap_or((0, None));
     let bytes_max = last.map_or(FILE_READ_BYTES_MAX, |last| (last - first + 1).min(FILE_READ_BYTES_MAX));
     let request = Request::Read { path, offset: first, bytes_max };
     let operation = submit(&app, &caller, session, &request).await?;
-    let Answer::Read { blob, bytes, size } = file(&app, caller.org, session, operation, patience).await?
+    let Answer::Read { blob, bytes, size } = file(&app, caller.org, session, operation, max_wait).await?
     else {
         return Err(ApiError::not_found());
     };
@@ -115,11 +115,11 @@ pub async fn write(
     caller: Caller<WriteSessions>,
     Path(session): Path<String>,
     Query(query): Query<FileQuery>,
-    patience: Patience,
+    max_wait: MaxWait,
     Raw(content): Raw,
 ) -> Result<Response, ApiError> {
     let session: SessionId = path::id(&session)?;
-    let path = place(&query.path)?;
+    let path = absolute_path(&query.path)?;
     if content.len() > FILE_WRITE_BYTES_MAX {
         let message = format!("a file may have at most {FILE_WRITE_BYTES_MAX} bytes");
         return Err(ApiError::new(ErrorType::TooLarge, message));
@@ -135,7 +135,7 @@ pub async fn write(
         app.0.blobs.delete(&blob).await?;
         return Err(refused);
     }
-    let Answer::Written { bytes } = file(&app, caller.org, session, operation, patience).await? else {
+    let Answer::Written { bytes } = file(&app, caller.org, session, operation, max_wait).await? else {
         return Err(ApiError::not_found());
     };
     // The file is written. Otherwise the blob is removed with the operation.
@@ -154,13 +154,13 @@ pub async fn list(
     caller: Caller<ReadSessions>,
     Path(session): Path<String>,
     Query(query): Query<DirectoryQuery>,
-    patience: Patience,
+    max_wait: MaxWait,
 ) -> Result<Response, ApiError> {
     let session: SessionId = path::id(&session)?;
-    let path = place(query.path.as_deref().unwrap_or("/workspace"))?;
+    let path = absolute_path(query.path.as_deref().unwrap_or("/workspace"))?;
     let request = Request::List { path: path.clone() };
     let operation = submit(&app, &caller, session, &request).await?;
-    let Answer::Listed { entries, is_cut } = file(&app, caller.org, session, operation, patience).await?
+    let Answer::Listed { entries, is_cut } = file(&app, caller.org, session, operation, max_wait).await?
     else {
         return Err(ApiError::not_found());
     };
@@ -188,12 +188,12 @@ pub(super) async fn submit_as<S: Scope>(
 ) -> Result<(), ApiError> {
     let stamp = caller.stamp(app.0.journal.origin());
     let mut unit = app.0.journal.begin(caller.org).await?;
-    ask(unit.operate(session, operation, request, &stamp).await?)?;
+    check_queued(unit.operate(session, operation, request, &stamp).await?)?;
     Ok(unit.commit().await?)
 }
 
 /// Returns an absolute path in the sandbox.
-pub(super) fn place(path: &str) -> Result<String, ApiError> {
+pub(super) fn absolute_path(path: &str) -> Result<String, ApiError> {
     if path.is_empty() || path.len() > 4_096 || path.contains('\0') {
         return Err(ApiError::invalid("path", "`path` must have 1 to 4096 bytes without U+0000"));
     }

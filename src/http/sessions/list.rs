@@ -22,7 +22,7 @@ use crate::{
         path,
     },
     store::session::Filter,
-    stream::{Position, Roll, RollFrame, views},
+    stream::{ListFrame, ListTail, Position, views},
     wire::{Page, session::SessionView},
 };
 
@@ -142,15 +142,15 @@ fn follow(
         None => None,
     };
     let (org, from) = (caller.org, from.flatten());
-    let roll = Roll { org, filter: filter.clone(), rows: rows as i64, from };
-    let frames = app.0.streams.follow_list(roll).map_err(full)?;
+    let tail = ListTail { org, filter: filter.clone(), rows: rows as i64, from };
+    let frames = app.0.streams.follow_list(tail).map_err(full)?;
     let named = app.clone();
     let written = move |frame| match frame {
-        RollFrame::Line { position, json } => {
-            let id = List::new(&named, org, LIVE, &filter).spelled(&position);
+        ListFrame::Line { position, json } => {
+            let id = List::new(&named, org, LIVE, &filter).encode(&position);
             format!("id: {id}\ndata: {json}\n\n")
         }
-        RollFrame::Alive => ": alive\n\n".to_owned(),
+        ListFrame::Alive => ": alive\n\n".to_owned(),
     };
     Ok(sse(app, caller.proof, frames, written))
 }

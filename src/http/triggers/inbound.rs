@@ -28,7 +28,7 @@ use crate::{
     },
     http::{
         App,
-        auth::Who,
+        auth::RateKey,
         body::{self, is_json},
         error::ApiError,
         idempotency::{Answer, IdempotentRequest, key_of},
@@ -73,8 +73,8 @@ pub async fn receive(
 ) -> Result<Answer, ApiError> {
     let id: TriggerId = path::id(&trigger)?;
     let open = app.0.store.find_trigger(id).await?;
-    let OpenTrigger { org, trigger, .. } = known(&app, open, &parts.headers, &body)?;
-    app.take_one(Who::Trigger(id), org, &parts)?;
+    let OpenTrigger { org, trigger, .. } = authenticate(&app, open, &parts.headers, &body)?;
+    app.take_request(RateKey::Trigger(id), org, &parts)?;
     if !is_json(&parts.headers) {
         return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
     }
@@ -143,7 +143,7 @@ impl<S: Send + Sync> FromRequest<S> for Message {
 
 /// Returns the trigger if it is active and the message is genuine. Every other case gets the same
 /// response.
-fn known(
+fn authenticate(
     app: &App,
     open: Option<OpenTrigger>,
     headers: &HeaderMap,

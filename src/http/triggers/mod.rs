@@ -98,7 +98,7 @@ pub async fn create(
         let sealed = seal(&app, unit.tx(), trigger.id, &secret).await?;
         unit.tx().insert_trigger(&trigger, &sealed).await?;
         let details = json!({ "agent_id": agent, "kind": trigger.kind });
-        unit.tx().remember(&caller.act(origin, "trigger.created", trigger.id, details)).await?;
+        unit.tx().record_audit(&caller.act(origin, "trigger.created", trigger.id, details)).await?;
         let secret = shown.then(|| secret.expose().to_owned());
         Ok(Answer::new(StatusCode::CREATED, &TriggerView { secret, ..view(trigger) }))
     })
@@ -177,7 +177,7 @@ pub async fn patch(
     trigger.updated_at = app.0.journal.origin().now();
     tx.update_trigger(&trigger).await?;
     let details = json!({ "enabled": trigger.enabled });
-    tx.remember(&caller.act(app.0.journal.origin(), "trigger.updated", trigger.id, details)).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "trigger.updated", trigger.id, details)).await?;
     unit.commit().await?;
     Ok(answer(&view(trigger)))
 }
@@ -194,7 +194,7 @@ pub async fn delete(
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
     tx.delete_trigger(path::id(&agent)?, path::id(&trigger)?).await?;
-    tx.remember(&caller.act(app.0.journal.origin(), "trigger.deleted", trigger, json!({}))).await?;
+    tx.record_audit(&caller.act(app.0.journal.origin(), "trigger.deleted", trigger, json!({}))).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -222,7 +222,7 @@ pub async fn rotate(
         let sealed = seal(&app, unit.tx(), trigger, &secret).await?;
         unit.tx().rotate_trigger_secret(trigger, &sealed, overlap).await?;
         let act = caller.act(app.0.journal.origin(), "trigger.secret_rotated", trigger, json!({}));
-        unit.tx().remember(&act).await?;
+        unit.tx().record_audit(&act).await?;
         let secret = shown.then(|| secret.expose().to_owned());
         let view = TriggerView { secret, ..view(unit.tx().trigger(agent, trigger).await?) };
         Ok(Answer::new(StatusCode::OK, &view))

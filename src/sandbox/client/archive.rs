@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Broken, Init, answer, fault, misfit};
+use super::{ConnectError, Init, answer, fault, unexpected_response};
 use crate::{base::limit, sandbox::Fault};
 
 impl Init {
@@ -47,8 +47,8 @@ impl Init {
                 }
                 Ok(Ok((Answer::Done {}, _))) => return Ok(()),
                 Ok(Ok((Answer::Fault { kind, message }, _))) => return Err(fault(kind, &message)),
-                Ok(Ok((other, _))) => return Err(misfit(&other)),
-                Ok(Err(error)) => return Err(self.broke(&error).await),
+                Ok(Ok((other, _))) => return Err(unexpected_response(&other)),
+                Ok(Err(error)) => return Err(self.connection_fault(&error).await),
                 Err(_) => return Err(Fault::Unavailable("sending of its archive timed out".to_owned())),
             }
         }
@@ -70,29 +70,29 @@ impl Init {
     }
 
     async fn give(&self, call: &Call, mut parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
-        let (mut ears, mut mouth) = self.call_out(call).await?.into_split();
-        let told = async {
+        let (mut read_half, mut write_half) = self.call_out(call).await?.into_split();
+        let sending = async {
             while let Some(part) = parts.recv().await {
-                if send(&mut mouth, &Answer::Part {}, &part?).await.is_err() {
+                if send(&mut write_half, &Answer::Part {}, &part?).await.is_err() {
                     // Init's response carries the reason.
                     return Ok(());
                 }
             }
-            let _ = send(&mut mouth, &Answer::Done {}, &[]).await;
+            let _ = send(&mut write_half, &Answer::Done {}, &[]).await;
             Ok(())
         };
-        let heard = hear(&mut ears);
-        tokio::pin!(told, heard);
+        let received = read_response(&mut read_half);
+        tokio::pin!(sending, received);
         // A response before the end of the archive is a refusal; the remaining parts need not be sent.
-        let heard = tokio::select! {
-            told = &mut told => { told?; heard.await }
-            heard = &mut heard => heard,
+        let received = tokio::select! {
+            sending = &mut sending => { sending?; received.await }
+            received = &mut received => received,
         };
-        match heard {
+        match received {
             Ok((Answer::Done {}, _)) => Ok(()),
             Ok((Answer::Fault { kind, message }, _)) => Err(fault(kind, &message)),
-            Ok((other, _)) => Err(misfit(&other)),
-            Err(error) => Err(self.broke(&error).await),
+            Ok((other, _)) => Err(unexpected_response(&other)),
+            Err(error) => Err(self.connection_fault(&error).await),
         }
     }
 
@@ -101,14 +101,14 @@ impl Init {
         let request = frame::encode(call, 0).map_err(off)?;
         let mut stream = match self.connect().await {
             Ok(stream) => stream,
-            Err(Broken::Gone) => return Err(Fault::Gone),
-            Err(Broken::Off(error)) => return Err(off(error)),
+            Err(ConnectError::Gone) => return Err(Fault::Gone),
+            Err(ConnectError::Off(error)) => return Err(off(error)),
         };
         stream.write_all(&request).await.map_err(off)?;
         Ok(stream)
     }
 
-    async fn broke(&self, error: &io::Error) -> Fault {
+    async fn connection_fault(&self, error: &io::Error) -> Fault {
         match self.is_alive().await {
             true => Fault::Unavailable(format!("connection to its init broke off: {error}")),
             false => Fault::Gone,
@@ -116,15 +116,15 @@ impl Init {
     }
 }
 
-async fn hear(ears: &mut OwnedReadHalf) -> io::Result<(Answer, Vec<u8>)> {
-    let unpacked = timeout(limit::ARCHIVE_UNPACK_TIMEOUT, answer(ears)).await;
+async fn read_response(read_half: &mut OwnedReadHalf) -> io::Result<(Answer, Vec<u8>)> {
+    let unpacked = timeout(limit::ARCHIVE_UNPACK_TIMEOUT, answer(read_half)).await;
     unpacked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-async fn send(mouth: &mut OwnedWriteHalf, word: &Answer, part: &[u8]) -> io::Result<()> {
+async fn send(write_half: &mut OwnedWriteHalf, word: &Answer, part: &[u8]) -> io::Result<()> {
     let taken = timeout(limit::ARCHIVE_PART_TIMEOUT, async {
-        mouth.write_all(&frame::encode(word, part.len())?).await?;
-        mouth.write_all(part).await
+        write_half.write_all(&frame::encode(word, part.len())?).await?;
+        write_half.write_all(part).await
     });
     taken.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -28,7 +28,7 @@ use super::{
     disk::Disk,
     layout::IdRange,
     rootfs::{Base, HOME, USER},
-    seccomp::{self, Absent},
+    seccomp::{self, AbsentCall},
 };
 use crate::{
     base::limit,
@@ -38,7 +38,7 @@ use crate::{
 
 /// Inputs of a configuration.
 #[derive(Clone, Copy)]
-pub struct Ingredients<'a> {
+pub struct ContainerSpec<'a> {
     pub base: &'a Base,
     pub disk: &'a Disk,
     pub control_dir: &'a Path,
@@ -104,7 +104,7 @@ const MASKED: [&str; 14] = [
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Capabilities of an installer's root within its user namespace.
-const INSTALLERS: [Capability; 8] = [
+const INSTALLER_CAPABILITIES: [Capability; 8] = [
     Capability::Chown,
     Capability::DacOverride,
     Capability::Fowner,
@@ -117,7 +117,7 @@ const INSTALLERS: [Capability; 8] = [
 
 /// Builds the whole configuration. Without `cgroup`, the engine chooses one and mounts it in the sandbox at
 /// the path where init reads it.
-pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
+pub fn spec(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
     SpecBuilder::default()
         .version(OCI_VERSION)
         .root(RootBuilder::default().path(of.base.rootfs.as_path()).readonly(is_sandbox(of)).build()?)
@@ -128,17 +128,17 @@ pub fn spec(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, O
         .build()
 }
 
-fn is_sandbox(of: &Ingredients<'_>) -> bool {
+fn is_sandbox(of: &ContainerSpec<'_>) -> bool {
     matches!(of.role, Role::Box)
 }
 
-fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
+fn process(of: &ContainerSpec<'_>) -> Result<Process, OciSpecError> {
     let rights = match of.role {
         // `Setpcap` is dropped first: init empties the bounding set before it does anything else.
         Role::Box => {
             vec![Capability::Setuid, Capability::Setgid, Capability::Kill, Capability::Setpcap]
         }
-        Role::Install(_) => INSTALLERS.to_vec(),
+        Role::Install(_) => INSTALLER_CAPABILITIES.to_vec(),
     };
     let rights: HashSet<_> = rights.into_iter().collect();
     let capabilities = LinuxCapabilitiesBuilder::default()
@@ -148,9 +148,9 @@ fn process(of: &Ingredients<'_>) -> Result<Process, OciSpecError> {
         .inheritable(HashSet::new())
         .ambient(HashSet::new())
         .build()?;
-    let or_never = |number: Option<u64>| number.unwrap_or(0).to_string();
+    let or_zero = |number: Option<u64>| number.unwrap_or(0).to_string();
     let args = match of.role {
-        Role::Box => ["serve".to_owned(), or_never(of.orphan_seconds), or_never(of.disk_bytes)].to_vec(),
+        Role::Box => ["serve".to_owned(), or_zero(of.orphan_seconds), or_zero(of.disk_bytes)].to_vec(),
         Role::Install(command) => std::iter::once("install".to_owned()).chain(command.to_vec()).collect(),
     };
     let args: Vec<String> = std::iter::once(PROGRAM.to_owned()).chain(args).collect();
@@ -217,7 +217,7 @@ fn rlimits(limits: SandboxLimits) -> Result<Vec<PosixRlimit>, OciSpecError> {
     ])
 }
 
-fn mounts(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mount>, OciSpecError> {
+fn mounts(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mount>, OciSpecError> {
     // Files in `/tmp` count as memory and remain when the processes that wrote them are killed for memory, so
     // they may use at most half of the memory limit.
     let tmp_size = format!("size={}", limit::SANDBOX_TMP_BYTES.min(of.limits.memory_bytes / 2));
@@ -276,7 +276,7 @@ fn bind(destination: &str, source: &Path, options: &[&str]) -> Result<Mount, Oci
     mount(destination, "bind", source, &options)
 }
 
-fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, OciSpecError> {
+fn linux(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, OciSpecError> {
     let mut namespaces = vec![
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Mount,
@@ -301,7 +301,7 @@ fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, Oci
         .uid_mappings(ids.clone())
         .gid_mappings(ids)
         .resources(resources(of, cgroup.is_some_and(|cgroup| cgroup.limits_swap))?)
-        .seccomp(seccomp::profile(if of.is_gvisor { Absent::Tracer } else { Absent::Error })?)
+        .seccomp(seccomp::profile(if of.is_gvisor { AbsentCall::Tracer } else { AbsentCall::Error })?)
         .rootfs_propagation("private")
         .masked_paths(owned(&MASKED))
         .readonly_paths(owned(&READ_ONLY));
@@ -311,7 +311,7 @@ fn linux(of: &Ingredients<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, Oci
     }
 }
 
-fn resources(of: &Ingredients<'_>, limits_swap: bool) -> Result<LinuxResources, OciSpecError> {
+fn resources(of: &ContainerSpec<'_>, limits_swap: bool) -> Result<LinuxResources, OciSpecError> {
     let memory_bytes = i64::try_from(of.limits.memory_bytes).unwrap_or(i64::MAX);
     let memory = LinuxMemoryBuilder::default().limit(memory_bytes);
     // The swap limit includes memory, so equal limits mean that a sandbox never swaps.

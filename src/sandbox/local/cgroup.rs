@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delegated_is_the_services_own_cgroup() {
+    fn the_services_own_cgroup_is_the_delegated_one() {
         let hybrid = "4:memory:/of/memory\n3:cpu,cpuacct:/of/cpu\n1:name=systemd:/x\n0::/of/v2\n";
         assert_eq!(own_of(hybrid, false), Some(Path::new("/of/memory")));
         assert_eq!(own_of(hybrid, true), Some(Path::new("/of/v2")));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_controller_is_named() {
         assert_eq!(Cgroups::among(&[]).unwrap_err(), "none is mounted");
         let without_pids: String =
             HYBRID.lines().filter(|line| !line.contains("pids")).collect::<Vec<_>>().join("\n");

@@ -49,7 +49,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
         return vec![
             Check { what: "sandbox runtime", found: runtime },
             Check { what: "root", found: said(without) },
-            Check { what: "user ids", found: lent_ids() },
+            Check { what: "user ids", found: subordinate_ids() },
             Check { what: "cgroups", found: Ok(delegated()) },
             root_files,
             Check { what: "images", found: said("only host: others need a service that runs as root") },
@@ -85,7 +85,7 @@ fn delegated() -> String {
     }
 }
 
-fn lent_ids() -> Result<String, String> {
+fn subordinate_ids() -> Result<String, String> {
     Users::find()
         .map(|users| format!("{} has {} subordinate ids", users.name, users.count))
         .map_err(|fault| fault.to_string())
@@ -97,7 +97,7 @@ fn images(config: &image::Config) -> Result<String, String> {
         return Ok("none registered (SOJOURN_IMAGES)".to_owned());
     };
     let place = directory.display();
-    let (images, others) = image::survey(directory)
+    let (images, others) = image::list_entries(directory)
         .map_err(|error| format!("{place}: {error}; create it, or set SOJOURN_IMAGES"))?;
     match (images.as_slice(), others.as_slice()) {
         ([], []) => Ok(format!("{place} has none")),

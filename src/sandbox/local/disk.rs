@@ -16,9 +16,9 @@ use crate::domain::SandboxId;
 
 /// Exclusive lock of a disk: only its holder creates or erases there. `drop` unlocks explicitly, because
 /// closing the descriptor does not suffice: a program that is being started holds a copy of each descriptor.
-pub struct Held(File);
+pub struct DiskLock(File);
 
-impl Drop for Held {
+impl Drop for DiskLock {
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
@@ -81,7 +81,7 @@ impl Disk {
     }
 
     /// Moves the files of a disk in the layout without `files/` to their current paths.
-    pub fn adopt(&self) -> io::Result<()> {
+    pub fn migrate_layout(&self) -> io::Result<()> {
         let (workspace, home) = (self.root.join("workspace"), self.root.join("home"));
         if self.workspace.exists() || !workspace.exists() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Disk {
     }
 
     /// Takes the disk's lock; `None` while another process holds it or if the disk was just erased.
-    pub fn try_hold(&self) -> io::Result<Option<Held>> {
+    pub fn try_lock_disk(&self) -> io::Result<Option<DiskLock>> {
         let path = self.root.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path)?;
         match file.try_lock() {
@@ -116,7 +116,7 @@ impl Disk {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let held = Held(file);
+        let held = DiskLock(file);
         let is_in_place = fs::metadata(path).is_ok_and(|place| {
             held.0.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (place.dev(), place.ino()))
         });
@@ -129,7 +129,7 @@ impl Disk {
     }
 
     /// Whether the files are usable: changed last by one of these sandboxes, complete, owned by these ids.
-    pub fn is_left_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
+    pub fn is_usable_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
         let is_own = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == ids.command())
         };
@@ -162,7 +162,7 @@ impl Disk {
     }
 
     /// Records the sandbox that is about to be created, before any part of it exists.
-    pub fn note_sandbox(&self, sandbox: SandboxId) -> io::Result<()> {
+    pub fn record_sandbox(&self, sandbox: SandboxId) -> io::Result<()> {
         let beside = self.root.join("sandbox.new");
         fs::write(&beside, sandbox.to_string())?;
         fs::rename(beside, self.root.join("sandbox"))
@@ -178,29 +178,29 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let disk = Disk::at(root.path().join("disk"));
         fs::create_dir(&disk.root).unwrap();
-        let held = disk.try_hold().unwrap();
-        assert!(held.is_some() && disk.try_hold().unwrap().is_none());
+        let held = disk.try_lock_disk().unwrap();
+        assert!(held.is_some() && disk.try_lock_disk().unwrap().is_none());
         drop(held);
-        let erasing = disk.try_hold().unwrap();
+        let erasing = disk.try_lock_disk().unwrap();
         assert!(erasing.is_some());
         fs::remove_dir_all(&disk.root).unwrap();
-        assert!(disk.try_hold().is_err(), "there is no such disk");
+        assert!(disk.try_lock_disk().is_err(), "there is no such disk");
         fs::create_dir(&disk.root).unwrap();
-        assert!(disk.try_hold().unwrap().is_some(), "the new one is not the one that was erased");
+        assert!(disk.try_lock_disk().unwrap().is_some(), "the new one is not the one that was erased");
     }
 
     #[test]
     fn files_of_an_older_disk_are_found_at_their_new_place() {
         let root = tempfile::tempdir().unwrap();
         let disk = Disk::at(root.path().to_owned());
-        disk.adopt().unwrap();
+        disk.migrate_layout().unwrap();
         assert!(!disk.files.exists(), "there is nothing to move");
         for (place, text) in [("workspace", "work"), ("home", "habits")] {
             fs::create_dir(root.path().join(place)).unwrap();
             fs::write(root.path().join(place).join("note"), text).unwrap();
         }
         for _ in 0..2 {
-            disk.adopt().unwrap();
+            disk.migrate_layout().unwrap();
             assert_eq!(fs::read_to_string(disk.workspace.join("note")).unwrap(), "work");
             assert_eq!(fs::read_to_string(disk.home.join("note")).unwrap(), "habits");
         }

@@ -8,7 +8,7 @@ use std::{fmt::Debug, path::Path};
 
 use async_trait::async_trait;
 
-use super::{bundle::Ingredients, layout::IdRange, rootless::Users};
+use super::{bundle::ContainerSpec, layout::IdRange, rootless::Users};
 use crate::{
     domain::{SandboxId, SessionId},
     sandbox::{Fault, Found, Stats},
@@ -26,7 +26,7 @@ pub trait Engine: Debug + Send + Sync {
     }
 
     /// Whether CPU and memory limits are enforced.
-    fn holds_size(&self) -> bool {
+    fn enforces_size(&self) -> bool {
         true
     }
 
@@ -39,7 +39,7 @@ pub trait Engine: Debug + Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` with the engine's message.
-    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault>;
+    async fn run(&self, sandbox: SandboxId, of: &ContainerSpec<'_>, sandbox_dir: &Path) -> Result<(), Fault>;
 
     /// Reason why a started container is not running; `None` while it runs.
     async fn ended(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Option<String>;

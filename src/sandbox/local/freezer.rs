@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// Exclusive right to freeze and thaw one sandbox, until dropped.
-pub struct Gate {
+pub struct FreezeLock {
     _file: File,
 }
 
-impl Gate {
+impl FreezeLock {
     /// Locks the sandbox's gate file and records the epoch in it.
     ///
     /// # Errors
@@ -151,11 +151,11 @@ mod tests {
     async fn a_gate_lets_no_lower_epoch_pass() {
         let directory = tempfile::tempdir().unwrap();
         for epoch in [1, 7, 7, 123] {
-            assert!(Gate::pass(directory.path(), epoch).await.is_ok(), "{epoch}");
+            assert!(FreezeLock::pass(directory.path(), epoch).await.is_ok(), "{epoch}");
         }
-        assert_eq!(Gate::pass(directory.path(), 99).await.err(), Some(Fault::Stale));
-        assert!(Gate::pass(directory.path(), 1_000).await.is_ok());
-        assert_eq!(Gate::pass(&directory.path().join("never"), 1).await.err(), Some(Fault::Gone));
+        assert_eq!(FreezeLock::pass(directory.path(), 99).await.err(), Some(Fault::Stale));
+        assert!(FreezeLock::pass(directory.path(), 1_000).await.is_ok());
+        assert_eq!(FreezeLock::pass(&directory.path().join("never"), 1).await.err(), Some(Fault::Gone));
     }
 
     #[test]

@@ -121,11 +121,11 @@ impl Layout {
         make_dir(&self.disks(), 0o700)?;
         if geteuid().is_root() {
             make_dir(&self.run_dir, 0o711)?;
-            open_to_all(&self.run_dir)?;
+            check_traversable(&self.run_dir)?;
         } else {
             let parent = self.run_dir.parent().unwrap_or(&self.run_dir);
             make_dir(parent, 0o711)?;
-            vet(parent)?;
+            check_owner(parent)?;
             make_dir(&self.run_dir, 0o711)?;
             fs::write(self.disks().join(RUN_NOTE), self.run_dir.as_os_str().as_encoded_bytes())?;
         }
@@ -146,7 +146,7 @@ impl Layout {
             make_dir(place, 0o711)?;
             if !statvfs(place)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
                 if geteuid().is_root() {
-                    open_to_all(place)?;
+                    check_traversable(place)?;
                 }
                 return Ok(place.clone());
             }
@@ -189,7 +189,7 @@ impl Layout {
     }
 
     /// Records the image of a sandbox for as long as the sandbox exists.
-    pub fn note_tree(&self, sandbox: SandboxId, tree: Option<&str>) -> io::Result<()> {
+    pub fn record_tree(&self, sandbox: SandboxId, tree: Option<&str>) -> io::Result<()> {
         tree.map_or(Ok(()), |tree| fs::write(self.sandbox(sandbox).join("image"), tree))
     }
 
@@ -302,7 +302,7 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
 
 /// Checks that every user may traverse a path. Users of a sandbox must reach its root file system; the
 /// directories above it are not readable for them.
-fn open_to_all(path: &Path) -> io::Result<()> {
+fn check_traversable(path: &Path) -> io::Result<()> {
     for above in path.ancestors() {
         if fs::metadata(above)?.permissions().mode() & 0o001 == 0 {
             let text = format!("{} must be accessible to all users (mode o+x)", above.display());
@@ -313,7 +313,7 @@ fn open_to_all(path: &Path) -> io::Result<()> {
 }
 
 /// Checks that no other user may write to the directory of an ordinary user's sandboxes.
-fn vet(parent: &Path) -> io::Result<()> {
+fn check_owner(parent: &Path) -> io::Result<()> {
     let meta = fs::symlink_metadata(parent)?;
     if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o022 == 0 {
         return Ok(());

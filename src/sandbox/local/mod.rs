@@ -41,11 +41,11 @@ pub use checks::{Check, checks};
 pub use config::{Config, Disks};
 
 use self::{
-    bundle::{Ingredients, Role},
-    disk::{Disk, Held},
+    bundle::{ContainerSpec, Role},
+    disk::{Disk, DiskLock},
     docker::Docker,
     engine::Engine,
-    freezer::Gate,
+    freezer::FreezeLock,
     image::Images,
     layout::Layout,
     oci::Oci,
@@ -64,7 +64,7 @@ use crate::{
 };
 
 /// Error when another process holds a disk's lock for too long.
-const BEING_MADE: &str = "another sandbox is being created on the same disk";
+const DISK_LOCKED: &str = "another sandbox is being created on the same disk";
 
 /// Provider of sandboxes on this machine.
 #[derive(Clone, Debug)]
@@ -147,9 +147,10 @@ impl Local {
             removal::directories(self.engine.users(), vec![disk.output.clone()]).await?;
         }
         let base = self.images.base(&spec.rootfs, &self.host)?;
-        self.lay_out(spec, &disk, &base).map_err(|error| unavailable("creating its files failed", &error))?;
+        self.prepare_files(spec, &disk, &base)
+            .map_err(|error| unavailable("creating its files failed", &error))?;
         let sandbox_dir = self.layout.sandbox(spec.sandbox);
-        let ingredients = Ingredients {
+        let ingredients = ContainerSpec {
             base: &base,
             disk: &disk,
             control_dir: &self.layout.control(spec.sandbox),
@@ -188,18 +189,18 @@ impl Local {
     }
 
     /// Creates the files and directories of a sandbox.
-    fn lay_out(&self, spec: &Spec, disk: &Disk, base: &Base) -> io::Result<()> {
+    fn prepare_files(&self, spec: &Spec, disk: &Disk, base: &Base) -> io::Result<()> {
         // A service without root cannot change owners itself.
         let ids = self.engine.users().is_none().then(|| self.engine.ids(spec.session));
-        disk.note_sandbox(spec.sandbox)?;
+        disk.record_sandbox(spec.sandbox)?;
         disk.prepare(ids)?;
         self.layout.claim(spec.sandbox, spec.org, spec.session, ids)?;
-        self.layout.note_tree(spec.sandbox, base.tree.as_deref())
+        self.layout.record_tree(spec.sandbox, base.tree.as_deref())
     }
 
     /// Ends the last sandbox created on a session's disk, because two sandboxes never share a disk. `Stale`
     /// if a higher epoch has attached to it.
-    async fn displace(&self, latest: SandboxId, epoch: i64) -> Result<(), Fault> {
+    async fn end_previous(&self, latest: SandboxId, epoch: i64) -> Result<(), Fault> {
         if !self.layout.sandbox(latest).exists() {
             return Ok(());
         }
@@ -214,7 +215,8 @@ impl Local {
     async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
         let mut writers = spec.previous.clone();
         writers.push(spec.sandbox);
-        disk.adopt().map_err(|error| unavailable("its files cannot be moved to their place", &error))?;
+        disk.migrate_layout()
+            .map_err(|error| unavailable("its files cannot be moved to their place", &error))?;
         if self.volumes.is_none() && disk.has_image() {
             // An image that is not mounted must not be taken for an empty disk.
             let text =
@@ -225,7 +227,7 @@ impl Local {
             Some(volumes) if disk.has_image() => volumes.open(disk).await?,
             Some(_) | None => !disk.has_image(),
         };
-        if is_open && disk.is_left_by(&writers, self.engine.ids(spec.session)) {
+        if is_open && disk.is_usable_by(&writers, self.engine.ids(spec.session)) {
             return Ok(Files::Kept);
         }
         volume::close(disk).await?;
@@ -247,7 +249,7 @@ impl Local {
 #[async_trait]
 impl Sandbox for Local {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reach: Reach::Node, holds_size: self.engine.holds_size() }
+        Capabilities { reach: Reach::Node, enforces_size: self.engine.enforces_size() }
     }
 
     /// Dropping the future may leave remains; the next `create` with this id or `destroy` removes them.
@@ -256,7 +258,7 @@ impl Sandbox for Local {
         let disk = self.layout.disk(spec.org, spec.session);
         let _held = hold(&disk).await?;
         match disk.latest_sandbox() {
-            Some(latest) if latest != spec.sandbox => self.displace(latest, epoch).await?,
+            Some(latest) if latest != spec.sandbox => self.end_previous(latest, epoch).await?,
             Some(_) | None => {}
         }
         if self.layout.sandbox(spec.sandbox).exists() {
@@ -279,7 +281,7 @@ impl Sandbox for Local {
         };
         // A worker that was slow or suspended must not end a sandbox of a higher epoch. While this gate is
         // held, no epoch can attach.
-        let gate = Gate::pass(&self.layout.sandbox(spec.sandbox), epoch).await;
+        let gate = FreezeLock::pass(&self.layout.sandbox(spec.sandbox), epoch).await;
         if matches!(gate, Err(Fault::Stale)) {
             return Err(Fault::Stale);
         }
@@ -288,7 +290,7 @@ impl Sandbox for Local {
     }
 
     async fn attach(&self, fence: SandboxFence) -> Result<(), Fault> {
-        let _gate = Gate::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
+        let _gate = FreezeLock::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
         if self.disk_of(fence.sandbox).is_some_and(|disk| disk.is_incomplete()) {
             return Err(Fault::Unavailable("the restore of its files did not finish".to_owned()));
         }
@@ -305,12 +307,12 @@ impl Sandbox for Local {
     }
 
     async fn freeze(&self, fence: SandboxFence) -> Result<(), Fault> {
-        let _gate = Gate::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
+        let _gate = FreezeLock::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
         self.engine.freeze(fence.sandbox, true).await
     }
 
     async fn thaw(&self, fence: SandboxFence) -> Result<(), Fault> {
-        let _gate = Gate::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
+        let _gate = FreezeLock::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
         self.engine.freeze(fence.sandbox, false).await
     }
 
@@ -424,8 +426,8 @@ impl Sandbox for Local {
         if !disk.root.exists() {
             return Ok(());
         }
-        let held = disk.try_hold().map_err(|error| unavailable("its disk cannot be locked", &error))?;
-        let Some(_held) = held else { return Err(Fault::Unavailable(BEING_MADE.to_owned())) };
+        let held = disk.try_lock_disk().map_err(|error| unavailable("its disk cannot be locked", &error))?;
+        let Some(_held) = held else { return Err(Fault::Unavailable(DISK_LOCKED.to_owned())) };
         if disk.latest_sandbox().is_some_and(|latest| self.layout.sandbox(latest).exists()) {
             return Err(Fault::Refused("a sandbox uses this disk: destroy it first".to_owned()));
         }
@@ -438,7 +440,7 @@ impl Sandbox for Local {
 
     async fn list(&self) -> Result<Vec<Found>, Fault> {
         let layout = self.layout.clone();
-        let listed = off_the_reactor(move || layout.list()).await;
+        let listed = in_blocking_thread(move || layout.list()).await;
         let mut listed = listed.map_err(|error| unavailable("its directories cannot be read", &error))?;
         for found in self.engine.list().await? {
             if !listed.iter().any(|known| known.sandbox == found.sandbox) {
@@ -454,7 +456,7 @@ fn millis(since: Instant) -> f64 {
 }
 
 /// Runs file operations that may take longer than a few system calls on a blocking thread.
-async fn off_the_reactor<T: Send + 'static>(
+async fn in_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
@@ -462,15 +464,15 @@ async fn off_the_reactor<T: Send + 'static>(
 
 /// Takes the lock of a disk. Waits for its holder: another process of the service, or a worker that lost the
 /// session without noticing.
-async fn hold(disk: &Disk) -> Result<Held, Fault> {
+async fn hold(disk: &Disk) -> Result<DiskLock, Fault> {
     let until = Instant::now() + limit::SANDBOX_START_TIMEOUT;
     loop {
         disk.make_root().map_err(|error| unavailable("the session's disk cannot be created", &error))?;
-        match disk.try_hold() {
+        match disk.try_lock_disk() {
             Ok(Some(held)) => return Ok(held),
             Ok(None) if Instant::now() < until => tokio::time::sleep(limit::SANDBOX_START_POLL.1).await,
-            Ok(None) => return Err(Fault::Unavailable(BEING_MADE.to_owned())),
-            // Erased between `make_root` and `try_hold`.
+            Ok(None) => return Err(Fault::Unavailable(DISK_LOCKED.to_owned())),
+            // Erased between `make_root` and `try_lock_disk`.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(unavailable("the session's disk cannot be locked", &error)),
         }

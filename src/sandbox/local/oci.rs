@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use rustix::process::{Pid, test_kill_process};
 
 use super::{
-    bundle::{self, Ingredients},
+    bundle::{self, ContainerSpec},
     cgroup::Cgroups,
     engine::Engine,
     layout::IdRange,
-    runtime::{Runtime, last_words},
+    runtime::{Runtime, last_message},
     unavailable,
 };
 use crate::{
@@ -53,7 +53,7 @@ impl Engine for Oci {
         self.runtime.is_gvisor
     }
 
-    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
+    async fn run(&self, sandbox: SandboxId, of: &ContainerSpec<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
         let oom_counter = self.cgroups.make(sandbox);
         let oom_counter = oom_counter.map_err(|error| unavailable("its cgroup cannot be created", &error))?;
         let cgroup = bundle::Cgroup {
@@ -70,7 +70,7 @@ impl Engine for Oci {
     async fn ended(&self, _: SandboxId, sandbox_dir: &Path) -> Option<String> {
         let pid = fs::read_to_string(sandbox_dir.join("pid")).ok()?;
         let pid = Pid::from_raw(pid.trim().parse().ok()?)?;
-        test_kill_process(pid).is_err().then(|| last_words(sandbox_dir))
+        test_kill_process(pid).is_err().then(|| last_message(sandbox_dir))
     }
 
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {

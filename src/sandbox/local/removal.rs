@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{process::Command, time::timeout};
 
-use super::{layout::remove_dir, off_the_reactor, rootless::Users, runtime, unavailable};
+use super::{in_blocking_thread, layout::remove_dir, rootless::Users, runtime, unavailable};
 use crate::{base::limit::DISK_REMOVE_TIMEOUT, sandbox::Fault};
 
 /// Removes directories that no sandbox's command can write to, in order.
@@ -19,7 +19,7 @@ pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(
     if users.is_some() {
         return disk(users, &paths).await;
     }
-    let removed = off_the_reactor(move || paths.iter().try_for_each(|path: &PathBuf| remove_dir(path)));
+    let removed = in_blocking_thread(move || paths.iter().try_for_each(|path: &PathBuf| remove_dir(path)));
     removed.await.map_err(|error| unavailable("its files cannot be removed", &error))
 }
 

@@ -46,7 +46,7 @@ const DIRECTORIES: [&str; 6] = ["dev", "proc", "run", "sys", "root", "home/agent
 /// Additional directories with the image `host`.
 const OF_HOST: [&str; 3] = ["usr", "var", "opt"];
 /// Top-level entries of an image that are not mounted: the sandbox has its own, or none.
-const NOT_SHOWN: [&str; 13] = [
+const HIDDEN: [&str; 13] = [
     "dev",
     "proc",
     "run",
@@ -104,7 +104,7 @@ pub fn of_host(parent: &Path) -> io::Result<Base> {
     let onto_itself = |place: PathBuf| (place.clone(), place);
     let unmerged = usr_places().filter(|place| place.is_dir() && !place.is_symlink());
     let binds = std::iter::once(PathBuf::from("/usr")).chain(unmerged).map(onto_itself).collect();
-    Ok(Base { rootfs: lay(parent, &plan_of_host()?)?, binds, tree: None })
+    Ok(Base { rootfs: create_skeleton(parent, &plan_of_host()?)?, binds, tree: None })
 }
 
 /// Creates the skeleton of an image below `parent`. `root` is the image's tree, which never changes; `name`
@@ -114,7 +114,7 @@ pub fn of_image(parent: &Path, root: &Path, name: &str) -> io::Result<Base> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         let (place, kind) = (entry.file_name(), entry.file_type()?);
-        if NOT_SHOWN.iter().any(|hidden| place == *hidden) {
+        if HIDDEN.iter().any(|hidden| place == *hidden) {
             continue;
         }
         if kind.is_symlink() {
@@ -129,14 +129,14 @@ pub fn of_image(parent: &Path, root: &Path, name: &str) -> io::Result<Base> {
         return Err(io::Error::other(text));
     }
     binds.sort();
-    let rootfs = lay(parent, &tree)?;
+    let rootfs = create_skeleton(parent, &tree)?;
     // Mounted after the image's `/etc`, which contains them.
     binds.extend(TABLES.map(|table| (rootfs.join(table), Path::new("/").join(table))));
     Ok(Base { rootfs, binds, tree: Some(name.to_owned()) })
 }
 
 /// Creates the skeleton unless it exists. Returns its path.
-fn lay(parent: &Path, tree: &Tree) -> io::Result<PathBuf> {
+fn create_skeleton(parent: &Path, tree: &Tree) -> io::Result<PathBuf> {
     let path = parent.join(format!("rootfs-{}", digest(tree)));
     if path.is_dir() {
         return Ok(path);

@@ -85,7 +85,9 @@ impl Runtime {
         let status = self.command(bundle, before, &arguments).await?;
         match status.success() && pid_file.exists() {
             true => Ok(()),
-            false => Err(Fault::Unavailable(format!("the runtime did not start it: {}", last_words(bundle)))),
+            false => {
+                Err(Fault::Unavailable(format!("the runtime did not start it: {}", last_message(bundle))))
+            }
         }
     }
 
@@ -178,7 +180,7 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
 }
 
 /// Last message of the runtime, else of init, for an error message.
-pub fn last_words(logs: &Path) -> String {
+pub fn last_message(logs: &Path) -> String {
     let runtime = tail(&logs.join("runtime.log"), limit::RUNTIME_LOG_BYTES_MAX);
     let message = runtime.lines().rev().find_map(|line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -241,10 +243,10 @@ mod tests {
     #[test]
     fn the_last_words_are_the_runtimes_own() {
         let logs = tempfile::tempdir().unwrap();
-        assert_eq!(last_words(logs.path()), "it left no message");
+        assert_eq!(last_message(logs.path()), "it left no message");
         fs::write(logs.path().join("init.log"), "sojourn-init: no room\n").unwrap();
-        assert_eq!(last_words(logs.path()), "sojourn-init: no room");
+        assert_eq!(last_message(logs.path()), "sojourn-init: no room");
         fs::write(logs.path().join("runtime.log"), "{\"level\":\"error\",\"msg\":\"no cgroup\"}\n").unwrap();
-        assert_eq!(last_words(logs.path()), "no cgroup");
+        assert_eq!(last_message(logs.path()), "no cgroup");
     }
 }

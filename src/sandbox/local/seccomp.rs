@@ -30,7 +30,7 @@ const NO_DEVICES: [u64; 4] = [0, 0o010000, 0o100000, 0o140000];
 
 /// Action for a call that must appear not to exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absent {
+pub enum AbsentCall {
     /// Fail with ENOSYS.
     Error,
     /// Notify a tracer that does not exist, which fails with ENOSYS: gVisor supports only one error number
@@ -40,7 +40,7 @@ pub enum Absent {
 
 /// Profile of every process in a sandbox. Only calls of the native architecture pass: the 32-bit tables are
 /// additional kernel attack surface that nothing needs.
-pub fn profile(absent: Absent) -> Result<LinuxSeccomp, OciSpecError> {
+pub fn profile(absent: AbsentCall) -> Result<LinuxSeccomp, OciSpecError> {
     let mut syscalls = vec![
         allow(&ALLOWED, Vec::new())?,
         allow(
@@ -70,11 +70,11 @@ pub fn profile(absent: Absent) -> Result<LinuxSeccomp, OciSpecError> {
         .build()
 }
 
-fn does_not_exist(name: &str, absent: Absent) -> Result<LinuxSyscall, OciSpecError> {
+fn does_not_exist(name: &str, absent: AbsentCall) -> Result<LinuxSyscall, OciSpecError> {
     let syscall = LinuxSyscallBuilder::default().names(vec![name.to_owned()]);
     match absent {
-        Absent::Error => syscall.action(LinuxSeccompAction::ScmpActErrno).errno_ret(ENOSYS).build(),
-        Absent::Tracer => syscall.action(LinuxSeccompAction::ScmpActTrace).build(),
+        AbsentCall::Error => syscall.action(LinuxSeccompAction::ScmpActErrno).errno_ret(ENOSYS).build(),
+        AbsentCall::Tracer => syscall.action(LinuxSeccompAction::ScmpActTrace).build(),
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_out_of_a_sandbox_is_not_allowed() {
+    fn calls_that_escape_a_sandbox_are_not_allowed() {
         for name in [
             "mount",
             "umount2",

@@ -21,7 +21,7 @@ use rustix::{
 };
 use tokio::{process::Command, time::timeout};
 
-use super::{disk::Disk, layout::make_dir, loopback, off_the_reactor, runtime, unavailable};
+use super::{disk::Disk, in_blocking_thread, layout::make_dir, loopback, runtime, unavailable};
 use crate::{
     base::limit::{DISK_TEMPLATES_MAX, VOLUME_COMMAND_TIMEOUT},
     sandbox::Fault,
@@ -81,7 +81,7 @@ impl Volumes {
     pub async fn make(&self, disk: &Disk, bytes: u64) -> Result<(), Fault> {
         let template = self.template(bytes).await?;
         let image = disk.image.clone();
-        let copied = off_the_reactor(move || {
+        let copied = in_blocking_thread(move || {
             let beside = image.with_extension("new");
             copy(&template, &beside)?;
             fs::rename(beside, image)
@@ -108,7 +108,7 @@ impl Volumes {
     async fn mount(&self, disk: &Disk) -> Result<(), Fault> {
         make_dir(&disk.files, 0o700).map_err(|error| unavailable("its files cannot be created", &error))?;
         let image = disk.image.clone();
-        let attached = off_the_reactor(move || loopback::attach(&image)).await;
+        let attached = in_blocking_thread(move || loopback::attach(&image)).await;
         let device = attached.map_err(|error| unavailable("its file system cannot be mounted", &error))?;
         let mut mount = Command::new(&self.mount);
         mount.args(["-t", "ext4", "-o", OPTIONS]).arg(&device.path).arg(&disk.files);
@@ -130,7 +130,7 @@ impl Volumes {
         }
         let lay = || -> io::Result<PathBuf> {
             make_dir(&self.templates, 0o700)?;
-            make_room(&self.templates)?;
+            evict_templates(&self.templates)?;
             let beside = beside(&path);
             File::create(&beside)?.set_len(bytes)?;
             Ok(beside)
@@ -157,7 +157,7 @@ impl Volumes {
 /// Unmounts a session's files, if they are mounted.
 pub async fn close(disk: &Disk) -> Result<(), Fault> {
     let disk = disk.clone();
-    let closed = off_the_reactor(move || {
+    let closed = in_blocking_thread(move || {
         // A crash may have left more than one mount there.
         while disk.is_mounted() {
             unmount(&disk.files, UnmountFlags::NOFOLLOW)?;
@@ -174,7 +174,7 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 /// Removes the oldest templates: there is one for each size that organizations use.
-fn make_room(templates: &Path) -> io::Result<()> {
+fn evict_templates(templates: &Path) -> io::Result<()> {
     let mut found = Vec::new();
     for entry in fs::read_dir(templates)? {
         let entry = entry?;
@@ -271,7 +271,7 @@ mod tests {
             let file = File::open(directory.path().join(format!("{at:03}"))).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at as u64)).unwrap();
         }
-        make_room(directory.path()).unwrap();
+        evict_templates(directory.path()).unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), DISK_TEMPLATES_MAX - 1);
         assert!(!directory.path().join("003").exists() && directory.path().join("018").exists());
     }

@@ -26,7 +26,7 @@ use crate::{
 pub(in super::super) struct Feeds(Arc<Mutex<HashMap<OrgId, Arc<Feed>>>>);
 
 /// A follower's registration at an organization's feed.
-pub(super) struct Seat {
+pub(super) struct Registration {
     feeds: Feeds,
     feed: Arc<Feed>,
 }
@@ -49,11 +49,11 @@ struct Newest {
     position: Option<Position>,
     /// Number of notifications before the last read, and the time of that read.
     notifications: u64,
-    looked: Option<Instant>,
+    read_at: Option<Instant>,
 }
 
 /// Result of a read through the feed.
-pub(super) enum Look {
+pub(super) enum FeedRead {
     /// The next changes, possibly none, and whether more may be available immediately.
     Next { items: Vec<Arc<Item>>, has_more: bool },
     /// The follower is behind the retained changes.
@@ -62,14 +62,14 @@ pub(super) enum Look {
 
 impl Feeds {
     /// Registers a follower at an organization's feed.
-    pub(super) fn sit(&self, org: OrgId) -> Seat {
+    pub(super) fn register(&self, org: OrgId) -> Registration {
         let new = || {
             let (followers, newest) = (AtomicUsize::new(0), tokio::sync::Mutex::default());
             Arc::new(Feed { org, followers, newest })
         };
         let feed = self.lock().entry(org).or_insert_with(new).clone();
         feed.followers.fetch_add(1, Ordering::Relaxed);
-        Seat { feeds: self.clone(), feed }
+        Registration { feeds: self.clone(), feed }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<OrgId, Arc<Feed>>> {
@@ -77,7 +77,7 @@ impl Feeds {
     }
 }
 
-impl Seat {
+impl Registration {
     /// Returns the number of the next change. Any change that is not visible yet when this returns gets
     /// this number or a later one.
     pub(super) async fn next(&self, store: &Store) -> store::Result<u64> {
@@ -89,38 +89,43 @@ impl Seat {
     }
 
     /// Returns the changes from number `next` on, given that `notifications` were counted.
-    pub(super) async fn look(&self, store: &Store, next: u64, notifications: u64) -> store::Result<Look> {
+    pub(super) async fn read_new(
+        &self,
+        store: &Store,
+        next: u64,
+        notifications: u64,
+    ) -> store::Result<FeedRead> {
         let mut newest = self.feed.newest.lock().await;
         let Some(position) = newest.position.clone().filter(|_| next >= newest.first) else {
-            return Ok(Look::Behind);
+            return Ok(FeedRead::Behind);
         };
         if next < newest.next() {
-            return Ok(Look::Next { items: newest.beyond(next), has_more: false });
+            return Ok(FeedRead::Next { items: newest.beyond(next), has_more: false });
         }
         if newest.is_fresh(notifications) {
-            return Ok(Look::Next { items: Vec::new(), has_more: false });
+            return Ok(FeedRead::Next { items: Vec::new(), has_more: false });
         }
-        let looked = Instant::now();
+        let read_at = Instant::now();
         match read(store, self.feed.org, &position).await? {
             Page::Changes { items, end, has_more } => {
                 newest.position = Some(end);
                 newest.keep(&items, self.feed.followers.load(Ordering::Relaxed) > 1);
                 // The position was between two snapshots and ends at an older one: newer changes may exist.
-                let has_more = has_more || position.is_on_the_way();
+                let has_more = has_more || position.is_catching_up();
                 if !has_more {
-                    (newest.notifications, newest.looked) = (notifications, Some(looked));
+                    (newest.notifications, newest.read_at) = (notifications, Some(read_at));
                 }
-                Ok(Look::Next { items, has_more })
+                Ok(FeedRead::Next { items, has_more })
             }
             Page::Foreign => {
                 newest.forget();
-                Ok(Look::Behind)
+                Ok(FeedRead::Behind)
             }
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut feeds = self.feeds.lock();
         if self.feed.followers.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -138,7 +143,7 @@ impl Newest {
     /// time, because notifications can be lost.
     fn is_fresh(&self, notifications: u64) -> bool {
         self.notifications >= notifications
-            && self.looked.is_some_and(|looked| looked.elapsed() < STREAM_POLL / 2)
+            && self.read_at.is_some_and(|read_at| read_at.elapsed() < STREAM_POLL / 2)
     }
 
     fn beyond(&self, next: u64) -> Vec<Arc<Item>> {

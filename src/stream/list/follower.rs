@@ -9,8 +9,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Item, Page, Position, Roll, RollFrame, begin,
-    feed::{Look, Seat},
+    Item, ListFrame, ListTail, Page, Position, begin,
+    feed::{FeedRead, Registration},
     read,
 };
 use crate::{
@@ -25,10 +25,10 @@ struct Ended;
 
 pub(in super::super) struct Follower {
     store: Store,
-    seat: Seat,
+    registration: Registration,
     watch: Watch,
-    roll: Roll,
-    frames: mpsc::Sender<RollFrame>,
+    tail: ListTail,
+    frames: mpsc::Sender<ListFrame>,
     heartbeat: Instant,
     _permit: OwnedSemaphorePermit,
 }
@@ -36,15 +36,15 @@ pub(in super::super) struct Follower {
 impl Follower {
     pub(in super::super) fn new(
         streams: &Streams,
-        roll: Roll,
-        frames: mpsc::Sender<RollFrame>,
+        tail: ListTail,
+        frames: mpsc::Sender<ListFrame>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
         Self {
             store: streams.store.clone(),
-            seat: streams.lists.sit(roll.org),
-            watch: streams.notifications.watch_list(roll.org),
-            roll,
+            registration: streams.lists.register(tail.org),
+            watch: streams.notifications.watch_list(tail.org),
+            tail,
             frames,
             heartbeat: Instant::now() + STREAM_HEARTBEAT,
             _permit: permit,
@@ -60,8 +60,8 @@ impl Follower {
     async fn follow(&mut self) -> Result<(), Ended> {
         loop {
             // Take the number first: a change that the catch-up does not see gets it or a later one.
-            let Some(next) = self.readable(self.seat.next(&self.store).await) else {
-                self.rest(STREAM_LIST_PAUSE).await?;
+            let Some(next) = self.readable(self.registration.next(&self.store).await) else {
+                self.wait(STREAM_LIST_PAUSE).await?;
                 continue;
             };
             let seen = self.catch_up().await?;
@@ -74,42 +74,42 @@ impl Follower {
     async fn catch_up(&mut self) -> Result<Snapshot, Ended> {
         // A resumed position between two snapshots ends at an old snapshot: later changes
         // may no longer be in the feed, so read once more.
-        let mut is_late = self.roll.from.as_ref().is_some_and(Position::is_on_the_way);
+        let mut is_late = self.tail.from.as_ref().is_some_and(Position::is_catching_up);
         loop {
-            let has_more = match self.roll.from.clone() {
-                None => match self.readable(begin(&self.store, &self.roll).await) {
+            let has_more = match self.tail.from.clone() {
+                None => match self.readable(begin(&self.store, &self.tail).await) {
                     Some((lines, position)) => {
                         for json in lines {
-                            self.send(RollFrame::Line { position: None, json }).await?;
+                            self.send(ListFrame::Line { position: None, json }).await?;
                         }
-                        self.roll.from = Some(position);
+                        self.tail.from = Some(position);
                         Some(false)
                     }
                     None => None,
                 },
-                Some(from) => match self.readable(read(&self.store, self.roll.org, &from).await) {
+                Some(from) => match self.readable(read(&self.store, self.tail.org, &from).await) {
                     Some(Page::Changes { items, end, has_more }) => {
                         for item in items {
-                            self.say(&item).await?;
+                            self.send_item(&item).await?;
                         }
-                        self.roll.from = Some(end);
+                        self.tail.from = Some(end);
                         Some(has_more || std::mem::take(&mut is_late))
                     }
                     Some(Page::Foreign) => {
-                        self.roll.from = None;
+                        self.tail.from = None;
                         Some(true)
                     }
                     None => None,
                 },
             };
-            match (has_more, &self.roll.from) {
+            match (has_more, &self.tail.from) {
                 (Some(false), Some(Position { seen, .. })) => {
                     let (seen, json) = (seen.clone(), ListedFrame::Current.line().into());
-                    self.send(RollFrame::Line { position: self.roll.from.clone(), json }).await?;
+                    self.send(ListFrame::Line { position: self.tail.from.clone(), json }).await?;
                     return Ok(seen);
                 }
                 (Some(_), _) => {}
-                (None, _) => self.rest(STREAM_LIST_PAUSE).await?,
+                (None, _) => self.wait(STREAM_LIST_PAUSE).await?,
             }
         }
     }
@@ -119,42 +119,42 @@ impl Follower {
     async fn live(&mut self, mut next: u64, seen: &Snapshot) -> Result<(), Ended> {
         loop {
             let notifications = self.watch.seen();
-            let looked = self.seat.look(&self.store, next, notifications).await;
+            let looked = self.registration.read_new(&self.store, next, notifications).await;
             match self.readable(looked) {
-                Some(Look::Next { items, has_more }) => {
+                Some(FeedRead::Next { items, has_more }) => {
                     next += items.len() as u64;
                     for item in items.iter().filter(|item| !seen.saw(item.place)) {
-                        self.say(item).await?;
+                        self.send_item(item).await?;
                     }
                     if has_more {
                         continue;
                     }
                 }
-                Some(Look::Behind) => return Ok(()),
+                Some(FeedRead::Behind) => return Ok(()),
                 None => {}
             }
             let poll = Instant::now() + STREAM_POLL;
             let closed = self.frames.clone();
             tokio::select! {
                 // Changes within `STREAM_LIST_PAUSE` after a notification are read together.
-                () = self.watch.changed() => self.rest(STREAM_LIST_PAUSE).await?,
+                () = self.watch.changed() => self.wait(STREAM_LIST_PAUSE).await?,
                 () = sleep_until(poll) => {}
-                () = sleep_until(self.heartbeat) => self.send(RollFrame::Alive).await?,
+                () = sleep_until(self.heartbeat) => self.send(ListFrame::Alive).await?,
                 () = closed.closed() => return Err(Ended),
             }
         }
     }
 
-    async fn say(&mut self, item: &Arc<Item>) -> Result<(), Ended> {
-        if let Some(json) = item.said(&self.roll.filter) {
-            self.send(RollFrame::Line { position: Some(item.behind.clone()), json }).await?;
+    async fn send_item(&mut self, item: &Arc<Item>) -> Result<(), Ended> {
+        if let Some(json) = item.frame_for(&self.tail.filter) {
+            self.send(ListFrame::Line { position: Some(item.behind.clone()), json }).await?;
         }
-        self.roll.from = Some(item.behind.clone());
+        self.tail.from = Some(item.behind.clone());
         Ok(())
     }
 
     /// Waits for `pause` while the reader is connected.
-    async fn rest(&mut self, pause: std::time::Duration) -> Result<(), Ended> {
+    async fn wait(&mut self, pause: std::time::Duration) -> Result<(), Ended> {
         let closed = self.frames.clone();
         let over = Instant::now() + pause;
         tokio::select! {
@@ -162,7 +162,7 @@ impl Follower {
             () = closed.closed() => return Err(Ended),
         }
         if self.heartbeat < Instant::now() {
-            self.send(RollFrame::Alive).await?;
+            self.send(ListFrame::Alive).await?;
         }
         Ok(())
     }
@@ -170,12 +170,12 @@ impl Follower {
     /// Returns `None` on a database error; the next read retries.
     fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
         let told = |error: &store::Error| {
-            tracing::debug!(%error, org.id = %self.roll.org, "list read failed, retrying");
+            tracing::debug!(%error, org.id = %self.tail.org, "list read failed, retrying");
         };
         read.inspect_err(told).ok()
     }
 
-    async fn send(&mut self, frame: RollFrame) -> Result<(), Ended> {
+    async fn send(&mut self, frame: ListFrame) -> Result<(), Ended> {
         self.heartbeat = Instant::now() + STREAM_HEARTBEAT;
         match timeout(STREAM_WRITE_TIMEOUT, self.frames.send(frame)).await {
             Ok(Ok(())) => Ok(()),

@@ -113,8 +113,8 @@ fn the_table_of_actions_is_that_of_the_code() {
     .collect::<String>();
     let unknown: Vec<_> = told.iter().filter(|action| !code.contains(&format!("\"{action}\""))).collect();
     assert!(unknown.is_empty(), "docs/organizations.md names {unknown:?}");
-    // What `act` and `remember` are called with: two words and a point, in quotes.
-    let calls = code.split(".act(").chain(code.split("remember(")).skip(1);
+    // What `act` and `record_audit` are called with: two words and a point, in quotes.
+    let calls = code.split(".act(").chain(code.split("record_audit(")).skip(1);
     let named = calls.filter_map(|rest| rest.split(';').next()?.split('"').nth(1));
     let is_action = |word: &&str| {
         word.split('.').count() == 2 && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'.' || b == b'_')

@@ -182,7 +182,7 @@ impl Services for FakeServices {
 #[async_trait]
 impl Sandbox for FakeSandbox {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reach: Reach::Node, holds_size: true }
+        Capabilities { reach: Reach::Node, enforces_size: true }
     }
 
     async fn create(&self, _: &Spec, _: i64) -> Result<Files, Fault> {

@@ -9,7 +9,7 @@ use sojourn::{
         Fault, Sandbox,
         local::{
             Local,
-            image::{self, Unmade},
+            image::{self, BuildError},
         },
     },
 };
@@ -159,7 +159,7 @@ fn a_sandbox_on_an_image_that_is_not_there_is_not_made() {
     for name in ["nobody-s", "../../etc", ""] {
         let rootfs = RootFs { image: name.to_owned(), ..RootFs::default() };
         let made = runtime.block_on(local.images().make_image(&rootfs));
-        assert!(matches!(made, Err(Unmade::Failed(_))), "{name}: {made:?}");
+        assert!(matches!(made, Err(BuildError::Failed(_))), "{name}: {made:?}");
         let origin = sojourn::base::Origin::system();
         let spec = sojourn::sandbox::Spec {
             sandbox: origin.id(),
@@ -194,7 +194,7 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     // While somebody is at it, nobody else begins the same, and nothing of it is removed.
     let other = Local::new(provider.config()).unwrap();
     let second = runtime.block_on(other.images().begin_install(&rootfs, origin.id()));
-    assert!(matches!(second, Err(Unmade::Busy)));
+    assert!(matches!(second, Err(BuildError::Busy)));
     runtime.block_on(other.images().tidy()).unwrap();
     assert!(mounts());
     // As if its process had been killed: the lock goes, the rest stays.
@@ -208,6 +208,6 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     assert!(work.filter(left).all(|entry| !entry.path().join("version").exists()));
     // An installation that fails leaves nothing either.
     let begun = begin().unwrap().expect("it is not there");
-    assert!(matches!(runtime.block_on(begun.run()), Err(Unmade::Failed(_))), "there is no way out");
+    assert!(matches!(runtime.block_on(begun.run()), Err(BuildError::Failed(_))), "there is no way out");
     assert!(!mounts() && fs::read_dir(run_dir.join("installs")).unwrap().count() == 0);
 }

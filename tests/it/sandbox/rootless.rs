@@ -48,7 +48,7 @@ fn a_delegated_cgroup_holds_a_sandbox_without_root() {
     as_ordinary_user(OrdinaryUser::with_cgroups, name, || {
         run(&LocalProvider::new(), limits(), |world| {
             Box::pin(async {
-                assert!(world.sandbox.capabilities().holds_size);
+                assert!(world.sandbox.capabilities().enforces_size);
                 let hog = world.shell("hog", "python3 -c 'x = bytearray(600 << 20)'; exit $?");
                 let ran = world.ran(&hog).await;
                 assert_eq!((ran.exit.cause, ran.exit.code), (Cause::Oom, 137));
@@ -69,7 +69,7 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
     as_ordinary_user(OrdinaryUser::new, name, || {
         run(&LocalProvider::new(), limits(), |world| {
             Box::pin(async {
-                assert!(!world.sandbox.capabilities().holds_size);
+                assert!(!world.sandbox.capabilities().enforces_size);
                 let bomb =
                     Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", super::local::BOMB) };
                 world.sandbox.start(world.fence, &bomb).await.unwrap();

@@ -12,7 +12,7 @@ use sojourn::{
     domain::rootfs::RootFs,
     sandbox::local::{
         Config, Local,
-        image::{self, Unmade},
+        image::{self, BuildError},
     },
 };
 
@@ -64,7 +64,7 @@ async fn make(config: Config) {
         match local.images().make_image(&debian).await {
             Ok(()) => return,
             // Another test is at it.
-            Err(Unmade::Busy) => tokio::time::sleep(Duration::from_millis(200)).await,
+            Err(BuildError::Busy) => tokio::time::sleep(Duration::from_millis(200)).await,
             Err(unmade) => panic!("{unmade}: {}", local.images().said(&debian)),
         }
         assert!(Instant::now() < until, "the image debian takes too long");

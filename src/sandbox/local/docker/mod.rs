@@ -28,7 +28,7 @@ use futures::StreamExt;
 use tokio::{runtime, time::timeout};
 
 use super::{
-    bundle::{self, Ingredients},
+    bundle::{self, ContainerSpec},
     engine::Engine,
     layout::IdRange,
 };
@@ -131,7 +131,7 @@ impl Docker {
         match self.ask(self.client.inspect_container(name, None)).await {
             Ok(Ok(container)) => Ok(Some(container.state.and_then(|state| state.paused).unwrap_or(false))),
             Ok(Err(404)) => Ok(None),
-            Ok(Err(code)) => Err(said(&format!("status {code}"))),
+            Ok(Err(code)) => Err(docker_fault(&format!("status {code}"))),
             Err(fault) => Err(fault),
         }
     }
@@ -143,11 +143,11 @@ impl Docker {
             Err(Error::DockerResponseServerError { status_code: code @ (304 | 404 | 409), .. }) => {
                 Ok(Err(code))
             }
-            Err(error) => Err(said(&error.to_string())),
+            Err(error) => Err(docker_fault(&error.to_string())),
         }
     }
 
-    async fn last_words(&self, name: &str) -> String {
+    async fn last_message(&self, name: &str) -> String {
         let options =
             LogsOptions { stdout: true, stderr: true, tail: "1".to_owned(), ..LogsOptions::default() };
         let mut logs = Box::pin(self.client.logs(name, Some(options)));
@@ -166,7 +166,7 @@ impl Engine for Docker {
         self.ids
     }
 
-    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, _: &Path) -> Result<(), Fault> {
+    async fn run(&self, sandbox: SandboxId, of: &ContainerSpec<'_>, _: &Path) -> Result<(), Fault> {
         let name = sandbox.to_string();
         let of_its_own = of.base.tree.is_some();
         // For an image of the service, the daemon's image is only its skeleton, which is small.
@@ -174,7 +174,7 @@ impl Engine for Docker {
             true => within(IMPORT_TIMEOUT, image::import(&self.client, &of.base.rootfs)).await??,
             false => self.image.clone(),
         };
-        let spec = bundle::spec(of, None).map_err(|error| said(&error.to_string()))?;
+        let spec = bundle::spec(of, None).map_err(|error| docker_fault(&error.to_string()))?;
         let labels =
             [(MAKER, self.run_dir.clone()), (ORG, of.org.to_string()), (SESSION, of.session.to_string())];
         let settings = body::Settings {
@@ -183,21 +183,21 @@ impl Engine for Docker {
             // The limit counts per user of the host: without a user namespace all sandboxes would share it.
             counts_processes: self.ids.first > 0,
         };
-        let body = body::of(&spec, &settings, labels).map_err(|error| said(&error))?;
+        let body = body::of(&spec, &settings, labels).map_err(|error| docker_fault(&error))?;
         let options =
             CreateContainerOptions { name: Some(name.clone()), ..CreateContainerOptions::default() };
         let created =
             within(RUNTIME_COMMAND_TIMEOUT, self.client.create_container(Some(options), body)).await?;
-        created.map_err(|error| said(&error.to_string()))?;
+        created.map_err(|error| docker_fault(&error.to_string()))?;
         let started = within(RUNTIME_COMMAND_TIMEOUT, self.client.start_container(&name, None)).await?;
-        started.map_err(|error| said(&error.to_string()))
+        started.map_err(|error| docker_fault(&error.to_string()))
     }
 
     async fn ended(&self, sandbox: SandboxId, _: &Path) -> Option<String> {
         let name = sandbox.to_string();
         match self.ask(self.client.inspect_container(&name, None)).await {
             Ok(Ok(container)) if container.state.as_ref().and_then(|state| state.running) != Some(true) => {
-                Some(self.last_words(&name).await)
+                Some(self.last_message(&name).await)
             }
             Ok(Err(404)) => Some("its container is gone".to_owned()),
             // If the daemon does not answer, the start timeout reports the failure.
@@ -222,7 +222,7 @@ impl Engine for Docker {
             Err(404) if freeze => Err(Fault::Gone),
             // The container ended meanwhile; the next call to its init returns `Gone`.
             Err(_) if !freeze => Ok(()),
-            Err(code) => Err(said(&format!("it cannot be paused: status {code}"))),
+            Err(code) => Err(docker_fault(&format!("it cannot be paused: status {code}"))),
         }
     }
 
@@ -250,7 +250,7 @@ impl Engine for Docker {
                 Err(404) => return Ok(()),
                 // Ask again: 404 confirms the removal, also when another process is removing the container.
                 Ok(()) | Err(_) if Instant::now() < until => tokio::time::sleep(SANDBOX_START_POLL.0).await,
-                Ok(()) | Err(_) => return Err(said("the container did not end in time")),
+                Ok(()) | Err(_) => return Err(docker_fault("the container did not end in time")),
             }
         }
     }
@@ -260,7 +260,7 @@ impl Engine for Docker {
         let options =
             ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
         let listed = within(RUNTIME_COMMAND_TIMEOUT, self.client.list_containers(Some(options))).await?;
-        let listed = listed.map_err(|error| said(&error.to_string()))?;
+        let listed = listed.map_err(|error| docker_fault(&error.to_string()))?;
         let found = |container: bollard::models::ContainerSummary| {
             let labels = container.labels?;
             let names = container.names?;
@@ -282,11 +282,11 @@ fn remapped(root_dir: Option<&str>, security: Option<&[String]>) -> Option<IdRan
 }
 
 async fn within<T>(patience: Duration, call: impl Future<Output = T>) -> Result<T, Fault> {
-    let late = |_| said(&format!("the daemon did not answer within {patience:?}"));
+    let late = |_| docker_fault(&format!("the daemon did not answer within {patience:?}"));
     timeout(patience, call).await.map_err(late)
 }
 
-fn said(words: &str) -> Fault {
+fn docker_fault(words: &str) -> Fault {
     Fault::Unavailable(format!("docker: {}", text::truncate(words, INIT_MESSAGE_BYTES_MAX)))
 }
 

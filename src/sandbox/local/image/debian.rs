@@ -12,7 +12,7 @@ use std::{
 use tokio::{process::Command, time::timeout};
 
 use super::{
-    Unmade, last_line,
+    BuildError, last_line,
     source::{Form, Registered},
 };
 use crate::{
@@ -33,9 +33,9 @@ pub fn name() -> String {
 }
 
 /// Builds the archive of the image in `work`; output of mmdebstrap goes to the file `log`.
-pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, Unmade> {
+pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, BuildError> {
     if runtime::find_program("mmdebstrap").is_none() {
-        return Err(Unmade::Failed("mmdebstrap was not found: run scripts/setup".to_owned()));
+        return Err(BuildError::Failed("mmdebstrap was not found: run scripts/setup".to_owned()));
     }
     let (path, scratch) = (work.join("image.tar"), work.join("tmp"));
     make_dir(&scratch, 0o755)?;
@@ -62,9 +62,9 @@ pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, Unmad
             tracing::info!("built the image debian");
             Ok(Registered { path, form: Form::Tar, version: String::new() })
         }
-        Ok(Ok(_)) => Err(Unmade::Failed(format!("mmdebstrap failed: {}", last_line(&said)))),
+        Ok(Ok(_)) => Err(BuildError::Failed(format!("mmdebstrap failed: {}", last_line(&said)))),
         Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(Unmade::Failed("mmdebstrap did not end in time".to_owned())),
+        Err(_) => Err(BuildError::Failed("mmdebstrap did not end in time".to_owned())),
     }
 }
 

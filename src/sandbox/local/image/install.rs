@@ -16,7 +16,7 @@ use std::{
 use sojourn_init::protocol::{INSTALL_ENDED, INSTALL_OUTPUT, PROGRAM};
 use tokio::{process::Command, time::timeout};
 
-use super::{Config, Images, Unmade, last_line, unpack::Tree};
+use super::{BuildError, Config, Images, last_line, unpack::Tree};
 use crate::{
     base::limit::{
         ROOTFS_BYTES_MAX, ROOTFS_MEMORY_BYTES, ROOTFS_OUTPUT_BYTES_MAX, ROOTFS_PIDS, ROOTFS_TIMEOUT,
@@ -29,11 +29,11 @@ use crate::{
     sandbox::{
         EgressSocket, Fault, SandboxLimits,
         local::{
-            bundle::{Ingredients, Role},
+            bundle::{ContainerSpec, Role},
             disk::Disk,
             engine::Engine,
+            in_blocking_thread,
             layout::{IdRange, make_dir},
-            off_the_reactor,
             rootfs::Base,
             runtime, unavailable,
         },
@@ -67,9 +67,9 @@ impl Images {
         &self,
         rootfs: &RootFs,
         container: SandboxId,
-    ) -> Result<Option<Install>, Unmade> {
+    ) -> Result<Option<Install>, BuildError> {
         let names = self.names(rootfs)?;
-        let Some(name) = names.whole else { return Err(Unmade::Busy) };
+        let Some(name) = names.whole else { return Err(BuildError::Busy) };
         if self.tree(&name).is_dir() {
             return Ok(None);
         }
@@ -79,9 +79,9 @@ impl Images {
         }
         let Some(volumes) = &self.inner.volumes else {
             let text = "packages need loop devices, which this node lacks: use an image that has them";
-            return Err(Unmade::Failed(text.to_owned()));
+            return Err(BuildError::Failed(text.to_owned()));
         };
-        let failed = |fault: Fault| Unmade::Failed(fault.to_string());
+        let failed = |fault: Fault| BuildError::Failed(fault.to_string());
         let engine = self.inner.installer.clone().map_err(failed)?;
         self.clear(&name).await?;
         let image = self.tree(&names.image);
@@ -110,33 +110,36 @@ impl Images {
 
 impl Install {
     /// Opens the socket on which the container's connections arrive.
-    pub async fn egress_socket(&self) -> Result<EgressSocket, Unmade> {
+    pub async fn egress_socket(&self) -> Result<EgressSocket, BuildError> {
         let place = self.images.place(&self.name);
         let (egress, owner) = (place.join("egress"), self.ids().first);
         let give = async |socket: &Path| {
             chown(socket, Some(owner), Some(owner))
                 .map_err(|error| unavailable("its egress socket cannot be opened", &error))
         };
-        EgressSocket::open(place, egress, give).await.map_err(|fault| Unmade::Failed(fault.to_string()))
+        EgressSocket::open(place, egress, give).await.map_err(|fault| BuildError::Failed(fault.to_string()))
     }
 
     /// Runs the installers and stores the result. If the future is dropped, the remains are removed by the
     /// next installation of the same packages, or by `tidy`.
-    pub async fn run(self) -> Result<(), Unmade> {
+    pub async fn run(self) -> Result<(), BuildError> {
         let ended = timeout(ROOTFS_TIMEOUT, self.install()).await;
         let ended = ended.unwrap_or_else(|_| {
-            Err(Unmade::Failed(format!("the installation did not end within {} s", ROOTFS_TIMEOUT.as_secs())))
+            Err(BuildError::Failed(format!(
+                "the installation did not end within {} s",
+                ROOTFS_TIMEOUT.as_secs()
+            )))
         });
         let kept = match ended {
-            Ok(()) => self.keep().await,
+            Ok(()) => self.publish().await,
             Err(unmade) => Err(unmade),
         };
         self.images.clear(&self.name).await?;
         kept
     }
 
-    async fn install(&self) -> Result<(), Unmade> {
-        let failed = |fault: Fault| Unmade::Failed(fault.to_string());
+    async fn install(&self) -> Result<(), BuildError> {
+        let failed = |fault: Fault| BuildError::Failed(fault.to_string());
         let (engine, place) = (&self.engine, self.images.place(&self.name));
         let skeleton = super::rootfs::of_host(&self.images.inner.layout.skeletons()?)?;
         let program = skeleton.rootfs.join(PROGRAM.trim_start_matches('/'));
@@ -148,7 +151,7 @@ impl Install {
         let command = ["bash", "-c", SCRIPT, "install"].map(str::to_owned);
         let env = self.env();
         let nobody = uuid::Uuid::nil();
-        let ingredients = Ingredients {
+        let ingredients = ContainerSpec {
             base: &base,
             disk: &self.disk,
             control_dir: &place,
@@ -173,11 +176,11 @@ impl Install {
         while engine.ended(self.container, &place).await.is_none() {
             let said = fs::metadata(&log).map_or(0, |meta| meta.len());
             if said > ROOTFS_OUTPUT_BYTES_MAX {
-                return Err(Unmade::Failed("the installers print too much output".to_owned()));
+                return Err(BuildError::Failed("the installers print too much output".to_owned()));
             }
             tokio::time::sleep(SANDBOX_START_POLL.1.max(std::time::Duration::from_millis(100))).await;
         }
-        judge(&runtime::tail(&log, 16 << 10))
+        outcome_of(&runtime::tail(&log, 16 << 10))
     }
 
     /// Environment of the script. All package names were validated.
@@ -198,16 +201,16 @@ impl Install {
     }
 
     /// Copies the result out of the size-limited file system, once the container is removed.
-    async fn keep(&self) -> Result<(), Unmade> {
+    async fn publish(&self) -> Result<(), BuildError> {
         let place = self.images.place(&self.name);
         let removed = self.engine.remove(self.container, &place).await;
-        removed.map_err(|fault| Unmade::Failed(fault.to_string()))?;
+        removed.map_err(|fault| BuildError::Failed(fault.to_string()))?;
         let root = self.images.work(&self.name).join("root");
         let (to, first_id) = (root.clone(), self.ids().first);
-        off_the_reactor(move || Tree::make(&to, first_id).map(drop)).await?;
+        in_blocking_thread(move || Tree::make(&to, first_id).map(drop)).await?;
         copy(&self.disk.files, &root).await?;
-        off_the_reactor(move || Tree::open_at(&root, first_id)?.finish()).await?;
-        self.images.keep(&self.name, &self.version).await
+        in_blocking_thread(move || Tree::open_at(&root, first_id)?.finish()).await?;
+        self.images.publish(&self.name, &self.version).await
     }
 
     fn ids(&self) -> IdRange {
@@ -216,7 +219,7 @@ impl Install {
 }
 
 /// Copies a root file system with modes, owners and times, without following links.
-async fn copy(from: &Path, to: &Path) -> Result<(), Unmade> {
+async fn copy(from: &Path, to: &Path) -> Result<(), BuildError> {
     let mut command = Command::new("cp");
     command.args(["-a", "--reflink=auto", "--"]).arg(from.join(".")).arg(to);
     command.env_clear().env("PATH", runtime::PATH).stdin(Stdio::null()).stdout(Stdio::null());
@@ -225,22 +228,22 @@ async fn copy(from: &Path, to: &Path) -> Result<(), Unmade> {
         Ok(Ok(output)) if output.status.success() => Ok(()),
         Ok(Ok(output)) => {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            Err(Unmade::Failed(format!("the image cannot be copied: {}", last_line(&said))))
+            Err(BuildError::Failed(format!("the image cannot be copied: {}", last_line(&said))))
         }
         Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(Unmade::Failed("the image cannot be copied in time".to_owned())),
+        Err(_) => Err(BuildError::Failed("the image cannot be copied in time".to_owned())),
     }
 }
 
 /// Result of the installation, from the line that init writes. No installer can print that line.
-fn judge(log: &str) -> Result<(), Unmade> {
+fn outcome_of(log: &str) -> Result<(), BuildError> {
     let code = log.lines().rev().find_map(|line| line.strip_prefix(INSTALL_ENDED));
     let said = output_of(log);
     match code.map(str::trim) {
         Some("0") => Ok(()),
-        Some("137") => Err(Unmade::Failed(format!("the installers were killed: {}", last_line(&said)))),
-        Some(_) => Err(Unmade::Failed(last_line(&said).to_owned())),
-        None => Err(Unmade::Failed(format!("the container ended at once: {}", last_line(log)))),
+        Some("137") => Err(BuildError::Failed(format!("the installers were killed: {}", last_line(&said)))),
+        Some(_) => Err(BuildError::Failed(last_line(&said).to_owned())),
+        None => Err(BuildError::Failed(format!("the container ended at once: {}", last_line(log)))),
     }
 }
 
@@ -256,9 +259,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_what_init_says_and_not_what_an_installer_prints() {
-        assert_eq!(judge("| all is well\n\nended 0\n"), Ok(()));
-        let failed = |log: &str| judge(log).unwrap_err().to_string();
+    fn the_result_is_read_from_init_and_not_from_installers() {
+        assert_eq!(outcome_of("| all is well\n\nended 0\n"), Ok(()));
+        let failed = |log: &str| outcome_of(log).unwrap_err().to_string();
         assert_eq!(failed("| ended 0\n| E: no such package\n\nended 100\n"), "E: no such package");
         assert!(failed("| ended 0\n").starts_with("the container ended at once"));
         assert!(failed("| ended 0\n\nended 137\n").starts_with("the installers were killed"));

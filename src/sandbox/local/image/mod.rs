@@ -28,8 +28,8 @@ use self::{
 };
 use super::{
     engine::Engine,
+    in_blocking_thread,
     layout::{IdRange, Layout, make_dir, remove_dir},
-    off_the_reactor,
     rootfs::{self, Base},
     runtime, unavailable,
     volume::Volumes,
@@ -44,7 +44,7 @@ use crate::{
 };
 
 pub use install::Install;
-pub(super) use source::survey;
+pub(super) use source::list_entries;
 
 /// Image configuration of the operator.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ struct Inner {
 
 /// Reason why a root file system is not available, by what the caller does next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unmade {
+pub enum BuildError {
     /// Another process of this node is building it: retry later.
     #[error("the image is being built")]
     Busy,
@@ -87,7 +87,7 @@ pub enum Unmade {
     Failed(String),
 }
 
-impl From<io::Error> for Unmade {
+impl From<io::Error> for BuildError {
     fn from(error: io::Error) -> Self {
         Self::Failed(error.to_string())
     }
@@ -154,10 +154,10 @@ impl Images {
     }
 
     /// Builds the image itself, without packages, unless it exists.
-    pub async fn make_image(&self, rootfs: &RootFs) -> Result<(), Unmade> {
+    pub async fn make_image(&self, rootfs: &RootFs) -> Result<(), BuildError> {
         if self.inner.installer.as_ref().is_ok_and(|engine| engine.users().is_some()) {
             let text = "images need a service that runs as root: their files have ids that no sandbox uses";
-            return Err(Unmade::Failed(text.to_owned()));
+            return Err(BuildError::Failed(text.to_owned()));
         }
         let name = self.names(rootfs)?.image;
         if self.tree(&name).is_dir() {
@@ -172,7 +172,7 @@ impl Images {
         make_dir(&work, 0o700)?;
         let made = self.fill(rootfs, &work).await;
         let made = match made {
-            Ok(version) => self.keep(&name, &version).await,
+            Ok(version) => self.publish(&name, &version).await,
             Err(unmade) => Err(unmade),
         };
         self.clear(&name).await?;
@@ -189,7 +189,7 @@ impl Images {
     }
 
     /// Unpacks an image into its work directory; returns its version.
-    async fn fill(&self, rootfs: &RootFs, work: &Path) -> Result<String, Unmade> {
+    async fn fill(&self, rootfs: &RootFs, work: &Path) -> Result<String, BuildError> {
         let first_id = self.first_id();
         let (registered, version) = match rootfs.image == DEBIAN {
             true => (debian::make(self.inner.config.apt_mirror.as_deref(), work).await?, None),
@@ -200,7 +200,7 @@ impl Images {
             }
         };
         let root = work.join("root");
-        off_the_reactor(move || {
+        in_blocking_thread(move || {
             let mut tree = Tree::make(&root, first_id)?;
             if registered.form == Form::Directory {
                 piped(&mut tree, tar_of(&registered.path))?;
@@ -217,13 +217,13 @@ impl Images {
             Ok(version)
         })
         .await
-        .map_err(Unmade::from)
+        .map_err(BuildError::from)
     }
 
     /// Moves the finished work directory to `trees`.
-    async fn keep(&self, name: &str, version: &str) -> Result<(), Unmade> {
+    async fn publish(&self, name: &str, version: &str) -> Result<(), BuildError> {
         let (work, tree, version) = (self.work(name), self.tree(name), version.to_owned());
-        off_the_reactor(move || {
+        in_blocking_thread(move || {
             fs::write(work.join("version"), version)?;
             fs::write(work.join("used"), "")?;
             rustix::fs::syncfs(File::open(&work)?)?;
@@ -234,10 +234,10 @@ impl Images {
             fs::rename(work, tree)
         })
         .await
-        .map_err(Unmade::from)
+        .map_err(BuildError::from)
     }
 
-    fn names(&self, rootfs: &RootFs) -> Result<Names, Unmade> {
+    fn names(&self, rootfs: &RootFs) -> Result<Names, BuildError> {
         let image = match rootfs.image == DEBIAN {
             true => debian::name(),
             false => format!("{}-{}", rootfs.image, self.registered(&rootfs.image)?.version),
@@ -259,10 +259,10 @@ impl Images {
         self.names(rootfs).ok()?.whole.filter(|name| self.tree(name).is_dir())
     }
 
-    fn registered(&self, name: &str) -> Result<Registered, Unmade> {
+    fn registered(&self, name: &str) -> Result<Registered, BuildError> {
         let directory = self.inner.config.registered.as_deref();
         directory.and_then(|directory| source::find(directory, name)).ok_or_else(|| {
-            Unmade::Failed(format!("there is no image `{name}` on this node (SOJOURN_IMAGES)"))
+            BuildError::Failed(format!("there is no image `{name}` on this node (SOJOURN_IMAGES)"))
         })
     }
 
@@ -287,13 +287,13 @@ impl Images {
 
     /// Locks the tree of that name for building. There are at most 256 lock files, because a file that was
     /// locked must never be removed.
-    fn lock(&self, name: &str) -> Result<File, Unmade> {
+    fn lock(&self, name: &str) -> Result<File, BuildError> {
         let file = hex(&Sha256::digest(name.as_bytes())[..1]);
         let path = self.inner.root.join("locks").join(file);
         let file = File::options().create(true).truncate(false).write(true).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(file),
-            Err(fs::TryLockError::WouldBlock) => Err(Unmade::Busy),
+            Err(fs::TryLockError::WouldBlock) => Err(BuildError::Busy),
             Err(fs::TryLockError::Error(error)) => Err(error.into()),
         }
     }

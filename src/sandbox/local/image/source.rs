@@ -118,7 +118,7 @@ pub fn find(directory: &Path, name: &str) -> Option<Registered> {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn survey(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
+pub fn list_entries(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     let (mut images, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(directory)? {
         let file = entry?.file_name().to_string_lossy().into_owned();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_told_apart_from_images() {
+    fn unusable_entries_are_listed_separately() {
         let ground = tempfile::tempdir().unwrap();
         let images = ground.path();
         for directory in ["tree", "broken", "lost+found", ".git"] {
@@ -263,12 +263,12 @@ mod tests {
         for file in ["packed.tar.gz", "Upper.tar", "notes.txt"] {
             fs::write(images.join(file), "").unwrap();
         }
-        let (had, others) = survey(images).unwrap();
+        let (had, others) = list_entries(images).unwrap();
         assert_eq!(had, ["packed", "tree"]);
         let files: Vec<_> = others.iter().map(|one| one.split(' ').next().unwrap()).collect();
         assert_eq!(files, ["Upper.tar", "broken", "notes.txt"]);
         assert!(others[1].contains("the index is invalid"), "{others:?}");
-        assert!(survey(&images.join("none")).is_err());
+        assert!(list_entries(&images.join("none")).is_err());
     }
 
     #[test]

@@ -7,13 +7,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Images, Unmade, remove_file};
+use super::{BuildError, Images, remove_file};
 use crate::{
     base::{
         Origin,
         limit::{ROOTFS_DERIVED_MAX, ROOTFS_FRESH, ROOTFS_UNUSED},
     },
-    sandbox::local::{disk::Disk, layout::remove_dir, off_the_reactor, volume},
+    sandbox::local::{disk::Disk, in_blocking_thread, layout::remove_dir, volume},
 };
 
 /// Suffix of a volume's file.
@@ -22,7 +22,7 @@ const VOLUME: &str = ".image";
 impl Images {
     /// Removes unfinished work without an owner, and trees unused for long. Returns the number of removed
     /// entries.
-    pub async fn tidy(&self) -> Result<usize, Unmade> {
+    pub async fn tidy(&self) -> Result<usize, BuildError> {
         let mut removed = 0;
         let left: BTreeSet<String> = names(&self.inner.root.join("work"))?
             .into_iter()
@@ -40,7 +40,7 @@ impl Images {
                 let (tree, work) = (self.tree(&name), self.work(&name));
                 // The rename hides the tree from readers at once; then its files are deleted.
                 fs::rename(tree, &work)?;
-                off_the_reactor(move || remove_dir(&work)).await?;
+                in_blocking_thread(move || remove_dir(&work)).await?;
                 tracing::info!(rootfs = name, "removed an unused root file system");
                 removed += 1;
             }
@@ -49,7 +49,7 @@ impl Images {
     }
 
     /// Trees to remove, the longest unused first.
-    fn unused(&self) -> Result<Vec<String>, Unmade> {
+    fn unused(&self) -> Result<Vec<String>, BuildError> {
         let in_use = self.inner.layout.trees_in_use()?;
         let now = SystemTime::from(Origin::system().now());
         let mut trees: Vec<(Duration, String)> = Vec::new();
@@ -76,9 +76,9 @@ impl Images {
     }
 
     /// Removes unfinished work of a name: its container, mount and files. The caller holds the lock.
-    pub(super) async fn clear(&self, name: &str) -> Result<(), Unmade> {
+    pub(super) async fn clear(&self, name: &str) -> Result<(), BuildError> {
         let (place, work) = (self.place(name), self.work(name));
-        let failed = |fault: crate::sandbox::Fault| Unmade::Failed(fault.to_string());
+        let failed = |fault: crate::sandbox::Fault| BuildError::Failed(fault.to_string());
         if let Ok(container) = fs::read_to_string(place.join("container"))
             && let Ok(container) = container.parse()
             && let Ok(installer) = &self.inner.installer
@@ -88,14 +88,14 @@ impl Images {
         let disk = self.disk(name);
         volume::close(&disk).await.map_err(failed)?;
         let volume = disk.image;
-        off_the_reactor(move || {
+        in_blocking_thread(move || {
             remove_dir(&place)?;
             remove_file(&volume)?;
             // For a volume, the work entry is a file.
             if work.is_dir() { remove_dir(&work) } else { remove_file(&work) }
         })
         .await
-        .map_err(Unmade::from)
+        .map_err(BuildError::from)
     }
 
     /// File system in which packages are installed: its file is in the data directory, its mount where a

@@ -21,12 +21,12 @@ use rustix::process::{Pid, test_kill_process};
 pub use users::Users;
 
 use super::{
-    bundle::{self, Ingredients},
+    bundle::{self, ContainerSpec},
     cgroup::Cgroups,
     engine::Engine,
     layout::{IdRange, Layout},
     rootfs::Base,
-    runtime::{Runtime, last_words},
+    runtime::{Runtime, last_message},
     unavailable,
 };
 use crate::{
@@ -85,7 +85,7 @@ impl Rootless {
     }
 
     /// Command line that changes the owners of the sandbox's files and then executes the runtime.
-    fn words(&self, of: &Ingredients<'_>) -> Vec<OsString> {
+    fn words(&self, of: &ContainerSpec<'_>) -> Vec<OsString> {
         let mut words = self.users.words();
         words.extend(["/bin/sh", "-c", SCRIPT, "sh"].map(OsString::from));
         words.extend([of.ids.first, of.ids.command()].map(|id| id.to_string().into()));
@@ -112,13 +112,13 @@ impl Engine for Rootless {
         Some(&self.users)
     }
 
-    fn holds_size(&self) -> bool {
+    fn enforces_size(&self) -> bool {
         self.cgroups.is_some()
     }
 
-    async fn run(&self, sandbox: SandboxId, of: &Ingredients<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
+    async fn run(&self, sandbox: SandboxId, of: &ContainerSpec<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
         let base = Base { rootfs: self.place.clone(), ..of.base.clone() };
-        let inside = Ingredients { base: &base, ..*of };
+        let inside = ContainerSpec { base: &base, ..*of };
         let spec = match &self.cgroups {
             Some(cgroups) => {
                 let oom_counter = cgroups.make(sandbox);
@@ -148,7 +148,7 @@ impl Engine for Rootless {
     async fn ended(&self, _: SandboxId, sandbox_dir: &Path) -> Option<String> {
         let pid = fs::read_to_string(sandbox_dir.join("pid")).ok()?;
         let pid = Pid::from_raw(pid.trim().parse().ok()?)?;
-        test_kill_process(pid).is_err().then(|| last_words(sandbox_dir))
+        test_kill_process(pid).is_err().then(|| last_message(sandbox_dir))
     }
 
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {

@@ -64,9 +64,9 @@ impl Users {
         let uid = geteuid().as_raw();
         let name = name_of(uid).unwrap_or_else(|| uid.to_string());
         let tables = ["/etc/subuid", "/etc/subgid"].map(|path| fs::read_to_string(path).unwrap_or_default());
-        let [ids, groups] = tables.each_ref().map(|table| lent(table, &name, uid));
+        let [ids, groups] = tables.each_ref().map(|table| subordinate_range(table, &name, uid));
         let (Some((first, ids)), Some((first_group, groups))) = (ids, groups) else {
-            return Err(unusable(no_ids(&name, &tables)));
+            return Err(unusable(missing_ids_message(&name, &tables)));
         };
         let users = Self { unshare, name, first, first_group, count: ids.min(groups) };
         users.probe().map_err(unusable)?;
@@ -133,14 +133,14 @@ impl Users {
             .output();
         match asked {
             Ok(output) if output.status.success() => Ok(()),
-            Ok(output) => Err(format!("users cannot be mapped ({}): {}", last_line(&output), cure())),
+            Ok(output) => Err(format!("users cannot be mapped ({}): {}", last_line(&output), likely_fix())),
             Err(error) => Err(format!("unshare cannot be run: {error}")),
         }
     }
 }
 
 /// The most likely fix when ids cannot be mapped.
-fn cure() -> &'static str {
+fn likely_fix() -> &'static str {
     let is = |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
     if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
         "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
@@ -157,7 +157,7 @@ fn cure() -> &'static str {
 
 /// Largest range of a user: first id and count. Lines of subuid(5) are `user:first:count`, with the user as
 /// name or number.
-fn lent(table: &str, name: &str, uid: u32) -> Option<(u32, u32)> {
+fn subordinate_range(table: &str, name: &str, uid: u32) -> Option<(u32, u32)> {
     let number = uid.to_string();
     let line = |line: &str| {
         let mut fields = line.trim().split(':');
@@ -170,7 +170,7 @@ fn lent(table: &str, name: &str, uid: u32) -> Option<(u32, u32)> {
 }
 
 /// Error text for a user without subordinate ids; proposes a range after all existing ones.
-fn no_ids(name: &str, tables: &[String]) -> String {
+fn missing_ids_message(name: &str, tables: &[String]) -> String {
     let end = |line: &str| {
         let mut numbers = line.trim().split(':').skip(1).map(|field| field.parse::<u32>().unwrap_or(0));
         Some(numbers.next()?.saturating_add(numbers.next()?))
@@ -208,18 +208,21 @@ mod tests {
 
     #[test]
     fn the_widest_range_of_a_user_is_taken() {
-        assert_eq!(lent(TABLE, "ada", 1_000), Some((300_000, 65_536)));
-        assert_eq!(lent(TABLE, "eve", 1_001), Some((1, 70_000)), "by number");
-        assert_eq!(lent(TABLE, "bob", 1_002), None, "too few for one session");
-        assert_eq!(lent("", "ada", 1_000), None);
+        assert_eq!(subordinate_range(TABLE, "ada", 1_000), Some((300_000, 65_536)));
+        assert_eq!(subordinate_range(TABLE, "eve", 1_001), Some((1, 70_000)), "by number");
+        assert_eq!(subordinate_range(TABLE, "bob", 1_002), None, "too few for one session");
+        assert_eq!(subordinate_range("", "ada", 1_000), None);
     }
 
     #[test]
-    fn who_is_lent_nothing_is_told_a_range_behind_those_of_others() {
-        let said = no_ids("bob", &[TABLE.to_owned(), String::new()]);
+    fn a_user_without_subordinate_ids_is_proposed_a_free_range() {
+        let said = missing_ids_message("bob", &[TABLE.to_owned(), String::new()]);
         let command = "sudo usermod --add-subuids 504095-569630 --add-subgids 504095-569630 bob";
         assert!(said.ends_with(command), "{said}");
-        assert!(no_ids("bob", &[String::new(), String::new()]).contains("--add-subuids 100000-165535"));
+        assert!(
+            missing_ids_message("bob", &[String::new(), String::new()])
+                .contains("--add-subuids 100000-165535")
+        );
     }
 
     proptest::proptest! {
