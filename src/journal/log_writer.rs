@@ -48,9 +48,9 @@ impl Journal {
         Writer { journal: self.clone(), fence, turn }
     }
 
-    /// Appends events of a leased session in one statement and returns them with their `seq`.
+    /// Appends events of a leased session and returns them with their `seq`.
     ///
-    /// The events belong to `turn` if given, else to no turn.
+    /// One statement writes them. They belong to `turn` if given, else to no turn.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
@@ -131,7 +131,7 @@ impl Writer {
         self.journal.log(self.fence.org, self.fence.session, 0).await
     }
 
-    /// Reads the log, using the cached prefix if a turn of the session ended here recently.
+    /// Reads the log; uses the cached prefix if a turn of the session ended here recently.
     pub async fn cached_log(&self) -> Result<Log, Error> {
         let Fence { org, session, .. } = self.fence;
         let mut log = self.journal.log_cache.take(session);

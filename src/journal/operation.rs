@@ -65,7 +65,7 @@ impl Unit {
 }
 
 impl Journal {
-    /// Returns an operation once it is answered, or in its current state after `patience`.
+    /// Returns an operation once it is answered, or as it is after `patience`.
     pub async fn answered(
         &self,
         org: OrgId,
@@ -85,7 +85,7 @@ impl Journal {
         }
     }
 
-    /// Deletes operations older than one day, with the files that callers sent or received.
+    /// Deletes operations older than one day, with the files of their callers.
     ///
     /// Returns the number of operations.
     pub async fn forget_operations(&self) -> Result<usize, Error> {

@@ -28,7 +28,9 @@ impl Unit {
         Ok(())
     }
 
-    /// Rejects a request that costs money when a limit of the session or of an ancestor is used up.
+    /// Rejects a request that costs money when a limit is used up.
+    ///
+    /// The limits are those of the session and of its ancestors.
     pub(super) async fn may_use(&mut self, session: SessionId) -> Result<(), Error> {
         let budgets = self.tx.budgets(session).await?;
         let Some(spend) = budgets.iter().find_map(|budget| budget.used_up(1)) else { return Ok(()) };

@@ -129,7 +129,7 @@ impl Unit {
         }
     }
 
-    /// Turns this into a unit for several requests, whose new sessions are written together.
+    /// Turns this into a unit for several requests; their new sessions are written together.
     pub(super) fn shared(self) -> Self {
         Self { together: Some(Together::default()), ..self }
     }
@@ -144,9 +144,11 @@ impl Unit {
         self.notifications.push(notification);
     }
 
-    /// Claims the idempotency slot of this unit's request for the response given to [`Unit::keep`].
+    /// Claims the idempotency slot of this unit's request.
     ///
-    /// Returns `None` for a new slot, else the outcome of the request that has the slot.
+    /// [`Unit::keep`] supplies its response. Returns `None` for a new slot, else the outcome of the
+    /// request
+    /// that has the slot.
     pub async fn begin_once(&mut self, slot: Slot) -> Result<Option<Begun>, Error> {
         match self.tx.begin_once(slot, self.journal.store.master()).await? {
             Begun::Fresh(claimed) => {
@@ -194,9 +196,11 @@ impl Unit {
         Ok(())
     }
 
-    /// Stores a new session, or only its events if the session is stored, and notifies workers.
+    /// Stores a new session and notifies workers.
     ///
-    /// In a shared unit the session is stored together with the others, and with its response.
+    /// If the session is stored already, stores only its events. In a shared unit the session is
+    /// stored
+    /// together with the others, and with its response.
     pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
         let Prepared { session, drafts, events, now, token, is_stored } = prepared;
         let packed = self.journal.pack(self.tx.org(), session.id, drafts).await?;

@@ -253,9 +253,9 @@ impl Lease {
         }
     }
 
-    /// Continues under a new epoch, so that no unanswered statement of the old one takes effect.
+    /// Continues under a new epoch. Returns whether the lease still held.
     ///
-    /// Returns whether the lease still held.
+    /// No unanswered statement of the old epoch takes effect from here on.
     pub async fn refence(&mut self) -> Result<bool> {
         if self.state.borrow().lost {
             return Ok(false);

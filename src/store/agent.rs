@@ -298,7 +298,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns a page of an agent's revisions, newest first, by the index `revision_once`.
+    /// Returns a page of an agent's revisions, newest first, by `revision_once`.
     pub async fn revisions(
         &mut self,
         agent: AgentId,

@@ -44,7 +44,7 @@ impl Tx {
 }
 
 impl Store {
-    /// Reads the billing settings for an agent's turns, by the primary keys of both tables.
+    /// Reads the billing settings for an agent's turns, by primary keys.
     pub async fn billing(&self, org: OrgId, agent: Option<AgentId>) -> Result<Billing> {
         let row: Row = sqlx::query_as(
             "select o.prices::text, coalesce(g.enabled, true) as agent_enabled,

@@ -376,7 +376,9 @@ impl Tx {
         Ok(rows.into_iter().map(|row| (Id::from_uuid(row.session_id), row.below())).collect())
     }
 
-    /// Adds the usage of a session and its descendants to its parent, before it is deleted.
+    /// Adds the usage of a session and its descendants to its parent.
+    ///
+    /// Call it before the session is deleted.
     pub(super) async fn hand_usage_on(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(concat!(

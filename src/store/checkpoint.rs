@@ -121,11 +121,11 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Restores a checkpoint and answers the operation that requested it, in one statement.
+    /// Restores a checkpoint and answers the operation that requested it.
     ///
-    /// The next sandbox of the session starts from this checkpoint. Returns whether the fence holds
-    /// and
-    /// the operation was still open.
+    /// Both happen in one statement. The next sandbox of the session starts from this checkpoint.
+    /// Returns
+    /// whether the fence holds and the operation was still open.
     pub async fn restore_checkpoint(
         &self,
         fence: Fence,

@@ -30,7 +30,7 @@ pub struct Change<'a> {
 pub struct Written {
     /// Whether some of the events created deliveries.
     pub has_deliveries: bool,
-    /// Whether another job holds the session, so that its holder must be notified of the due turn.
+    /// Whether another job holds the session; its holder must be notified of the due turn.
     pub is_held: bool,
 }
 

@@ -128,7 +128,7 @@ impl Tx {
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
-    /// Returns the organization's default for a provider, by the index `credential_default`.
+    /// Returns the default credential for a provider, by `credential_default`.
     pub async fn default_credential(&mut self, provider: &str) -> Result<Option<CredentialId>> {
         let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(credentials!("and provider = $2 and is_default"))

@@ -80,7 +80,9 @@ impl Of {
 }
 
 impl Tx {
-    /// Returns a page of a session's deliveries, newest event first, by `delivery_of_session`.
+    /// Returns a page of a session's deliveries, newest event first.
+    ///
+    /// By the index `delivery_of_session`.
     pub async fn deliveries(
         &mut self,
         session: SessionId,
@@ -109,7 +111,9 @@ impl Tx {
         Ok(rows)
     }
 
-    /// Returns a page of a webhook's deliveries, newest first, by `delivery_of_destination`.
+    /// Returns a page of a webhook's deliveries, newest first.
+    ///
+    /// By the index `delivery_of_destination`.
     pub async fn deliveries_of_webhook(
         &mut self,
         webhook: DestinationId,
@@ -153,7 +157,7 @@ impl Tx {
         Ok(row)
     }
 
-    /// Returns the newest attempts of a delivery, oldest first, by the table's primary key.
+    /// Returns the newest attempts of a delivery, oldest first, by the primary key.
     pub async fn attempts(&mut self, delivery: DeliveryId, limit: i64) -> Result<Vec<AttemptRow>> {
         let org = self.org.uuid();
         let mut rows: Vec<AttemptRow> = sqlx::query_as(
@@ -190,10 +194,11 @@ impl Tx {
 }
 
 impl Store {
-    /// Creates the coming monthly partitions and drops expired ones of the delivery tables.
+    /// Creates the coming monthly partitions and drops expired ones.
     ///
-    /// Also deletes expired rows from the default partitions, which receive rows when no monthly
-    /// partition existed in time.
+    /// These are partitions of the delivery tables. Also deletes expired rows from the default
+    /// partitions,
+    /// which receive rows when no monthly partition existed in time.
     pub async fn roll_months(&self) -> Result<()> {
         sqlx::query("select sojourn_roll_months()").execute(&self.system).await?;
         for old in [

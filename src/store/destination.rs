@@ -118,9 +118,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns the destinations of a session or the webhooks of the organization, oldest first.
+    /// Returns the destinations of a session or the organization's webhooks.
     ///
-    /// At most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
+    /// Oldest first; at most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
     pub async fn destinations(&mut self, session: Option<SessionId>) -> Result<Vec<Destination>> {
         let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(destinations!("order by destination_id"))

@@ -102,7 +102,9 @@ impl Tx {
         row.named()
     }
 
-    /// Reads one environment with its sealed values and locks it until the transaction ends.
+    /// Reads one environment with its sealed values and locks it.
+    ///
+    /// The lock lasts until the transaction ends.
     pub async fn lock_environment(&mut self, environment: EnvironmentId) -> Result<(Named, Vec<u8>)> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(environments!("and environment_id = $2 for update"))

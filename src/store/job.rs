@@ -187,9 +187,9 @@ impl Tx {
         Ok(is_held)
     }
 
-    /// Replaces the jobs of an archived session by the cleanup of its sandbox, if it had one.
+    /// Replaces the jobs of an archived session by its sandbox's cleanup job.
     ///
-    /// Only the sandbox's own node can run the cleanup.
+    /// Does nothing more if it had no sandbox. Only the sandbox's own node can run the cleanup.
     pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(

@@ -155,7 +155,9 @@ impl Tx {
         row.try_into()
     }
 
-    /// Reads one key and locks it until the transaction ends, so it is replaced or revoked once.
+    /// Reads one key and locks it until the transaction ends.
+    ///
+    /// The lock ensures that a key is replaced or revoked only once.
     pub async fn lock_key(&mut self, key: KeyId) -> Result<Key> {
         let org = self.org.uuid();
         let row: KeyRow = sqlx::query_as(keys!("and key_id = $2 for update"))

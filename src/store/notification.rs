@@ -279,10 +279,11 @@ impl Watched {
 }
 
 impl Watch {
-    /// Returns the new entries, in the order of `seq`, of the notifications after `from` up to
-    /// `to`.
+    /// Returns the new entries of the notifications after `from` up to `to`.
     ///
-    /// `None` when one of these notifications carried no entries. Removes the returned entries.
+    /// They are in the order of `seq`. `None` when one of these notifications carried no entries.
+    /// Removes
+    /// the returned entries.
     pub fn told(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
         let mut watched = self.notifications.lock(&self.notifications.0.watched);
         let told = &mut watched.get_mut(&self.watched)?.told;
@@ -301,7 +302,7 @@ impl Watch {
         *self.receiver.borrow_and_update()
     }
 
-    /// Waits for the next notification since the last call, or since the creation of the watch.
+    /// Waits for the next notification since the last call or the creation.
     pub async fn changed(&mut self) {
         // The sender stays in the map as long as any watch exists.
         let _ = self.receiver.changed().await;

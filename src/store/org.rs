@@ -272,7 +272,7 @@ impl Tx {
         Ok(row.into())
     }
 
-    /// Reads the organization of this transaction and locks it until the transaction ends.
+    /// Reads this transaction's organization and locks it until the end.
     pub async fn lock_organization(&mut self) -> Result<Organization> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(organizations!("where org_id = $1 for no key update"))

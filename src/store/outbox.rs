@@ -130,8 +130,7 @@ impl From<ClaimRow> for Claimed {
 }
 
 /// The limit is a literal in the statement.
-const _: () =
-    assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
+const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
 
 /// $1 rows, $2 hold, $3 and $4 full destinations and organizations, $5-$8 deliveries in progress
 /// by destination and organization, $9 and $10 the maximum of each.

@@ -48,8 +48,9 @@ impl Row {
 }
 
 impl Tx {
-    /// Returns the output of an open exec after the given byte offsets of stdout and stderr, in
-    /// order.
+    /// Returns the output of an open exec after two byte offsets, in order.
+    ///
+    /// The offsets are those of stdout and stderr.
     pub async fn output(
         &mut self,
         session: SessionId,

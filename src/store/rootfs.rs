@@ -73,7 +73,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns the build state of root file systems, each from the node where it is most advanced.
+    /// Returns the build state of root file systems.
+    ///
+    /// Each state is from the node where the build is most advanced.
     pub async fn rootfs_builds(&mut self, keys: &[String]) -> Result<Vec<(String, Build)>> {
         let rows: Vec<Row> = sqlx::query_as(
             "select distinct on (rootfs_key) rootfs_key, state, log, error, started_at, completed_at

@@ -89,10 +89,11 @@ impl Tx {
         Ok(found)
     }
 
-    /// Returns whether the turn of an earlier run, or of the session that the schedule wakes, is
-    /// open.
+    /// Returns whether a turn that the schedule must not overlap is open.
     ///
-    /// By the index `schedule_run_open`.
+    /// That is the turn of an earlier run, or a turn of the session that the schedule wakes. By the
+    /// index
+    /// `schedule_run_open`.
     pub async fn is_schedule_busy(&mut self, schedule: &Schedule) -> Result<bool> {
         let org = self.org.uuid();
         let busy = sqlx::query_scalar(
@@ -140,7 +141,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns a page of a schedule's runs, newest first, by the index `schedule_run_of_schedule`.
+    /// Returns a page of a schedule's runs, newest first.
+    ///
+    /// By the index `schedule_run_of_schedule`.
     pub async fn runs(&mut self, schedule: ScheduleId, below: Option<RunId>, limit: i64) -> Result<Vec<Run>> {
         let org = self.org.uuid();
         let rows: Vec<RunRow> = sqlx::query_as(
@@ -159,10 +162,10 @@ impl Tx {
         rows.into_iter().map(RunRow::run).collect()
     }
 
-    /// Records the results of a locked schedule's runs whose turn has ended, in the order of the
-    /// ends.
+    /// Records the results of a locked schedule's runs whose turn has ended.
     ///
-    /// A run whose session was deleted has ended too.
+    /// Returns them in the order in which the turns ended. A run whose session was deleted has
+    /// ended too.
     pub async fn settle_runs(&mut self, schedule: ScheduleId) -> Result<Vec<Ended>> {
         let org = self.org.uuid();
         let ended: Vec<Ended> = sqlx::query_as(

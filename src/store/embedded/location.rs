@@ -51,7 +51,9 @@ impl Location {
             ))
         })?;
         utf8(&home)?;
-        if let Some(dir) = os_user.barred_at(&home).map_err(Error::io("could not check the database directory"))? {
+        if let Some(dir) =
+            os_user.barred_at(&home).map_err(Error::io("could not check the database directory"))?
+        {
             return Err(Error::Refused(format!(
                 "the database in {} runs as user {}, which has no access to {}: run chmod o+x on it",
                 home.display(),
@@ -79,10 +81,7 @@ impl Location {
         let path = self.cluster().join("PG_VERSION");
         match fs::read_to_string(&path) {
             Ok(text) => text.trim().parse().map(Some).map_err(|_| {
-                Error::Refused(format!(
-                    "{} contains no version: is this a Postgres cluster?",
-                    path.display()
-                ))
+                Error::Refused(format!("{} contains no version: is this a Postgres cluster?", path.display()))
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io(format!("could not read {}", path.display()))(error)),

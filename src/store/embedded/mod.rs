@@ -79,7 +79,9 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Creates the cluster if missing, starts or adopts its server, creates its roles and database.
+    /// Starts or adopts the server of the cluster.
+    ///
+    /// Creates the cluster, its roles and its database if missing.
     ///
     /// `data_dir` need not exist. The cluster is in `<data_dir>/postgres`, or, if the user that
     /// runs it

@@ -45,9 +45,9 @@ impl OsUser {
         Ok(Self { name, service, uid, gid })
     }
 
-    /// Builds a command that runs as this user, without the service's terminal and environment.
+    /// Builds a command that runs as this user.
     ///
-    /// The environment may contain provider keys.
+    /// It has neither the service's terminal nor its environment, which may contain provider keys.
     pub fn command(&self, program: &Path, current_dir: &Path) -> Command {
         let mut command = Command::new(program);
         command.env_clear().env("LC_ALL", "C").current_dir(current_dir).stdin(Stdio::null());
@@ -97,7 +97,7 @@ pub async fn output(mut command: Command, what: &str) -> Result<Output, Error> {
     match tokio::time::timeout(limit::EMBEDDED_START_TIMEOUT, run).await {
         Ok(output) => output.map_err(Error::io(format!("could not run {what}"))),
         Err(_) => {
-            Err(Error::Refused(format!("{what} timed out: is the machine or its disk overloaded?")))
+            Err(Error::Refused(format!("{what} did not end in time: is the machine or disk overloaded?")))
         }
     }
 }

@@ -98,7 +98,7 @@ impl Store {
         Ok(rows.into_iter().map(claimed).collect())
     }
 
-    /// Returns the organization after which the next claim starts when this one found no job.
+    /// Returns the start of the next claim after one that found no job.
     ///
     /// That is the last of the first `CLAIM_ORGS_MAX` organizations; `None` when there are no more
     /// than

@@ -131,11 +131,11 @@ impl Members {
 }
 
 impl Store {
-    /// Writes the records of different sessions in one commit, each as [`Store::record`] does.
+    /// Writes the records of different sessions in one commit.
     ///
-    /// Returns `None` for a session whose row was locked. Write that record alone, which waits for
-    /// the
-    /// lock.
+    /// Each is written as [`Store::record`] does. Returns `None` for a session whose row was
+    /// locked. Write
+    /// that record alone, which waits for the lock.
     ///
     /// # Errors
     /// Any error except `Unavailable` means that nothing was written: one member's text may be
