@@ -37,8 +37,7 @@ impl RecordCommitter {
     /// Writes a record in one batch with other waiting records. Returns the record.
     ///
     /// If the future is dropped, the record may or may not be written, as with a statement whose
-    /// reply
-    /// was not read.
+    /// reply was not read.
     pub(super) async fn record(&self, record: Record) -> Result<(Recorded, Record)> {
         let (answer, answered) = oneshot::channel();
         self.0.add((), Waiting { record, answer });
@@ -109,8 +108,7 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
             break;
         }
         // The statement accepts each session once, so a second record of the same session waits for
-        // the
-        // next batch. Records of one session keep their order.
+        // the next batch. Records of one session keep their order.
         if sessions.insert(next.record.fence.session) {
             events += count;
             batch.push(next);

@@ -87,10 +87,8 @@ impl<C: Batcher> Committer<C> {
         while let Some(batch) = self.next_batch(line) {
             let committer = self.0.tasks.spawn(C::write(self.clone(), line, batch));
             // A batch that takes longer than `COMMIT_SLOW` (for example on a row lock) continues on
-            // its own
-            // task, and this task takes the next batch. A batch whose task fails drops its reply
-            // channels;
-            // its callers see that.
+            // its own task, and this task takes the next batch. A batch whose task fails drops its
+            // reply channels; its callers see that.
             let _ = timeout(COMMIT_SLOW, committer).await;
         }
     }

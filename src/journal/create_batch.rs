@@ -63,12 +63,10 @@ where
     /// Executes a request in one batch with other pending requests of its organization.
     ///
     /// Returns `None` when nothing was done and the caller must execute the request alone. This
-    /// includes
-    /// a request whose slot already has a response.
+    /// includes a request whose slot already has a response.
     ///
     /// If the future is dropped, the request may or may not be executed, as with a statement whose
-    /// reply
-    /// was not read.
+    /// reply was not read.
     pub async fn create(&self, org: OrgId, request: Request<A, E>) -> Result<Option<A>, E> {
         let (answer, answered) = oneshot::channel();
         self.0.add(org, Waiting { request, answer });
@@ -131,8 +129,7 @@ fn alone<A, E>(is_alone: bool, refused: E) -> Result<Option<A>, E> {
 
 impl<A, E> CreationBatcher<A, E> {
     /// Executes requests in one transaction. For each, returns its response, `None` if its slot
-    /// already
-    /// has one, or the reason for its rejection.
+    /// already has one, or the reason for its rejection.
     async fn create(
         &self,
         org: OrgId,

@@ -49,8 +49,7 @@ impl Journal {
     /// Deletes archived sessions whose organization's retention period is over.
     ///
     /// Deletes one batch (`RETENTION_BATCH`), each session in its own transaction. Returns the size
-    /// of
-    /// the batch.
+    /// of the batch.
     pub async fn delete_expired(&self) -> Result<usize, Error> {
         let expired = self.store.expired_sessions(RETENTION_BATCH).await?;
         let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
@@ -82,8 +81,7 @@ impl Export {
         self.hash.update(text.as_bytes());
         if page.is_empty() && self.after < self.session.head {
             // The session was deleted during the export. A file without its last line is known to
-            // be
-            // truncated.
+            // be truncated.
             return Err(crate::store::Error::NotFound.into());
         }
         if self.after >= self.session.head {
@@ -126,8 +124,7 @@ impl Unit {
     ///
     /// # Errors
     /// `Store(NotFound)` when this organization has no such session. `Rejected` while a descendant
-    /// is
-    /// open, because the session's limits apply to it.
+    /// is open, because the session's limits apply to it.
     pub async fn delete(&mut self, id: SessionId, stamp: &Stamp, reason: &'static str) -> Result<(), Error> {
         let session = self.tx.lock_session(id).await?;
         if self.tx.has_open_below(id).await? {

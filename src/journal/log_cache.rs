@@ -2,8 +2,7 @@
 //!
 //! The next turn of such a session reads only the new events. A log is append-only, so a cached
 //! prefix stays valid whichever process holds the lease. The process may drop the cache at any
-//! time:
-//! the log in the database is authoritative.
+//! time: the log in the database is authoritative.
 
 use std::{
     collections::VecDeque,

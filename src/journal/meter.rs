@@ -1,8 +1,7 @@
 //! Prometheus metrics of the events that turns append, for `/metrics`.
 //!
 //! Every label value comes from a fixed set: a label that an organization could choose could fill
-//! the
-//! memory of the scraper. Session and organization ids are never labels.
+//! the memory of the scraper. Session and organization ids are never labels.
 
 use metrics::{counter, histogram};
 

@@ -3,8 +3,7 @@
 //! Commands of callers go through a [`Unit`]: one transaction that locks the session, decides the
 //! command and writes the session back. New sessions of one organization that are requested at the
 //! same time share a unit. A leased turn goes through [`Writer::record`]: one fenced statement,
-//! which
-//! concurrent turns of one process share. Notifications are sent after the commit.
+//! which concurrent turns of one process share. Notifications are sent after the commit.
 
 mod append_batch;
 mod committer;

@@ -26,8 +26,8 @@ impl Unit {
     ///
     /// # Errors
     /// `Rejected` when the session is archived. For an exec or a restore also when a limit that
-    /// applies
-    /// to the session is used up; for an exec also when a spend cap or the balance is used up.
+    /// applies to the session is used up; for an exec also when a spend cap or the balance is used
+    /// up.
     pub async fn operate(
         &mut self,
         id: SessionId,

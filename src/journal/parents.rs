@@ -11,8 +11,7 @@ impl Unit {
     ///
     /// # Errors
     /// `Store(NotFound)` when this organization has no such session. `Rejected` when it is
-    /// archived, is
-    /// nested too deep, or its tree has too many sessions.
+    /// archived, is nested too deep, or its tree has too many sessions.
     pub async fn adopt(&mut self, parent: SessionId) -> Result<(), Error> {
         let (above, tree) = self.tx.hold_parent(parent).await?;
         // Read after the lock is taken, so nobody can archive it from here on.

@@ -147,8 +147,7 @@ impl Unit {
     /// Claims the idempotency slot of this unit's request.
     ///
     /// [`Unit::keep`] supplies its response. Returns `None` for a new slot, else the outcome of the
-    /// request
-    /// that has the slot.
+    /// request that has the slot.
     pub async fn begin_once(&mut self, slot: Slot) -> Result<Option<Begun>, Error> {
         match self.tx.begin_once(slot, self.journal.store.master()).await? {
             Begun::Fresh(claimed) => {
@@ -199,8 +198,7 @@ impl Unit {
     /// Stores a new session and notifies workers.
     ///
     /// If the session is stored already, stores only its events. In a shared unit the session is
-    /// stored
-    /// together with the others, and with its response.
+    /// stored together with the others, and with its response.
     pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
         let Prepared { session, drafts, events, now, token, is_stored } = prepared;
         let packed = self.journal.pack(self.tx.org(), session.id, drafts).await?;
@@ -268,8 +266,7 @@ impl Unit {
     /// Commits the sessions of a shared unit.
     ///
     /// Returns for each new session, in order, whether it was created. It is not created when its
-    /// request
-    /// already has a response.
+    /// request already has a response.
     pub(super) async fn commit_together(mut self) -> Result<Vec<bool>, Error> {
         let new = self.together.take().unwrap_or_default().new;
         if new.is_empty() {
@@ -310,8 +307,7 @@ impl Unit {
     ///
     /// # Errors
     /// `Rejected` when the session's state forbids it, `Store(NotFound)` when this organization has
-    /// no
-    /// such session. In both cases nothing is written.
+    /// no such session. In both cases nothing is written.
     pub async fn execute(
         &mut self,
         id: SessionId,

@@ -1,10 +1,8 @@
 //! Job queue over database rows: claim, hold, renew and release leases.
 //!
 //! Called by `worker`. A [`Lease`] is the right to work on one session. [`Queue::keep`] renews it
-//! and
-//! also reads callers' requests for the turn. This is our own implementation because no crate
-//! offers
-//! fencing, node affinity and fairness between organizations.
+//! and also reads callers' requests for the turn. This is our own implementation because no crate
+//! offers fencing, node affinity and fairness between organizations.
 
 use std::{
     collections::HashMap,
@@ -88,11 +86,9 @@ impl Queue {
     /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
     /// Takes over no job from another holder before the database has answered this process for one
-    /// lease
-    /// period: while the database was down, the holders could not renew either. The server's start
-    /// time
-    /// is not enough: after a crash it first replays its WAL, and a promoted standby was up all the
-    /// time.
+    /// lease period: while the database was down, the holders could not renew either. The server's
+    /// start time is not enough: after a crash it first replays its WAL, and a promoted standby was
+    /// up all the time.
     pub async fn claim(&self, jobs_max: i64) -> Result<Vec<Lease>> {
         let after = *self.served();
         let takes_over = self.answering().is_some_and(|since| since.elapsed() >= self.0.claimant.lease);

@@ -237,8 +237,7 @@ impl Store {
     }
 
     /// Reads the limits that apply to a session, for the service's own work: its own first, then
-    /// those
-    /// of its ancestors.
+    /// those of its ancestors.
     pub async fn budgets_of(&self, org: OrgId, session: SessionId) -> Result<Vec<Budget>> {
         let mut connection = self.system.acquire().await?;
         budgets(&mut connection, org, session, None).await
@@ -273,8 +272,7 @@ impl Tx {
     /// Locks a parent session and its tree until the commit.
     ///
     /// The session cannot be archived or deleted meanwhile, and nobody else can add to the tree.
-    /// Returns
-    /// the number of its ancestors and the number of sessions below the root of its tree.
+    /// Returns the number of its ancestors and the number of sessions below the root of its tree.
     ///
     /// # Errors
     /// `NotFound` when there is no such session.

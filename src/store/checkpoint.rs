@@ -124,8 +124,7 @@ impl Store {
     /// Restores a checkpoint and answers the operation that requested it.
     ///
     /// Both happen in one statement. The next sandbox of the session starts from this checkpoint.
-    /// Returns
-    /// whether the fence holds and the operation was still open.
+    /// Returns whether the fence holds and the operation was still open.
     pub async fn restore_checkpoint(
         &self,
         fence: Fence,

@@ -61,8 +61,7 @@ pub fn uncount(value: i64) -> u64 {
 /// Replaces U+0000, which a text column cannot store.
 ///
 /// Otherwise a provider's text could keep a turn from ending. The event itself is JSON and keeps
-/// the
-/// text verbatim.
+/// the text verbatim.
 pub fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }

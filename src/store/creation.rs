@@ -1,8 +1,7 @@
 //! Inserts new sessions of one organization with all their rows in one statement.
 //!
 //! Each statement is a round trip, and a creation is mostly round trips. Foreign keys are checked
-//! at
-//! the end of the statement, so its parts may come in any order.
+//! at the end of the statement, so its parts may come in any order.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -26,8 +25,7 @@ pub struct Creation<'a> {
     pub events: &'a [Packed],
     pub token: Option<&'a NewToken>,
     /// The response to its request. If the slot of that request already has a response, the session
-    /// is
-    /// not created.
+    /// is not created.
     pub kept: Option<&'a Kept>,
 }
 
@@ -45,8 +43,7 @@ impl Tx {
     ///
     /// # Errors
     /// `Conflict("session_key")` when another session has the key of one of them. `Busy` when an
-    /// equal
-    /// request to one of theirs is still in progress.
+    /// equal request to one of theirs is still in progress.
     pub async fn insert_sessions(&mut self, new: &[Creation<'_>]) -> Result<Vec<Made>> {
         let query = sqlx::query_as(CREATION).bind(self.org.uuid());
         let events = || new.iter().flat_map(|new| new.events);

@@ -52,8 +52,7 @@ pub struct Filter {
     pub destination: Option<DestinationId>,
     pub status: Option<String>,
     /// Page position: the event's `seq` for a session, or the creation time in microseconds since
-    /// 1970
-    /// for a webhook; then the delivery id.
+    /// 1970 for a webhook; then the delivery id.
     pub below: Option<(i64, DeliveryId)>,
 }
 
@@ -197,8 +196,7 @@ impl Store {
     /// Creates the coming monthly partitions and drops expired ones.
     ///
     /// These are partitions of the delivery tables. Also deletes expired rows from the default
-    /// partitions,
-    /// which receive rows when no monthly partition existed in time.
+    /// partitions, which receive rows when no monthly partition existed in time.
     pub async fn roll_months(&self) -> Result<()> {
         sqlx::query("select sojourn_roll_months()").execute(&self.system).await?;
         for old in [

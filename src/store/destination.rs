@@ -239,10 +239,8 @@ impl Tx {
     /// Deletes a destination; its pending deliveries become dead letters.
     ///
     /// Locks deliveries before their destination, in the same order as the settlement of an
-    /// attempt; the
-    /// reverse order could deadlock. A delivery appended between the two statements is claimed,
-    /// found
-    /// without a destination and becomes a dead letter too.
+    /// attempt; the reverse order could deadlock. A delivery appended between the two statements is
+    /// claimed, found without a destination and becomes a dead letter too.
     pub async fn delete_destination(
         &mut self,
         session: Option<SessionId>,

@@ -207,8 +207,7 @@ pub(super) use appended;
 /// This is part of the statement that writes the event, so both are committed or neither. A webhook
 /// of the organization also gets the events that concern the organization, whatever its level.
 /// Destinations are found by the index `destination_of_session`, once for each session: those of
-/// the
-/// session and those of the organization, each by the complete key.
+/// the session and those of the organization, each by the complete key.
 macro_rules! outbox {
     () => {
         "insert into delivery (
@@ -301,8 +300,7 @@ impl Tx {
     /// Reads one event.
     ///
     /// Scans the session's part of the primary key: an index by id would slow down every append for
-    /// a
-    /// rare request.
+    /// a rare request.
     pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Entry> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and event_id = $3"))
@@ -317,8 +315,7 @@ impl Tx {
     /// Returns the calls of a turn that have no result yet, in order.
     ///
     /// Only the turn's last step can have some. Bodies are parsed here, because Postgres cannot
-    /// parse
-    /// JSON with a NUL.
+    /// parse JSON with a NUL.
     pub async fn open_calls(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ToolCall>> {
         /// A truncated body keeps its short fields, so these are present.
         #[derive(Deserialize)]

@@ -33,8 +33,7 @@ impl Store {
     /// Counts active rows.
     ///
     /// By the indexes `turn_live`, `job_ready`, `job_worker`, `sandbox_live` and `delivery_ready`,
-    /// so idle
-    /// sessions cost nothing.
+    /// so idle sessions cost nothing.
     pub async fn gauges(&self) -> Result<Gauges> {
         Ok(sqlx::query_as(
             "select

@@ -2,8 +2,7 @@
 //!
 //! The row is inserted first and the response written last, in one transaction with the effect; or
 //! both at once, by the statement that has the effect. An equal concurrent request blocks on the
-//! row
-//! until the first one commits (then it reads the response) or until the lock timeout.
+//! row until the first one commits (then it reads the response) or until the lock timeout.
 
 use sqlx::FromRow;
 

@@ -174,8 +174,7 @@ impl Tx {
     /// Makes a session's turn job ready.
     ///
     /// A worker that holds the turn job finds the input itself. Returns whether another job holds
-    /// the
-    /// session, so that its holder must be notified.
+    /// the session, so that its holder must be notified.
     pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
         let org = self.org.uuid();
         let (is_held,) =
@@ -270,8 +269,7 @@ impl Store {
     /// Continues a lease under a new epoch; `None` when another worker holds it.
     ///
     /// A statement that was sent and not answered may still be executed; the old epoch makes it
-    /// fail.
-    /// Locks the session before the job, like every append.
+    /// fail. Locks the session before the job, like every append.
     pub async fn refence(&self, worker: Uuid, job: &Claimed, lease: Duration) -> Result<Option<i64>> {
         let row: Option<(i64,)> = sqlx::query_as(
             "with s as (
@@ -302,11 +300,9 @@ impl Store {
     /// Releases a job, ready after `delay`.
     ///
     /// It is ready at once if a cancel arrived while it was held, because that cancel saw a holder
-    /// and
-    /// notified nobody. The turn of a paused session becomes ready when the session is resumed.
-    /// Does
-    /// nothing when the lease is lost. Marks the session as changed in the list when it waits for a
-    /// time.
+    /// and notified nobody. The turn of a paused session becomes ready when the session is resumed.
+    /// Does nothing when the lease is lost. Marks the session as changed in the list when it waits
+    /// for a time.
     pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
         sqlx::query(
             "with s as (

@@ -1,10 +1,8 @@
 //! Postgres, the system of record. The only module with SQL; one file per table family.
 //!
 //! Two kinds of connections exist. `app` acts for one organization at a time, under forced
-//! row-level
-//! security. `system` does the service's own work and names the organization in every statement.
-//! This
-//! module decides nothing: the rules are in `domain`.
+//! row-level security. `system` does the service's own work and names the organization in every
+//! statement. This module decides nothing: the rules are in `domain`.
 
 pub mod agent;
 pub mod audit;
@@ -122,8 +120,7 @@ impl From<sqlx::Error> for Error {
                     // `lock_timeout`: the holder of the row executes an equal request.
                     ("55P03", _) => Self::Busy,
                     // 08 connection, 53 resources, 57P operator intervention, 40 serialization,
-                    // 57014 a statement that
-                    // took longer than STATEMENT_TIMEOUT.
+                    // 57014 a statement that took longer than STATEMENT_TIMEOUT.
                     (code, _)
                         if ["08", "53", "57P", "57014", "40"].iter().any(|class| code.starts_with(class)) =>
                     {

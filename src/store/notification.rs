@@ -1,12 +1,9 @@
 //! Change notifications within this process and between processes.
 //!
 //! The tables are authoritative. A notification only shortens a wait, so it may be lost, duplicated
-//! or
-//! late; every waiter also polls. Outgoing notifications are coalesced: those sent during an
-//! interval
-//! leave together with the next one. Within the process, pieces of partial output and newly
-//! appended
-//! events pass through here too.
+//! or late; every waiter also polls. Outgoing notifications are coalesced: those sent during an
+//! interval leave together with the next one. Within the process, pieces of partial output and
+//! newly appended events pass through here too.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -112,8 +109,7 @@ impl Notifications {
     /// Notifies that a log grew, as [`Notifications::send`] does.
     ///
     /// Watchers in this process also get the new entries, so they need not read them. Call it after
-    /// the
-    /// commit.
+    /// the commit.
     pub fn grew(&self, session: SessionId, by: impl FnOnce() -> Vec<Entry>) {
         if !self.lock(&self.0.watched).contains_key(&session.uuid()) {
             return self.send(Notification::Log(session));
@@ -282,8 +278,7 @@ impl Watch {
     /// Returns the new entries of the notifications after `from` up to `to`.
     ///
     /// They are in the order of `seq`. `None` when one of these notifications carried no entries.
-    /// Removes
-    /// the returned entries.
+    /// Removes the returned entries.
     pub fn told(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
         let mut watched = self.notifications.lock(&self.notifications.0.watched);
         let told = &mut watched.get_mut(&self.watched)?.told;

@@ -169,8 +169,7 @@ impl Store {
     /// Records the sandbox of an operation before it starts there; the first record stays.
     ///
     /// Returns the sandbox in which it started, now or before. `None` when the fence does not hold
-    /// or the
-    /// operation has its answer.
+    /// or the operation has its answer.
     pub async fn begin_operation(
         &self,
         fence: Fence,

@@ -203,10 +203,8 @@ impl Store {
     /// Purges deleted organizations again.
     ///
     /// A request that was in progress, or whose key another process still cached, may have written
-    /// after
-    /// the first purge. After `PURGE_AGAIN_FOR` (one minute) no such write is possible, and that
-    /// purge is
-    /// the last.
+    /// after the first purge. After `PURGE_AGAIN_FOR` (one minute) no such write is possible, and
+    /// that purge is the last.
     pub async fn purge_deleted_orgs(&self) -> Result<usize> {
         // A handful of rows, and of the deleted ones only the latest: no index.
         let rows: Vec<(Uuid,)> = sqlx::query_as(

@@ -1,8 +1,7 @@
 //! Outbox: the dispatcher claims due deliveries here and records their results.
 //!
 //! The statement that appends the event inserts the rows. A claim moves `ready_at` beyond the
-//! longest
-//! attempt, so a dispatcher that dies loses nothing.
+//! longest attempt, so a dispatcher that dies loses nothing.
 
 use std::time::Duration;
 
@@ -132,15 +131,14 @@ impl From<ClaimRow> for Claimed {
 /// The limit is a literal in the statement.
 const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
 
-/// $1 rows, $2 hold, $3 and $4 full destinations and organizations, $5-$8 deliveries in progress
-/// by destination and organization, $9 and $10 the maximum of each.
+/// $1 rows, $2 hold, $3 and $4 full destinations and organizations, $5-$8 deliveries in progress by
+/// destination and organization, $9 and $10 the maximum of each.
 ///
 /// Reads more rows than it claims, because the oldest may all have one destination. A row is
-/// matched
-/// by all leading columns of its indexes, so any of them finds it directly. Limits keep the planner
-/// from joins that read all deliveries or all sessions instead of the due ones. `coalesce` keeps it
-/// from the index `delivery_ready`: that index is empty whenever statistics are collected while no
-/// delivery is late, and the plan would then search all due deliveries for each one.
+/// matched by all leading columns of its indexes, so any of them finds it directly. Limits keep the
+/// planner from joins that read all deliveries or all sessions instead of the due ones. `coalesce`
+/// keeps it from the index `delivery_ready`: that index is empty whenever statistics are collected
+/// while no delivery is late, and the plan would then search all due deliveries for each one.
 const CLAIM: &str = "
 with due as (
     select org_id, delivery_id, created_at, destination_id, ready_at
@@ -240,13 +238,11 @@ impl Store {
     /// Records the result of an attempt and updates its destination.
     ///
     /// A destination that has failed for `WEBHOOK_DISABLE_AFTER` is disabled, and its organization
-    /// is
-    /// notified.
+    /// is notified.
     pub async fn settle_delivery(&self, claimed: &Claimed, settled: &Settled, origin: &Origin) -> Result<()> {
         if settled.status == Status::Delivered {
             // In most cases there is no second write. A crash between the two leaves the
-            // destination marked as
-            // failing until its next successful delivery.
+            // destination marked as failing until its next successful delivery.
             let mut connection = self.system.acquire().await?;
             if write(&mut connection, claimed, settled).await? == Some(true) {
                 judge(&mut connection, claimed, settled).await?;

@@ -28,8 +28,7 @@ pub struct Urls {
 const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
 
 /// Connections for the appends of leased turns: those in progress, and some that wait for a row
-/// lock
-/// of a caller.
+/// lock of a caller.
 const APPEND_CONNECTIONS_MAX: u32 = 8;
 
 /// Idle time for which a connection is assumed to be alive.
@@ -44,8 +43,7 @@ pub struct Store {
     pub(super) app: PgPool,
     pub(super) system: PgPool,
     /// For the appends of leased turns only. They are few at a time and their statements take
-    /// longest to
-    /// plan, so they stay on the few connections that have planned them.
+    /// longest to plan, so they stay on the few connections that have planned them.
     pub(super) append: PgPool,
     pub(super) master: MasterKey,
 }
@@ -69,8 +67,7 @@ impl Store {
         let app = PgConnectOptions::from_str(&urls.app)?.application_name("sojourn-app");
         let mut system = PgConnectOptions::from_str(&urls.system)?.application_name("sojourn-system");
         // The service's own statements are few and frequent, and they find rows by complete keys. A
-        // plan
-        // for the actual values is worth less than the time to plan it.
+        // plan for the actual values is worth less than the time to plan it.
         system = system.options([GENERIC_PLANS]);
         if urls.app == urls.system {
             // One role for both: a connection setting states the purpose.
@@ -91,8 +88,7 @@ impl Store {
     /// Begins a transaction as [`Store::begin`] does, for commands.
     ///
     /// Commands find their rows by complete keys, so the server plans each statement once. Pages of
-    /// a
-    /// list need plans for their values.
+    /// a list need plans for their values.
     pub async fn begin_command(&self, org: OrgId) -> Result<Tx> {
         let (name, value) = GENERIC_PLANS;
         self.begin_with(org, format!("; set local {name} = {value}")).await

@@ -79,8 +79,7 @@ impl Store {
     /// Returns archived sessions whose organization's retention period is over.
     ///
     /// Reads the archived sessions of organizations that set a retention, once a minute: an index
-    /// on a
-    /// session's status would slow down every append.
+    /// on a session's status would slow down every append.
     pub async fn expired_sessions(&self, limit: i64) -> Result<Vec<(OrgId, SessionId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "select s.org_id, s.session_id

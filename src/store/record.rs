@@ -1,10 +1,9 @@
 //! Fenced append: everything that a leased turn writes, in one statement.
 //!
 //! It advances the session's `head` only if the epoch still matches, so a worker that lost its
-//! lease
-//! changes nothing. It changes only columns that the turn owns, and only by differences, because a
-//! caller may change the row between two records. `together` does the same for several sessions in
-//! one commit; `plain` is for events that change only the log.
+//! lease changes nothing. It changes only columns that the turn owns, and only by differences,
+//! because a caller may change the row between two records. `together` does the same for several
+//! sessions in one commit; `plain` is for events that change only the log.
 
 mod plain;
 mod together;
@@ -79,8 +78,7 @@ pub enum Recorded {
     /// The epoch holds, but the row is not in the state that the events assume.
     ///
     /// Either input arrived before the start, so the input window must be read again. Or the turn
-    /// has
-    /// ended, and this statement was abandoned before that and executed late.
+    /// has ended, and this statement was abandoned before that and executed late.
     Moved,
 }
 
@@ -105,10 +103,8 @@ impl Store {
     /// Appends the events of one turn and applies their changes, if the fence holds.
     ///
     /// At the end of the turn the same statement removes the job, or makes it ready again when more
-    /// input
-    /// waits, so no wake is lost. Without a turn the events belong to the session alone, for
-    /// example
-    /// events of its sandbox.
+    /// input waits, so no wake is lost. Without a turn the events belong to the session alone, for
+    /// example events of its sandbox.
     pub async fn record(&self, record: &Record) -> Result<Recorded> {
         let Record { fence, turn, ts, events } = record;
         let delta = record.delta();
@@ -158,8 +154,7 @@ impl Store {
 
 /// $1 organization, $2 session, $3 epoch, $4 worker, $5 turn or null, $6 time, $7-$16 events, $17
 /// attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether there is any
-/// usage,
-/// $38 the model that answered, $39 whether a call has ended.
+/// usage, $38 the model that answered, $39 whether a call has ended.
 const RECORD: &str = concat!(
     "
 with s as (

@@ -47,8 +47,7 @@ impl Tx {
     /// Requests a root file system on every live node.
     ///
     /// Does nothing on a node where the organization already has `ROOTFS_PER_ORGANIZATION_MAX`
-    /// requests
-    /// open. With `again`, also requests one that failed.
+    /// requests open. With `again`, also requests one that failed.
     pub async fn want_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -95,8 +94,7 @@ impl Store {
     /// Requests a missing root file system on one node; returns its build state.
     ///
     /// A failure is returned for `ROOTFS_FAILURE_KEPT`; then the build is requested again. `None`
-    /// while
-    /// the organization has too many requests open.
+    /// while the organization has too many requests open.
     pub async fn need_rootfs(&self, node: Uuid, org: OrgId, rootfs: &RootFs) -> Result<Option<Build>> {
         let row: Option<Row> = sqlx::query_as(
             "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)

@@ -92,8 +92,7 @@ impl Tx {
     /// Returns whether a turn that the schedule must not overlap is open.
     ///
     /// That is the turn of an earlier run, or a turn of the session that the schedule wakes. By the
-    /// index
-    /// `schedule_run_open`.
+    /// index `schedule_run_open`.
     pub async fn is_schedule_busy(&mut self, schedule: &Schedule) -> Result<bool> {
         let org = self.org.uuid();
         let busy = sqlx::query_scalar(

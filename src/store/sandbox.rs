@@ -239,8 +239,7 @@ impl Store {
     /// Inserts the row of a sandbox before it is created, and its `rest` job.
     ///
     /// Binds the session's jobs to the sandbox's node. Returns whether `epoch` still holds the
-    /// session:
-    /// either an archive finds the row of each sandbox, or the sandbox is not created.
+    /// session: either an archive finds the row of each sandbox, or the sandbox is not created.
     ///
     /// # Errors
     /// `Conflict("sandbox_live")` when the session has one already.
@@ -442,8 +441,7 @@ impl Store {
     /// Returns the sessions whose disks on this node may be deleted.
     ///
     /// The session is archived or unknown, or its files are elsewhere: saved before its last
-    /// sandbox was
-    /// removed, or with a sandbox on another node.
+    /// sandbox was removed, or with a sandbox on another node.
     pub async fn stale_disks(&self, node: Uuid, sessions: &[(OrgId, SessionId)]) -> Result<Vec<SessionId>> {
         let (orgs, ids): (Vec<_>, Vec<_>) =
             sessions.iter().map(|(org, session)| (org.uuid(), session.uuid())).unzip();

@@ -1,8 +1,7 @@
 //! Schedules of agents.
 //!
 //! The database's clock decides whether a slot is due. A schedule fires with its row locked. The
-//! run's
-//! row, unique by slot, commits with the turn that it starts.
+//! run's row, unique by slot, commits with the turn that it starts.
 
 use serde_json::Value;
 use sqlx::FromRow;

@@ -52,8 +52,7 @@ impl Store {
         let (org, session) = (fence.org.uuid(), fence.session.uuid());
         let mut tx = self.system.begin().await?;
         // Shared lock: either an archive waits for this and then deletes the wake, or this waits
-        // for the
-        // archive.
+        // for the archive.
         let now: Option<(Timestamp,)> = sqlx::query_as(
             "select now()
              from session

@@ -248,8 +248,7 @@ impl Tx {
     /// Returns a page of sessions, newest first.
     ///
     /// In the order of the primary key, or of the index `session_agent` or `session_parent` when an
-    /// agent
-    /// or a parent is given.
+    /// agent or a parent is given.
     pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
         let org = self.org;
         let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();

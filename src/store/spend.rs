@@ -1,9 +1,8 @@
 //! Spend status, reservations of calls in progress, and balances.
 //!
 //! Reservations of an organization are made one at a time. Everything that decides about one is
-//! read
-//! in a single statement after the lock. The append of a call's end turns its reservation into cost
-//! in one statement too, so the sum of both never misses any cost.
+//! read in a single statement after the lock. The append of a call's end turns its reservation into
+//! cost in one statement too, so the sum of both never misses any cost.
 
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
@@ -172,8 +171,7 @@ impl Store {
     /// [`Store::release_exec`].
     ///
     /// `close` of the verdict contains caps, and limits of ancestors, without a warning so far.
-    /// `None`
-    /// when the fence does not hold.
+    /// `None` when the fence does not hold.
     pub async fn reserve(&self, fence: Fence, ask: &Ask<'_>) -> Result<Option<Verdict>> {
         let mut tx = self.system.begin().await?;
         // Every caller that needs both locks takes them in this order.

@@ -1,8 +1,7 @@
 //! Detection and repair of sessions that should progress and do not.
 //!
 //! Invariant `Alive`: whatever crashes, a session that is not idle is held under a live lease or
-//! has
-//! a job that is due soon. A session that violates it is called overdue.
+//! has a job that is due soon. A session that violates it is called overdue.
 
 use std::collections::HashMap;
 
@@ -109,10 +108,8 @@ impl Store {
     /// Inserts the missing job of every session with work; returns their number.
     ///
     /// The work is an open turn, found by the index `turn_live`; a sandbox that outlived its
-    /// session or
-    /// has no `rest` job, by `sandbox_live`; or an open operation, by `operation_open`. A job with
-    /// nothing
-    /// to do has no effect.
+    /// session or has no `rest` job, by `sandbox_live`; or an open operation, by `operation_open`.
+    /// A job with nothing to do has no effect.
     pub async fn enqueue_stuck(&self, jobs_max: i64) -> Result<u64> {
         let done = sqlx::query(STUCK).bind(jobs_max).execute(&self.system).await?;
         Ok(done.rows_affected())

@@ -224,8 +224,7 @@ impl Store {
     /// `trigger_by_id`.
     ///
     /// This is the only lookup of its kind without an organization, because it finds the
-    /// organization. It
-    /// is one statement in every case, so its duration reveals nothing.
+    /// organization. It is one statement in every case, so its duration reveals nothing.
     pub async fn find_trigger(&self, trigger: TriggerId) -> Result<Option<OpenTrigger>> {
         let found: Option<SealedRow> = sqlx::query_as(
             "select h.org_id, t.data_key, t.suspended_at is null and t.deleted_at is null as is_open,

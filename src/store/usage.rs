@@ -24,13 +24,10 @@ use crate::{
 /// calls that have ended. Parts of a statement's `with`.
 ///
 /// `used` selects `org_id, session_id, ts, agent_id, model` and the counters, one row a session;
-/// `over`
-/// selects `org_id, session_id`. Usage of a session without an agent has the nil agent id, and
-/// usage
-/// without a model has an empty model name. Rows that sessions share are locked in one order. Each
-/// hour
-/// of the day has eight shards, and each connection adds to its own one, so two connections rarely
-/// wait for each other.
+/// `over` selects `org_id, session_id`. Usage of a session without an agent has the nil agent id,
+/// and usage without a model has an empty model name. Rows that sessions share are locked in one
+/// order. Each hour of the day has eight shards, and each connection adds to its own one, so two
+/// connections rarely wait for each other.
 macro_rules! ledger {
     ($used:literal, $over:literal) => {
         concat!(
@@ -311,8 +308,7 @@ impl Store {
     /// Adds a lease's usage to the sums if its session was archived under that lease.
     ///
     /// Returns whether it was. The successor of any other lease records the usage of work that the
-    /// lease
-    /// had started.
+    /// lease had started.
     pub async fn pay_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
         let (usage, cost) = (&delta.usage, &delta.usage.cost);
         let (is_paid,): (bool,) = sqlx::query_as(LATE)

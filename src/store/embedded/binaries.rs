@@ -25,8 +25,7 @@ impl Binaries {
     /// Finds the installation for this cluster.
     ///
     /// An existing cluster needs its own major version. A new cluster takes the first installation
-    /// that
-    /// is new enough: on PATH, then in the directories of the distributions, newest first.
+    /// that is new enough: on PATH, then in the directories of the distributions, newest first.
     ///
     /// # Errors
     /// `Refused` when none fits.

@@ -23,8 +23,7 @@ const NAMES: &str = "pg_ident.conf";
 /// Creates the cluster unless it exists.
 ///
 /// The cluster gets its final name when it is complete, so the next start after a crash does not
-/// take
-/// a partial cluster for a complete one.
+/// take a partial cluster for a complete one.
 pub async fn ensure(
     location: &Location,
     os_user: &OsUser,
@@ -39,8 +38,7 @@ pub async fn ensure(
     let mut initdb = os_user.command(&binaries.initdb(), location.home());
     initdb.arg("--pgdata").arg(&draft).args(["--username", roles::SUPERUSER, "--auth", "peer"]);
     // The C locale sorts the same on every machine. It also survives an upgrade of the C library,
-    // which
-    // silently corrupts indexes of other locales.
+    // which silently corrupts indexes of other locales.
     initdb.args(["--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-instructions"]);
     let made = os_user::output(initdb, "initdb").await?;
     if !made.status.success() {

@@ -1,14 +1,11 @@
 //! Paths of the cluster, its log, its locks and its socket.
 //!
 //! The home of a cluster is `<data_dir>/postgres`. If the user that runs the server cannot access
-//! it
-//! (the service is root, below a directory of mode 0700), `postgres` is a link to
+//! it (the service is root, below a directory of mode 0700), `postgres` is a link to
 //! `/var/lib/sojourn/<id>`. The link moves and disappears with the data directory, so an empty data
 //! directory always means an empty database. Sockets have their own directory, because a socket
-//! path
-//! is at most 107 bytes. The service writes its files into directories that the server's user
-//! cannot
-//! write.
+//! path is at most 107 bytes. The service writes its files into directories that the server's user
+//! cannot write.
 
 use std::{
     fs, io,

@@ -2,14 +2,11 @@
 //!
 //! Called by `app` when no `DATABASE_URL` is set, and by the tests; calls the system's `initdb` and
 //! `postgres`. The cluster listens only on a unix socket, in a directory that only its own user
-//! (and
-//! root) can enter, and the kernel authenticates the peer. The server outlives the service: a
-//! killed
-//! service leaves it running, and the next start adopts it.
+//! (and root) can enter, and the kernel authenticates the peer. The server outlives the service: a
+//! killed service leaves it running, and the next start adopts it.
 //!
 //! Several processes may use one data directory (`serve`, `admin`). Each holds a shared lock while
-//! it
-//! runs, and the last one stops the server.
+//! it runs, and the last one stops the server.
 //!
 //! Files are read and written synchronously: this happens at start-up, and they are small.
 
@@ -84,13 +81,11 @@ impl Embedded {
     /// Creates the cluster, its roles and its database if missing.
     ///
     /// `data_dir` need not exist. The cluster is in `<data_dir>/postgres`, or, if the user that
-    /// runs it
-    /// has no access there, behind a link of that name.
+    /// runs it has no access there, behind a link of that name.
     ///
     /// # Errors
     /// `Refused` when something is missing, too old, or in the way. If it is canceled half way, the
-    /// next
-    /// start completes the work.
+    /// next start completes the work.
     pub async fn start(data_dir: &Path, origin: &Origin, progress: Progress<'_>) -> Result<Self, Error> {
         let data_dir = location::make_data_dir(data_dir)?;
         let os_user = OsUser::for_cluster(&location::cluster_of(&data_dir), progress).await?;
@@ -128,8 +123,7 @@ impl Embedded {
     pub async fn stop(self) -> Result<bool, Error> {
         let _transition = lock_transition(&self.location, &self.origin, &|_| {}).await?;
         // Not atomic: the shared lock is released before the exclusive one is tried. This is safe,
-        // because
-        // no process joins while the transition lock is held.
+        // because no process joins while the transition lock is held.
         if self.users.try_lock().is_err() {
             return Ok(false);
         }

@@ -52,8 +52,7 @@ impl OsUser {
         let mut command = Command::new(program);
         command.env_clear().env("LC_ALL", "C").current_dir(current_dir).stdin(Stdio::null());
         // Its own process group: Ctrl-C at the terminal is for the service, which still needs the
-        // database
-        // while it drains.
+        // database while it drains.
         command.process_group(0);
         if rustix::process::geteuid().as_raw() != self.uid {
             // Also drops the supplementary groups.

@@ -1,8 +1,7 @@
 //! The running server: find by its pid file, launch, wait for, stop.
 //!
 //! Signals go to a pidfd that was opened before the process was checked, so they never reach
-//! another
-//! process that got the same pid later.
+//! another process that got the same pid later.
 
 use std::{
     fmt,
@@ -37,8 +36,7 @@ impl Postmaster {
     ///
     /// # Errors
     /// `Refused` when the pid file names a Postgres that may not be this one: two servers on one
-    /// cluster
-    /// destroy it.
+    /// cluster destroy it.
     pub fn find(location: &Location) -> Result<Option<Self>, Error> {
         let path = location.cluster().join("postmaster.pid");
         let text = match fs::read_to_string(&path) {
@@ -53,8 +51,7 @@ impl Postmaster {
         match Process::look(pid) {
             Process::Gone => Ok(None),
             // The pid belongs to another program now, as happens in containers. Postgres would
-            // refuse to start
-            // because of it if the user is the same.
+            // refuse to start because of it if the user is the same.
             Process::Other => fs::remove_file(&path)
                 .map(|()| None)
                 .map_err(Error::io(format!("could not remove the stale {}", path.display()))),
@@ -79,8 +76,7 @@ impl Postmaster {
         command.arg("-c").arg(format!("config_file={}", location.settings(SETTINGS).display()));
         let child = command.stdout(out).stderr(err).spawn().map_err(Error::io("could not start postgres"))?;
         // Dropped without a wait: the runtime reaps it. This module identifies the server only by
-        // its pid
-        // file, whether it is our child or was adopted.
+        // its pid file, whether it is our child or was adopted.
         let pid = child.id().expect("a child that was never waited for has an id");
         let launched = Self::open(pid as i32)?;
         launched.ok_or_else(|| Error::Refused(why_it_ended(location).to_string()))
@@ -90,8 +86,7 @@ impl Postmaster {
     ///
     /// # Errors
     /// `Refused` when it takes too long. It is left running, because it may be in recovery, and the
-    /// next
-    /// start adopts it.
+    /// next start adopts it.
     pub async fn ready(
         &self,
         location: &Location,
@@ -157,8 +152,7 @@ impl Postmaster {
         match pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => {
                 // SAFETY: an `OwnedFd` is valid and keeps its one descriptor until it is dropped,
-                // and only the
-                // `AsyncFd` owns it.
+                // and only the `AsyncFd` owns it.
                 let pidfd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
                 let pidfd = pidfd.map_err(|failed| Error::io(what)(failed.into()))?;
                 Ok(Some(Self { pid, pidfd }))
@@ -197,8 +191,7 @@ impl Ended {
     /// Returns whether a retry can succeed.
     ///
     /// The child processes of a killed server end by themselves within moments, and no new server
-    /// starts
-    /// before that. (`LC_ALL=C`, so the message is English.)
+    /// starts before that. (`LC_ALL=C`, so the message is English.)
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Said(line) => line.contains("pre-existing shared memory block"),

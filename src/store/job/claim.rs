@@ -49,23 +49,19 @@ impl Store {
     /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
     /// The rotation begins after the organization `after`. Within an organization the longest
-    /// waiting job
-    /// comes first.
+    /// waiting job comes first.
     ///
     /// One round takes `weight` jobs of an organization, and never more than its concurrency
-    /// allows.
-    /// Organizations and their jobs are found by the index `job_org`, held jobs by `job_held`. A
-    /// job whose
-    /// session is locked by a command is skipped (`skip locked`) until the next poll. The claim
-    /// never
-    /// waits for it, so the two cannot deadlock. A lease that expired while the server was down is
-    /// honored for one more lease period: its holder could not renew it.
+    /// allows. Organizations and their jobs are found by the index `job_org`, held jobs by
+    /// `job_held`. A job whose session is locked by a command is skipped (`skip locked`) until the
+    /// next poll. The claim never waits for it, so the two cannot deadlock. A lease that expired
+    /// while the server was down is honored for one more lease period: its holder could not renew
+    /// it.
     ///
     /// A session has one holder. A turn waits for other held jobs. An operation waits for those and
-    /// for a
-    /// due turn. A `rest` job waits for every other job that is held or due. Two concurrent claims
-    /// may not
-    /// see each other; the later one finds a changed epoch under its lock and skips the session.
+    /// for a due turn. A `rest` job waits for every other job that is held or due. Two concurrent
+    /// claims may not see each other; the later one finds a changed epoch under its lock and skips
+    /// the session.
     ///
     /// With `takes_over`, also claims jobs whose holder let its lease expire.
     pub async fn claim(
@@ -101,8 +97,7 @@ impl Store {
     /// Returns the start of the next claim after one that found no job.
     ///
     /// That is the last of the first `CLAIM_ORGS_MAX` organizations; `None` when there are no more
-    /// than
-    /// those.
+    /// than those.
     pub async fn skip_orgs(&self, after: OrgId) -> Result<Option<OrgId>> {
         let row: Option<(Option<Uuid>,)> = sqlx::query_as(
             "with recursive visited as (

@@ -1,8 +1,7 @@
 //! Fenced append of events that change only the log: no turn start, no turn end, no usage.
 //!
 //! Most events of a turn are of this kind. A statement without sums and jobs is faster to plan and
-//! to
-//! start.
+//! to start.
 
 use uuid::Uuid;
 

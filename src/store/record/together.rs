@@ -2,9 +2,8 @@
 //!
 //! Each member is checked separately: a stale one changes nothing, the others are written. Rows are
 //! locked in one order, sessions before sums before jobs, so two of these statements cannot
-//! deadlock.
-//! A session that another transaction has locked is left out, so a slow caller delays only its own
-//! turn.
+//! deadlock. A session that another transaction has locked is left out, so a slow caller delays
+//! only its own turn.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -134,8 +133,7 @@ impl Store {
     /// Writes the records of different sessions in one commit.
     ///
     /// Each is written as [`Store::record`] does. Returns `None` for a session whose row was
-    /// locked. Write
-    /// that record alone, which waits for the lock.
+    /// locked. Write that record alone, which waits for the lock.
     ///
     /// # Errors
     /// Any error except `Unavailable` means that nothing was written: one member's text may be
@@ -207,8 +205,7 @@ pub(super) fn places_of_events(records: &[Record]) -> Vec<i64> {
 /// $1-$16 the members, $17-$28 their events, $29-$42 the usage of the members.
 ///
 /// Locked rows are read in their current state, not in the statement's snapshot, so the conditions
-/// of
-/// `fit` stay true until the commit.
+/// of `fit` stay true until the commit.
 const TOGETHER: &str = concat!(
     "
 with m as (
