@@ -1,4 +1,4 @@
-//! Records of many leased turns in one commit.
+//! Group commit of the records of leased turns.
 //!
 //! Called by [`super::Writer`]; calls `store::record`.
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// The one who writes for all leased turns of a process. Cheap to clone.
+/// Group committer for the records of all leased turns of a process. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct RecordCommitter(Committer<RecordBatcher>);
 
@@ -34,19 +34,20 @@ impl RecordCommitter {
         Self(Committer::of(RecordBatcher { store }, tasks))
     }
 
-    /// Writes a record down, together with whatever else waits. Hands the record back.
+    /// Writes a record in one batch with other waiting records. Returns the record.
     ///
-    /// Dropped, it may be written or not, as a statement whose answer was not read.
+    /// If the future is dropped, the record may or may not be written, as with a statement whose
+    /// reply was not read.
     pub(super) async fn record(&self, record: Record) -> Result<(Recorded, Record)> {
         let (answer, answered) = oneshot::channel();
         self.0.add((), Waiting { record, answer });
-        // A batch that was cut off with its process has no answer.
-        answered.await.unwrap_or_else(|_| Err(Error::unanswered("the process ends")))
+        // The task of the batch ended with its process and sent no reply.
+        answered.await.unwrap_or_else(|_| Err(Error::unanswered("the process is shutting down")))
     }
 }
 
 impl Batcher for RecordBatcher {
-    /// All go together: the service's own role writes for every organization.
+    /// One key for all: the service's own role writes for every organization.
     type Key = ();
     type Entry = Waiting;
 
@@ -71,14 +72,14 @@ async fn together(committer: &Committer<RecordBatcher>, batch: Vec<Waiting>) {
         match &written {
             Ok(rows) => match rows.get(at).copied().flatten() {
                 Some(recorded) => waiting.tell(Ok(recorded)),
-                // Somebody holds its session.
+                // Another transaction holds the lock on this session's row.
                 None => committer.spawn(alone(committer.clone(), waiting)),
             },
-            // It may have been written: each turn looks at its log under a new epoch.
+            // It may have been written. Each turn re-reads its log under a new epoch.
             Err(Error::Unavailable { source, .. }) => {
                 waiting.tell(Err(Error::unanswered(&source.to_string())));
             }
-            // Nothing was written, and only one of them is at fault.
+            // Nothing was written. One record of the batch caused the error; write each alone.
             Err(_) => committer.spawn(alone(committer.clone(), waiting)),
         }
     }
@@ -91,7 +92,7 @@ async fn alone(committer: Committer<RecordBatcher>, waiting: Waiting) {
 
 impl Waiting {
     fn tell(self, recorded: Result<Recorded>) {
-        // A turn that was dropped does not listen any more.
+        // The turn's future may have been dropped; then nobody receives.
         let _ = self.answer.send(recorded.map(|recorded| (recorded, self.record)));
     }
 }
@@ -106,8 +107,8 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
             later.push_back(next);
             break;
         }
-        // Two records of one session go one after the other, as they came: the statement
-        // sees each session once.
+        // The statement accepts each session once, so a second record of the same session waits for
+        // the next batch. Records of one session keep their order.
         if sessions.insert(next.record.fence.session) {
             events += count;
             batch.push(next);

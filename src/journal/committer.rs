@@ -1,8 +1,8 @@
-//! Group commit: writes of one line that come while another is under way leave together.
+//! Group commit: writes with one key that arrive during a write share the next batch.
 //!
-//! Nobody waits for batch: what comes while nothing is being written is written at
-//! once, and what comes while something is leaves together with the next batch. A batch
-//! is a task of its own, so one whose caller is gone does not take its batch with it.
+//! No write waits for a batch to fill. While no write is in progress, a new entry is written at
+//! once. Entries that arrive during a write go into the next batch. Each batch is its own task, so
+//! a caller that is dropped does not cancel the batch.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,17 +15,18 @@ use tokio_util::task::TaskTracker;
 
 use crate::base::limit::{COMMIT_SLOW, COMMITTERS_MAX};
 
-/// What is written, and how.
+/// Defines the entries of a committer and how to write a batch.
 pub(super) trait Batcher: Send + Sync + Sized + 'static {
-    /// What may be written together.
+    /// Entries with equal keys may share a batch.
     type Key: Copy + Eq + Hash + Send;
-    /// One write that waits.
+    /// One pending write.
     type Entry: Send;
 
-    /// Takes the oldest of what waits and what goes with it; something, if anything waits.
+    /// Takes the oldest pending entry and those that fit with it. Not empty if any entry is
+    /// pending.
     fn take_batch(waiting: &mut VecDeque<Self::Entry>) -> Vec<Self::Entry>;
 
-    /// Writes them down and tells each what became of it.
+    /// Writes a batch and sends each entry its result.
     fn write(
         committer: Committer<Self>,
         line: Self::Key,
@@ -33,7 +34,7 @@ pub(super) trait Batcher: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = ()> + Send + 'static;
 }
 
-/// The batches of a process that carry the same. Cheap to clone.
+/// Group committer of a process for one kind of entry. Cheap to clone.
 pub(super) struct Committer<C: Batcher>(Arc<Inner<C>>);
 
 struct Inner<C: Batcher> {
@@ -42,7 +43,7 @@ struct Inner<C: Batcher> {
     tasks: TaskTracker,
 }
 
-/// What waits of a line, and how many batches of it are under way.
+/// Pending entries of one key and the number of committer tasks running for it.
 struct Pending<T> {
     waiting: VecDeque<T>,
     committer: usize,
@@ -55,7 +56,7 @@ impl<C: Batcher> Clone for Committer<C> {
 }
 
 impl<C: Batcher> Committer<C> {
-    /// Batches whose tasks `tasks` tracks.
+    /// Creates a committer whose tasks are tracked by `tasks`.
     pub(super) fn of(batcher: C, tasks: TaskTracker) -> Self {
         Self(Arc::new(Inner { batcher, pending: Mutex::default(), tasks }))
     }
@@ -64,7 +65,7 @@ impl<C: Batcher> Committer<C> {
         &self.0.batcher
     }
 
-    /// Has an item written, together with whatever else waits.
+    /// Queues an entry; it is written in a batch with other pending entries.
     pub(super) fn add(&self, line: C::Key, item: C::Entry) {
         let mut pending = self.pending();
         let pending =
@@ -76,17 +77,18 @@ impl<C: Batcher> Committer<C> {
         }
     }
 
-    /// Does something beside the batches.
+    /// Spawns tracked work outside the batches.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.tasks.spawn(work);
     }
 
-    /// Writes what waits until nothing does.
+    /// Writes batches until no entry is pending.
     async fn run(self, line: C::Key) {
         while let Some(batch) = self.next_batch(line) {
             let committer = self.0.tasks.spawn(C::write(self.clone(), line, batch));
-            // One that waits for somebody goes on by itself, and its place is free. One that
-            // fails has told nobody, and they see that.
+            // A batch that takes longer than `COMMIT_SLOW` (for example on a row lock) continues on
+            // its own task, and this task takes the next batch. A batch whose task fails drops its
+            // reply channels; its callers see that.
             let _ = timeout(COMMIT_SLOW, committer).await;
         }
     }
@@ -106,6 +108,6 @@ impl<C: Batcher> Committer<C> {
     }
 
     fn pending(&self) -> MutexGuard<'_, HashMap<C::Key, Pending<C::Entry>>> {
-        self.0.pending.lock().expect("no holder of the desks panics")
+        self.0.pending.lock().expect("no code panics while it holds the pending lock")
     }
 }

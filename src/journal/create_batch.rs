@@ -1,8 +1,8 @@
-//! Requests of one organization that make sessions, in one transaction.
+//! Group commit of the requests of one organization that create sessions.
 //!
-//! Each is decided on for itself, one after the other, and what they make is written by
-//! one statement. A request that is refused, or whose batch could not be written, is to
-//! be done apart: so nobody hears of another's fault.
+//! Each request is decided separately, one after the other. One statement writes all their sessions
+//! in one transaction. A request that is rejected, or whose batch could not be written, must be
+//! executed alone by its caller, so an error reaches only the request that caused it.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -22,26 +22,25 @@ use crate::{
     store::{self, idempotency::Slot},
 };
 
-/// The new sessions of a process: a request ends with an answer `A`, or is refused with `E`.
-/// Cheap to clone.
+/// Group committer for new sessions. A request returns `A` or fails with `E`. Cheap to clone.
 pub struct CreationCommitter<A, E>(Committer<CreationBatcher<A, E>>)
 where
     A: Send + 'static,
     E: From<Error> + Send + 'static;
 
-/// A request that makes one session.
+/// A request that creates one session.
 pub struct Request<A, E> {
-    /// Where its answer is kept.
+    /// The idempotency slot that stores its response.
     pub slot: Option<Slot>,
     pub decide: Box<Decide<A, E>>,
 }
 
-/// Decides on a request: makes its session in the unit and has its answer kept.
+/// Decides a request: creates its session in the unit and stores its response.
 pub type Decide<A, E> = dyn for<'a> FnOnce(&'a mut Unit) -> BoxFuture<'a, Result<A, E>> + Send;
 
 struct CreationBatcher<A, E> {
     journal: Journal,
-    // What they carry goes by from one task to another.
+    // `A` and `E` pass between tasks but are never stored here.
     carries: PhantomData<fn() -> (A, E)>,
 }
 
@@ -55,20 +54,23 @@ where
     A: Send + 'static,
     E: From<Error> + Send + 'static,
 {
-    /// Over a journal, which waits for what is under way when it is drained.
+    /// Creates a committer whose batches [`Journal::drained`] waits for.
     pub fn new(journal: Journal) -> Self {
         let tasks = journal.committer.clone();
         Self(Committer::of(CreationBatcher { journal, carries: PhantomData }, tasks))
     }
 
-    /// Does a request, together with whatever else of its organization waits. None where
-    /// nothing was done, and it is to be done apart; so where its slot has an answer already.
+    /// Executes a request in one batch with other pending requests of its organization.
     ///
-    /// Dropped, it may be done or not, as a statement whose answer was not read.
+    /// Returns `None` when nothing was done and the caller must execute the request alone. This
+    /// includes a request whose slot already has a response.
+    ///
+    /// If the future is dropped, the request may or may not be executed, as with a statement whose
+    /// reply was not read.
     pub async fn create(&self, org: OrgId, request: Request<A, E>) -> Result<Option<A>, E> {
         let (answer, answered) = oneshot::channel();
         self.0.add(org, Waiting { request, answer });
-        answered.await.unwrap_or_else(|_| Err(unanswered("the work on it ended before its answer")))
+        answered.await.unwrap_or_else(|_| Err(unanswered("the task of the batch ended before it replied")))
     }
 }
 
@@ -85,7 +87,8 @@ where
         while batch.len() < CREATIONS_TOGETHER_MAX
             && let Some(next) = waiting.pop_front()
         {
-            // Of two equal requests the later one finds the answer of the first.
+            // Of two requests with the same slot, the later one waits and finds the first one's
+            // response.
             let slot = next.request.slot.as_ref().map(|slot| (slot.scope.clone(), slot.key.clone()));
             match slot.is_none_or(|slot| slots.insert(slot)) {
                 true => batch.push(next),
@@ -105,7 +108,7 @@ where
             Ok(done) => {
                 done.into_iter().map(|done| done.or_else(|refused| alone(is_alone, refused))).collect()
             }
-            // It may have been written: who asks again with the same key hears what became of it.
+            // It may have been written. A retry with the same idempotency key returns the outcome.
             Err(Error::Store(store::Error::Unavailable { source, .. })) => {
                 answers.iter().map(|_| Err(unanswered(&source.to_string()))).collect()
             }
@@ -113,20 +116,20 @@ where
             Err(_) => answers.iter().map(|_| Ok(None)).collect(),
         };
         for (answer, told) in answers.into_iter().zip(told) {
-            // A caller that went away does not listen any more.
+            // The caller may be gone; then nobody receives.
             let _ = answer.send(told);
         }
     }
 }
 
-/// One that was refused is told so where nobody else can be at fault.
+/// Reports a rejection only for a request that was alone in its batch.
 fn alone<A, E>(is_alone: bool, refused: E) -> Result<Option<A>, E> {
     if is_alone { Err(refused) } else { Ok(None) }
 }
 
 impl<A, E> CreationBatcher<A, E> {
-    /// Does requests in one transaction. Of each, its answer, none where its slot has one
-    /// already, or why it was refused.
+    /// Executes requests in one transaction. For each, returns its response, `None` if its slot
+    /// already has one, or the reason for its rejection.
     async fn create(
         &self,
         org: OrgId,

@@ -1,4 +1,4 @@
-//! Sessions as a whole: exported, imported, deleted.
+//! Export, import and deletion of whole sessions.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::{
     store::{audit::Act, command::Change, creation::Creation, notification::Notification},
 };
 
-/// A session's lines, a page at a time.
+/// Streams a session's export, one page of lines at a time.
 pub struct Export {
     journal: Journal,
     org: OrgId,
@@ -26,7 +26,7 @@ pub struct Export {
 }
 
 impl Journal {
-    /// Begins the export of a session as it is now; what is appended later is not in it.
+    /// Starts the export of a session at its current head. Later events are not included.
     pub fn export(&self, org: OrgId, session: Session) -> Export {
         Export { journal: self.clone(), org, session, after: 0, hash: Sha256::new(), is_over: false }
     }
@@ -36,7 +36,7 @@ impl Journal {
         Ok(self.blobs.remove_all(&format!("{}/{}", org.uuid(), session.uuid())).await?)
     }
 
-    /// Removes what deleted sessions left outside the database; returns how many.
+    /// Removes the blobs of deleted sessions. Returns the number of sessions.
     pub async fn remove_leftovers(&self) -> Result<usize, Error> {
         let leftovers = self.store.leftovers().await?;
         for (org, session) in &leftovers {
@@ -46,8 +46,10 @@ impl Journal {
         Ok(leftovers.len())
     }
 
-    /// Deletes archived sessions that their organization does not keep any longer;
-    /// returns how many. A batch at a time, each session in its own transaction.
+    /// Deletes archived sessions whose organization's retention period is over.
+    ///
+    /// Deletes one batch (`RETENTION_BATCH`), each session in its own transaction. Returns the size
+    /// of the batch.
     pub async fn delete_expired(&self) -> Result<usize, Error> {
         let expired = self.store.expired_sessions(RETENTION_BATCH).await?;
         let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
@@ -55,7 +57,7 @@ impl Journal {
             let mut unit = self.begin(*org).await?;
             match unit.delete(*session, &stamp, "retention").await {
                 Ok(()) => unit.commit().await?,
-                // Another worker was faster, or one below it is open.
+                // Another worker deleted it first, or one of its descendants is open.
                 Err(Error::Store(crate::store::Error::NotFound) | Error::Rejected(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -65,7 +67,7 @@ impl Journal {
 }
 
 impl Export {
-    /// The next lines; `None` after the last one.
+    /// Returns the next lines; `None` after the last one.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         if self.is_over {
             return Ok(None);
@@ -78,7 +80,8 @@ impl Export {
         }
         self.hash.update(text.as_bytes());
         if page.is_empty() && self.after < self.session.head {
-            // It was deleted meanwhile: a file without its last line is known to be cut.
+            // The session was deleted during the export. A file without its last line is known to
+            // be truncated.
             return Err(crate::store::Error::NotFound.into());
         }
         if self.after >= self.session.head {
@@ -91,8 +94,9 @@ impl Export {
 }
 
 impl Unit {
-    /// Stores a session that was read from a file. Nobody is told of its old events,
-    /// and nothing of it counts as used.
+    /// Stores a session that was read from an export file.
+    ///
+    /// Its old events are not sent to webhooks, and its usage is not billed.
     pub async fn import(&mut self, read: Transcript, stamp: &Stamp) -> Result<Session, Error> {
         let Transcript { session, turns, log } = read;
         let org = self.tx.org();
@@ -115,12 +119,12 @@ impl Unit {
         Ok(session)
     }
 
-    /// Deletes a session with everything that it has; the audit log keeps that it was
-    /// there, and the organization's webhooks are told.
+    /// Deletes a session and all its data. Writes an audit entry and notifies the organization's
+    /// webhooks.
     ///
     /// # Errors
-    /// `Store(NotFound)` when this organization has no such session; `Rejected` while one below
-    /// it is open, which its limits bind.
+    /// `Store(NotFound)` when this organization has no such session. `Rejected` while a descendant
+    /// is open, because the session's limits apply to it.
     pub async fn delete(&mut self, id: SessionId, stamp: &Stamp, reason: &'static str) -> Result<(), Error> {
         let session = self.tx.lock_session(id).await?;
         if self.tx.has_open_below(id).await? {
@@ -129,7 +133,7 @@ impl Unit {
         self.tx.purge_session(&session).await?;
         let details = json!({ "events": session.head, "reason": reason });
         self.record_audit("session.deleted", id, details, stamp).await?;
-        // After the purge, which takes the deliveries of the session with it.
+        // After the purge, because the purge removes the session's deliveries.
         self.tx.tell(&Notice::session_deleted(id, stamp.actor.clone(), &stamp.origin)).await?;
         let org = self.tx.org();
         for notification in

@@ -1,8 +1,8 @@
-//! Logs of sessions whose turns ended in this process a while ago: the next turn of each
-//! reads what has come since, and not all of it once more.
+//! Cache of the logs of sessions that ran a turn in this process recently.
 //!
-//! A log only grows, so what was read of it stays true, whoever has the session. This is
-//! memory that a process may lose at any time: the log in the database is the record.
+//! The next turn of such a session reads only the new events. A log is append-only, so a cached
+//! prefix stays valid whichever process holds the lease. The process may drop the cache at any
+//! time: the log in the database is authoritative.
 
 use std::{
     collections::VecDeque,
@@ -15,11 +15,11 @@ use crate::{
     domain::{Event, SessionId},
 };
 
-/// The logs that a process has kept. Cheap to clone.
+/// Log cache of a process. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct LogCache(Arc<Mutex<CachedLogs>>);
 
-/// Oldest first.
+/// Ordered by insertion, oldest first.
 #[derive(Default)]
 struct CachedLogs {
     logs: VecDeque<CachedLog>,
@@ -32,14 +32,14 @@ struct CachedLog {
     log: Log,
 }
 
-/// A log as it was read, from its first event on.
+/// A log that was read from its first event on.
 #[derive(Default)]
 pub struct Log {
     pub events: Vec<Event>,
     size: LogSize,
 }
 
-/// So many of a log's events are so many bytes.
+/// Size of a measured prefix of a log: number of events and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogSize {
     events: usize,
@@ -47,8 +47,9 @@ pub struct LogSize {
 }
 
 impl Log {
-    /// The first events of a log, of which those that `weighed` tells of are as they were.
-    /// What follows an event that is missing is not kept.
+    /// Builds a log from its first events. `size` is the known size of an unchanged prefix of them.
+    ///
+    /// Events after a gap in `seq` are dropped.
     pub fn new(mut events: Vec<Event>, mut size: LogSize) -> Self {
         let missing = (1..).zip(&events).position(|(seq, event)| event.seq != seq);
         events.truncate(missing.unwrap_or(events.len()));
@@ -60,32 +61,32 @@ impl Log {
         Self { events, size }
     }
 
-    /// The `seq` of its last event; 0 of an empty one.
+    /// Returns the `seq` of the last event; 0 for an empty log.
     pub fn head(&self) -> i64 {
         self.events.last().map_or(0, |event| event.seq)
     }
 
-    /// What its events were found to weigh.
+    /// Returns the size of the events.
     pub fn size(&self) -> LogSize {
         self.size
     }
 }
 
-/// What an event takes in memory, near enough.
+/// Approximate memory size of an event.
 fn bytes(event: &Event) -> usize {
     let body = serde_json::to_vec(&event.draft.body).map_or(0, |body| body.len());
     size_of::<Event>() + body
 }
 
 impl LogCache {
-    /// Takes a session's log out; nothing when it is not there.
+    /// Removes and returns a session's log; empty if it is not cached.
     pub(super) fn take(&self, session: SessionId) -> Log {
         let mut cached = self.cached();
         let place = cached.logs.iter().rposition(|kept| kept.session == session);
         place.and_then(|place| cached.remove(place)).unwrap_or_default()
     }
 
-    /// Puts a session's log in, in place of others if need be.
+    /// Inserts a session's log and evicts the oldest logs while the cache is too large.
     pub(super) fn put(&self, session: SessionId, log: Log) {
         if log.size.bytes > LOG_CACHE_BYTES_MAX {
             return;
@@ -101,7 +102,7 @@ impl LogCache {
         }
     }
 
-    /// Forgets those that nobody has asked for in a while.
+    /// Evicts logs older than `LOG_CACHE_AGE`.
     pub(super) fn forget_old(&self) {
         let mut cached = self.cached();
         while cached.logs.front().is_some_and(|kept| kept.at.elapsed() > LOG_CACHE_AGE) {
@@ -110,7 +111,7 @@ impl LogCache {
     }
 
     fn cached(&self) -> MutexGuard<'_, CachedLogs> {
-        self.0.lock().expect("no holder of the cache panics")
+        self.0.lock().expect("no code panics while it holds the cache lock")
     }
 }
 
@@ -162,7 +163,7 @@ mod tests {
         let grown = Log::new(whole.events.clone(), first.size);
         assert_eq!(grown.size.bytes, whole.size.bytes);
         assert!(first.size.bytes > 3 * size_of::<Event>());
-        // Less is there than was weighed.
+        // The log is shorter than the measured prefix.
         let cut = Log::new(whole.events[..2].to_vec(), first.size);
         assert_eq!(cut.size.bytes, log(1..=2, "some text").size.bytes);
     }
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(log_cache.take(sessions[2]).head(), 0);
         assert_eq!(log_cache.take(sessions[0]).head(), 1);
         assert_eq!(log_cache.cached().bytes, 0);
-        // More than there is room for.
+        // Larger than the whole cache.
         log_cache.put(sessions[0], log([1], &half.repeat(2)));
         assert_eq!(log_cache.take(sessions[0]).head(), 0);
     }

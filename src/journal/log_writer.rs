@@ -1,4 +1,4 @@
-//! What a leased turn writes: fenced, and without holding the session's row.
+//! Writes of a leased turn: fenced, and without a lock on the session's row.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::{
 
 use super::{Error, Journal, Log, LogSize, meter};
 
-/// The pen of one lease: of its turn, or of the session alone.
+/// Appends to the log under one lease, for one turn or for the session alone.
 #[derive(Clone)]
 pub struct Writer {
     journal: Journal,
@@ -28,28 +28,29 @@ pub struct Writer {
     turn: Option<TurnId>,
 }
 
-/// Why a leased turn could not write.
+/// Reasons why a leased turn could not write.
 #[derive(Debug, thiserror::Error)]
 pub enum Halted {
-    /// Another worker holds the session, or it was archived: stop at once.
+    /// Another worker holds the session, or it was archived. Stop at once.
     #[error("the lease on this session was lost")]
     Stale,
-    /// Input arrived before the turn started: look again.
+    /// Input arrived before the turn started. Re-read the session.
     #[error("the session moved on before the turn started")]
     Moved,
-    /// The database or the blob store is away: the lease decides who goes on.
+    /// The database or the blob store failed. The lease decides which worker continues.
     #[error(transparent)]
     Failed(#[from] Error),
 }
 
 impl Journal {
-    /// The pen for one lease, and for one turn under it.
+    /// Creates a writer for one lease and, if given, one turn under it.
     pub fn writer(&self, fence: Fence, turn: Option<TurnId>) -> Writer {
         Writer { journal: self.clone(), fence, turn }
     }
 
-    /// Appends events of a leased session in one statement and returns them with their
-    /// places; of a turn where one is named, else of none.
+    /// Appends events of a leased session and returns them with their `seq`.
+    ///
+    /// One statement writes them. They belong to `turn` if given, else to no turn.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
@@ -70,7 +71,7 @@ impl Journal {
                 metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
                 meter::count(&record.events);
                 self.tell_growth(session, base, ts, &record.events);
-                // As the store decides what it marks as changed in the list.
+                // Same condition as in the store, which marks the session as changed in the list.
                 if record.events.iter().any(|event| event.draft.body.moves_status()) {
                     self.notifications.send(Notification::List(org));
                 }
@@ -93,13 +94,13 @@ impl Journal {
 }
 
 impl Journal {
-    /// Pays for what a lease had begun when its session was closed under it.
+    /// Bills work that a lease had started when its session was archived.
     async fn pay_late<'a>(
         &self,
         fence: Fence,
         drafts: impl IntoIterator<Item = &'a Draft>,
     ) -> Result<(), Error> {
-        // A start that was refused did not happen, and neither did calls that nobody ran.
+        // A rejected start did not happen, and calls that did not run cost nothing.
         let is_work = |draft: &&Draft| {
             matches!(draft.body, Body::StepCompleted(_) | Body::StepAborted(_) | Body::ExecCompleted { .. })
         };
@@ -112,12 +113,12 @@ impl Journal {
 }
 
 impl Writer {
-    /// Pays for what this lease had begun, if its session was closed under it.
+    /// Bills work that this lease had started, if its session was archived meanwhile.
     pub async fn pay_late(&self, drafts: &[Draft]) -> Result<(), Error> {
         self.journal.pay_late(self.fence, drafts).await
     }
 
-    /// Appends events in one statement and returns them with their places.
+    /// Appends events in one statement and returns them with their `seq`.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
@@ -125,13 +126,12 @@ impl Writer {
         self.journal.record(self.fence, self.turn, drafts).await
     }
 
-    /// The log so far.
+    /// Reads the log.
     pub async fn log(&self) -> Result<Vec<Event>, Error> {
         self.journal.log(self.fence.org, self.fence.session, 0).await
     }
 
-    /// The log so far, of which only what is new is read if a turn of it ended here not
-    /// long ago.
+    /// Reads the log; uses the cached prefix if a turn of the session ended here recently.
     pub async fn cached_log(&self) -> Result<Log, Error> {
         let Fence { org, session, .. } = self.fence;
         let mut log = self.journal.log_cache.take(session);
@@ -140,28 +140,28 @@ impl Writer {
         Ok(Log::new(log.events, size))
     }
 
-    /// Keeps the log of a turn that ended, for the next one; of those that
-    /// [`Writer::cached_log`] gave, `weighed` as there.
+    /// Caches the log of an ended turn for the next turn. `size` is the one of
+    /// [`Writer::cached_log`].
     pub fn cache_log(&self, events: Vec<Event>, size: LogSize) {
         self.journal.log_cache.put(self.fence.session, Log::new(events, size));
     }
 
-    /// The session as it is now.
+    /// Reads the session.
     pub async fn session(&self) -> Result<Session, Error> {
         Ok(self.journal.store.load_session(self.fence.org, self.fence.session).await?)
     }
 
-    /// Whether anything bounds what the calls of this agent may cost.
+    /// Returns whether a spend cap or a balance limits the cost of this agent's calls.
     pub async fn spend_is_bound(&self, agent: AgentId) -> Result<bool, Error> {
         Ok(self.journal.store.billing(self.fence.org, Some(agent)).await?.is_bound)
     }
 
-    /// The limits that the session shares, as they are now.
+    /// Reads the limits that apply to the session, its own and those of its ancestors.
     pub async fn budgets(&self) -> Result<Vec<Budget>, Error> {
         Ok(self.journal.store.budgets_of(self.fence.org, self.fence.session).await?)
     }
 
-    /// Reserves what a call may use at most, if that may be spent.
+    /// Reserves the maximum that a call may use, if the limits allow it.
     ///
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is reserved then.
@@ -170,32 +170,32 @@ impl Writer {
         reserved.map_err(Error::from)?.ok_or(Halted::Stale)
     }
 
-    /// Ends the reservation to a command, after its cost was recorded.
+    /// Releases the reservation of an exec, after its cost was recorded.
     pub async fn release_exec(&self, call: &str) -> Result<(), Error> {
         Ok(self.journal.store.release_exec(self.fence, call).await?)
     }
 
-    /// The turn that this pen writes for, if it is of one.
+    /// Returns the turn that this writer writes for, if any.
     pub fn turn(&self) -> Option<TurnId> {
         self.turn
     }
 
-    /// The lease that it writes under.
+    /// Returns the lease that it writes under.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// Whether anybody in this process listens to the session's answers as they grow.
+    /// Returns whether a reader in this process streams the session's partial output.
     pub fn is_heard(&self) -> bool {
         self.journal.notifications.is_heard(self.fence.session)
     }
 
-    /// Tells a piece of a growing answer to those who listen in this process.
+    /// Sends a piece of partial output to the readers in this process.
     pub fn tell(&self, piece: Piece) {
         self.journal.notifications.tell(piece);
     }
 
-    /// Tells workers that the session's job may be ready again.
+    /// Notifies workers that the session's job may be ready.
     pub fn notify_job(&self) {
         self.journal.notifications.send(Notification::Job);
     }

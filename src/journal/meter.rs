@@ -1,7 +1,7 @@
-//! What is counted of the facts that turns write, for `/metrics`.
+//! Prometheus metrics of the events that turns append, for `/metrics`.
 //!
-//! Every label is a word of ours: an organization that could choose one could fill the
-//! memory of whoever scrapes. Sessions and organizations are never labels.
+//! Every label value comes from a fixed set: a label that an organization could choose could fill
+//! the memory of the scraper. Session and organization ids are never labels.
 
 use metrics::{counter, histogram};
 
@@ -14,7 +14,7 @@ use crate::{
     store::{column::word, event::Packed},
 };
 
-/// Counts events that have just been appended.
+/// Counts events that were just appended.
 pub(super) fn count(events: &[Packed]) {
     for event in events {
         match &event.draft.body {
@@ -47,7 +47,7 @@ pub(super) fn count(events: &[Packed]) {
                 }
             }
             Body::TurnCompleted(end) => turn_completed(end.yield_reason, end.active_seconds),
-            // The rest is somebody's doing, not a measure of the service.
+            // Other events are callers' actions and do not measure the service.
             _ => {}
         }
     }
@@ -69,7 +69,7 @@ fn count_step(provider: &'static str, usage: &Usage, cost_micros: Option<u64>) {
     }
 }
 
-/// Adds to what all organizations together cost, in micro-USD.
+/// Adds to the cost of all organizations, in micro-USD.
 fn cost(part: &'static str, micros: u64) {
     counter!("sojourn_cost_micros_total", "part" => part).increment(micros);
 }
@@ -78,7 +78,7 @@ fn tool_result(tool: &str, outcome: Outcome, is_error: bool, duration_ms: u64) {
     let (tool, said) = match outcome {
         Outcome::Ran if is_error => (tool.to_owned(), "failed"),
         Outcome::Ran => (tool.to_owned(), "ok"),
-        // A model may ask for a tool of any name.
+        // A model may call a tool by any name.
         Outcome::NotRun => (String::new(), "not_run"),
         Outcome::Unknown => (tool.to_owned(), "unknown"),
     };
@@ -93,7 +93,7 @@ fn turn_completed(reason: YieldReason, active_seconds: u64) {
     histogram!("sojourn_turn_seconds").record(active_seconds as f64);
 }
 
-/// An organization names its own endpoints as it likes.
+/// Organizations choose the names of their own endpoints, so unknown names become `other`.
 fn provider(name: &str) -> &'static str {
     ["anthropic", "openai", "scripted"].into_iter().find(|known| *known == name).unwrap_or("other")
 }

@@ -1,10 +1,9 @@
-//! The only egress socket through which the log is written.
+//! The only module that appends to the log.
 //!
-//! Callers' commands come through a [`Unit`]: one transaction in which the session
-//! is locked, decided on and written back; new sessions of one organization that are
-//! asked for at the same time share it. A leased turn comes through
-//! [`Writer::record`]: one fenced statement, which turns of one process that write
-//! at the same time share. Notifications leave after the commit.
+//! Commands of callers go through a [`Unit`]: one transaction that locks the session, decides the
+//! command and writes the session back. New sessions of one organization that are requested at the
+//! same time share a unit. A leased turn goes through [`Writer::record`]: one fenced statement,
+//! which concurrent turns of one process share. Notifications are sent after the commit.
 
 mod append_batch;
 mod committer;
@@ -38,23 +37,23 @@ pub use log_writer::{Halted, Writer};
 pub use operation::operation_blob;
 pub use unit::{Executed, Prepared, Unit};
 
-/// The journal of a process. Cheap to clone.
+/// Journal of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct Journal {
     pub(crate) store: Store,
     blobs: Blobs,
     notifications: Notifications,
     origin: Origin,
-    /// What is being written together.
+    /// Tasks of the group committers.
     committer: TaskTracker,
     record_committer: RecordCommitter,
     log_cache: LogCache,
 }
 
-/// Why a command did not become events.
+/// Reasons why a command produced no events.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The session's state forbids it.
+    /// The session's state forbids the command.
     #[error(transparent)]
     Rejected(#[from] Rejection),
     #[error(transparent)]
@@ -64,7 +63,7 @@ pub enum Error {
 }
 
 impl Journal {
-    /// A journal over one database and one blob store.
+    /// Creates a journal over one database and one blob store.
     pub fn new(store: Store, blobs: Blobs, notifications: Notifications, origin: Origin) -> Self {
         let committer = TaskTracker::new();
         let record_committer = RecordCommitter::new(store.clone(), committer.clone());
@@ -79,13 +78,13 @@ impl Journal {
         }
     }
 
-    /// Waits until every write that was begun is done or refused.
+    /// Waits until every write in progress has finished or failed.
     pub async fn drained(&self) {
         self.committer.close();
         self.committer.wait().await;
     }
 
-    /// Forgets logs of turns that ended a while ago.
+    /// Evicts cached logs of turns that ended a while ago.
     pub fn expire_cached_logs(&self) {
         self.log_cache.forget_old();
     }
@@ -95,13 +94,13 @@ impl Journal {
         Ok(Unit::new(self.clone(), self.store.begin_command(org).await?))
     }
 
-    /// Tells that a log grew by `events` behind the `seq` of `base`.
+    /// Notifies readers that `events` were appended after the `seq` of `base`.
     fn tell_growth(&self, session: SessionId, base: i64, ts: Timestamp, events: &[Packed]) {
         let entries = || (base + 1..).zip(events).map(|(seq, event)| event.entry(session, seq, ts)).collect();
         self.notifications.grew(session, entries);
     }
 
-    /// Where time and ids come from.
+    /// Returns the source of time and ids.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }

@@ -1,4 +1,4 @@
-//! What callers ask of a sandbox themselves: asked, waited for, forgotten.
+//! Operations of callers on a sandbox: requested, awaited, expired.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::{
     store::{notification::Notification, operation::Seen},
 };
 
-/// Where the bytes of a file are that a caller sends or gets.
+/// Blob key of the file that a caller writes or reads.
 pub fn operation_blob(org: OrgId, session: SessionId, operation: OperationId) -> String {
     format!("{}/{}/operations/{}", org.uuid(), session.uuid(), operation.uuid())
 }
 
 impl Unit {
-    /// Asks something of a session's sandbox. Returns false when too much is being asked of
-    /// it already.
+    /// Requests an operation on a session's sandbox. Returns false when too many are open already.
     ///
     /// # Errors
-    /// `Rejected` when the session is closed, or, for a command, what it or its organization
-    /// may spend is used up.
+    /// `Rejected` when the session is archived. For an exec or a restore also when a limit that
+    /// applies to the session is used up; for an exec also when a spend cap or the balance is used
+    /// up.
     pub async fn operate(
         &mut self,
         id: SessionId,
@@ -50,8 +50,10 @@ impl Unit {
         Ok(self.tx.ask(id, operation, &request, &stamp.actor).await?)
     }
 
-    /// Refuses what costs something where nothing more may be spent. What is reserved for
-    /// others is not looked at: whoever serves it waits for that.
+    /// Rejects a request that costs money when a spend cap or the balance is used up.
+    ///
+    /// Reservations of other calls are ignored here: the worker that serves the request waits for
+    /// them.
     async fn may_spend(&mut self, agent: Option<AgentId>) -> Result<(), Error> {
         let now = self.tx.spend_status(agent).await?;
         match judge(&now.organization, &now.agent, now.balance) {
@@ -63,7 +65,7 @@ impl Unit {
 }
 
 impl Journal {
-    /// An operation as it is when it is answered, or after `patience`.
+    /// Returns an operation once it is answered, or as it is after `patience`.
     pub async fn answered(
         &self,
         org: OrgId,
@@ -78,13 +80,14 @@ impl Journal {
             if seen.answer.is_some() || Instant::now() >= until {
                 return Ok(seen);
             }
-            // A notification may be lost.
+            // Notifications can be lost, so poll as well.
             let _ = timeout_at(until.min(Instant::now() + OPERATION_POLL), watch.changed()).await;
         }
     }
 
-    /// Forgets what callers asked of sandboxes more than a day ago, with the files that they
-    /// sent or got; returns how many.
+    /// Deletes operations older than one day, with the files of their callers.
+    ///
+    /// Returns the number of operations.
     pub async fn forget_operations(&self) -> Result<usize, Error> {
         let old = self.store.old_operations().await?;
         for (org, session, operation) in &old {

@@ -1,4 +1,4 @@
-//! Sessions below others: started under a parent, whose limits bind them too.
+//! Child sessions: started under a parent session, whose limits apply to them too.
 
 use super::{Error, Unit};
 use crate::{
@@ -7,14 +7,14 @@ use crate::{
 };
 
 impl Unit {
-    /// Holds the session that a new one is to be started under, until the commit.
+    /// Locks the parent session of a new session until the commit.
     ///
     /// # Errors
-    /// `Store(NotFound)` when this organization has no such session; `Rejected` when it is closed,
-    /// too far down, or has too many below it.
+    /// `Store(NotFound)` when this organization has no such session. `Rejected` when it is
+    /// archived, is nested too deep, or its tree has too many sessions.
     pub async fn adopt(&mut self, parent: SessionId) -> Result<(), Error> {
         let (above, tree) = self.tx.hold_parent(parent).await?;
-        // Read after it is held: nobody closes it from here on.
+        // Read after the lock is taken, so nobody can archive it from here on.
         if self.tx.session(parent).await?.status == Status::Archived {
             return Err(Rejection::ParentArchived.into());
         }
@@ -27,8 +27,9 @@ impl Unit {
         Ok(())
     }
 
-    /// Refuses what costs something where a limit is used up that the session shares with
-    /// those above and below it.
+    /// Rejects a request that costs money when a limit is used up.
+    ///
+    /// The limits are those of the session and of its ancestors.
     pub(super) async fn may_use(&mut self, session: SessionId) -> Result<(), Error> {
         let budgets = self.tx.budgets(session).await?;
         let Some(spend) = budgets.iter().find_map(|budget| budget.used_up(1)) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Reading a log as the rules see it: typed, and whole where bodies spilled.
+//! Reads of a log as domain events, with spilled bodies loaded from their blobs.
 
 use super::{Error, Journal};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Journal {
-    /// The whole log of a session beyond `after`.
+    /// Reads all events of a session after `after`.
     pub async fn log(&self, org: OrgId, session: SessionId, mut after: i64) -> Result<Vec<Event>, Error> {
         let mut log = Vec::new();
         loop {
@@ -26,7 +26,7 @@ impl Journal {
         }
     }
 
-    /// How far the sources of a session are.
+    /// Returns the clone progress of a session's sources.
     pub async fn sources(
         &self,
         org: OrgId,
@@ -53,7 +53,7 @@ impl Journal {
         }
     }
 
-    /// Some events of a log beyond `after`; none at its end.
+    /// Reads a page of events after `after`; empty at the end of the log.
     pub(super) async fn page(
         &self,
         org: OrgId,
@@ -70,7 +70,7 @@ impl Journal {
         Ok(page)
     }
 
-    /// One event with its whole body.
+    /// Decodes one event with its complete body.
     async fn whole(&self, entry: &Entry) -> Result<Event, Error> {
         let corrupt = |error: &dyn std::fmt::Display| crate::store::Error::Corrupt(error.to_string());
         let Some(key) = &entry.content_ref else {

@@ -1,7 +1,7 @@
-//! Bodies that are too large for a row: whole in a blob, cut in the row.
+//! Event bodies too large for a row: complete in a blob, truncated in the row.
 //!
-//! The blob is written before the append, so an event never points at nothing. An
-//! append that fails leaves a blob behind, which goes with its session.
+//! The blob is written before the append, so an event never references a missing blob. A failed
+//! append leaves an unreferenced blob, which is removed with its session.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -13,11 +13,11 @@ use crate::{
     store::{column, event::Packed},
 };
 
-/// Longest string that a cut body keeps, tried from the first to the last.
+/// Maximum length of a string in a truncated body, in bytes; tried in this order.
 const STRING_BYTES: [usize; 3] = [4_096, 512, 64];
 
 impl Journal {
-    /// Makes events ready for their rows.
+    /// Prepares events for insertion.
     pub(super) async fn pack(
         &self,
         org: OrgId,
@@ -47,12 +47,12 @@ impl Journal {
     }
 }
 
-/// The body for the row and, where that one is cut, the whole body.
+/// Returns the body for the row and, if that one is truncated, the complete body.
 fn split(draft: &Draft) -> Result<(String, Option<String>), Error> {
     let Value::Object(mut tagged) =
         serde_json::to_value(&draft.body).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?
     else {
-        unreachable!("a body serialises as an object with type and body");
+        unreachable!("a body serializes as an object with type and body");
     };
     let body = tagged.remove("body").unwrap_or_else(|| Value::Object(Map::new()));
     let whole = column::json(&body);
@@ -62,8 +62,9 @@ fn split(draft: &Draft) -> Result<(String, Option<String>), Error> {
     Ok((cut(body), Some(whole)))
 }
 
-/// A body of the same shape that fits: long strings end early; if that is not
-/// enough, only the short fields at the top stay.
+/// Returns a body of the same shape that fits the row.
+///
+/// Truncates long strings. If the body is still too large, keeps only its scalar top-level fields.
 fn cut(mut body: Value) -> String {
     for bytes_max in STRING_BYTES {
         shorten(&mut body, bytes_max);

@@ -1,4 +1,4 @@
-//! A unit of work: callers' commands in one transaction, notifications after its commit.
+//! Unit of work: callers' commands in one transaction, notifications after its commit.
 
 use std::collections::HashMap;
 
@@ -23,27 +23,26 @@ use crate::{
 
 use super::{Error, Journal};
 
-/// One transaction of one organization. Dropped without commit, nothing happened.
+/// One transaction of one organization. Dropping it without commit rolls back.
 pub struct Unit {
     pub(super) journal: Journal,
     pub(super) tx: Tx,
     notifications: Vec<Notification>,
     grown: Vec<Grown>,
-    /// Slots whose request is done in this transaction, and its answers that are not
-    /// written yet.
+    /// Idempotency slots claimed in this transaction, and responses that are not written yet.
     claimed: Vec<Claimed>,
     kept: Vec<Kept>,
-    /// Agents that were read in it, by the id or name that a request has for each.
+    /// Agents read in this transaction, by the id or name in the request.
     agents: HashMap<String, Agent>,
-    /// Where several requests share it, the sessions that they make: written together.
+    /// Set when several requests share the unit: their new sessions, written in one statement.
     together: Option<Together>,
 }
 
-/// What requests that share a unit have in common.
+/// State of the requests that share a unit.
 #[derive(Default)]
 struct Together {
     new: Vec<New>,
-    /// How many they were before the request that was begun last.
+    /// Number of new sessions before the current request.
     before: usize,
     data_key: Option<DataKey>,
 }
@@ -54,11 +53,11 @@ struct New {
     events: Vec<Packed>,
     now: Timestamp,
     token: Option<NewToken>,
-    /// The answer to its request, where that is kept with it.
+    /// The response to its request, if it is stored with the session.
     kept: Option<Kept>,
 }
 
-/// A log that grew in a transaction.
+/// A log that grew in this transaction.
 struct Grown {
     session: SessionId,
     base: i64,
@@ -66,16 +65,16 @@ struct Grown {
     by: Vec<Packed>,
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Executed {
-    /// The session after it.
+    /// The session after the command.
     pub session: Session,
-    /// The events that it became; none when it changed nothing.
+    /// The appended events; empty when the command changed nothing.
     pub events: Vec<Event>,
 }
 
-/// A session that is decided on, with the events that it begins with.
+/// A decided new session with its first events.
 #[must_use]
 pub struct Prepared {
     session: Session,
@@ -94,7 +93,7 @@ impl New {
 }
 
 impl Prepared {
-    /// Decides on a new session; nothing of it is stored yet.
+    /// Decides a new session. Nothing is stored yet.
     pub fn new(id: SessionId, new: NewSession, stamp: &Stamp) -> Self {
         let now = stamp.origin.now();
         let drafts = decide::create(new, stamp);
@@ -105,12 +104,12 @@ impl Prepared {
         Self { session, drafts, events, now, token: None, is_stored: false }
     }
 
-    /// The same with a client token, which is stored with it.
+    /// Adds a client token that is stored with the session.
     pub fn with_token(self, token: NewToken) -> Self {
         Self { token: Some(token), ..self }
     }
 
-    /// The session as its first events make it.
+    /// Returns the session as folded from its first events.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -130,24 +129,25 @@ impl Unit {
         }
     }
 
-    /// The same for several requests, whose new sessions are written together.
+    /// Turns this into a unit for several requests; their new sessions are written together.
     pub(super) fn shared(self) -> Self {
         Self { together: Some(Together::default()), ..self }
     }
 
-    /// The transaction, for reads and for what is not an event.
+    /// Returns the transaction, for reads and for writes that are not events.
     pub fn tx(&mut self) -> &mut Tx {
         &mut self.tx
     }
 
-    /// A notification to send once this is committed.
+    /// Adds a notification that is sent after the commit.
     pub fn notification(&mut self, notification: Notification) {
         self.notifications.push(notification);
     }
 
-    /// Claims the slot of the request that this unit does, for the answer that
-    /// [`Unit::keep`] gives. None where it is new, else what became of the request that
-    /// has the slot.
+    /// Claims the idempotency slot of this unit's request.
+    ///
+    /// [`Unit::keep`] supplies its response. Returns `None` for a new slot, else the outcome of the
+    /// request that has the slot.
     pub async fn begin_once(&mut self, slot: Slot) -> Result<Option<Begun>, Error> {
         match self.tx.begin_once(slot, self.journal.store.master()).await? {
             Begun::Fresh(claimed) => {
@@ -158,8 +158,7 @@ impl Unit {
         }
     }
 
-    /// The agent that a request names by its id or name, read once for all that share
-    /// the unit.
+    /// Reads an agent by its id or name, once for all requests that share the unit.
     pub async fn agent(&mut self, named: &str) -> Result<Option<Agent>, Error> {
         if let Some(agent) = self.agents.get(named) {
             return Ok(Some(agent.clone()));
@@ -175,8 +174,8 @@ impl Unit {
         Ok(found)
     }
 
-    /// Keeps the answer for every slot that was claimed; the first one counts. It is
-    /// written at the latest by the commit.
+    /// Stores the response for every claimed slot. Only the first call counts. It is written at the
+    /// latest by the commit.
     pub fn keep(&mut self, status: u16, body: impl FnOnce() -> Vec<u8>) {
         if self.claimed.is_empty() {
             return;
@@ -186,8 +185,9 @@ impl Unit {
         self.kept.extend(claimed.map(|claimed| claimed.answer(org, status, &body, origin)));
     }
 
-    /// Stores a new session without its events, for what must be there before them, as
-    /// destinations.
+    /// Stores a new session without its events.
+    ///
+    /// Used when rows such as destinations must exist before the events.
     pub async fn store(&mut self, prepared: &mut Prepared) -> Result<(), Error> {
         let (session, token) = (&prepared.session, prepared.token.as_ref());
         self.tx.insert_sessions(&[Creation { session, events: &[], token, kept: None }]).await?;
@@ -195,8 +195,10 @@ impl Unit {
         Ok(())
     }
 
-    /// Stores a new session, or its events where it is stored, and wakes a worker for
-    /// its input. In a unit that is shared it is stored with the others, and its answer too.
+    /// Stores a new session and notifies workers.
+    ///
+    /// If the session is stored already, stores only its events. In a shared unit the session is
+    /// stored together with the others, and with its response.
     pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
         let Prepared { session, drafts, events, now, token, is_stored } = prepared;
         let packed = self.journal.pack(self.tx.org(), session.id, drafts).await?;
@@ -220,7 +222,7 @@ impl Unit {
         Ok(executed)
     }
 
-    /// Stores new sessions.
+    /// Inserts new sessions.
     async fn insert(&mut self, new: Vec<New>) -> Result<Vec<Made>, Error> {
         let creations: Vec<_> = new.iter().map(New::creation).collect();
         let made = self.tx.insert_sessions(&creations).await?;
@@ -237,8 +239,8 @@ impl Unit {
         }
     }
 
-    /// Begins the next one of the requests that share the unit: its slot is claimed with
-    /// its answer, if it has one.
+    /// Begins the next request of a shared unit. Its slot, if any, is claimed when its response is
+    /// written.
     pub(super) async fn begin_next(&mut self, slot: Option<Slot>) -> Result<(), Error> {
         let together = self.together.get_or_insert_default();
         together.before = together.new.len();
@@ -252,7 +254,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Leaves out what the request made that was begun last.
+    /// Discards the sessions of the current request.
     pub(super) fn leave_out(&mut self) {
         self.claimed.clear();
         self.kept.clear();
@@ -261,8 +263,10 @@ impl Unit {
         }
     }
 
-    /// Commits what the requests that share the unit made; returns of each new session, in
-    /// their order, whether it is there: not where its request has an answer already.
+    /// Commits the sessions of a shared unit.
+    ///
+    /// Returns for each new session, in order, whether it was created. It is not created when its
+    /// request already has a response.
     pub(super) async fn commit_together(mut self) -> Result<Vec<bool>, Error> {
         let new = self.together.take().unwrap_or_default().new;
         if new.is_empty() {
@@ -273,10 +277,10 @@ impl Unit {
         Ok(made.into_iter().map(|made| made.is_new).collect())
     }
 
-    /// Has what waits in a session looked at now; with nothing waiting nothing happens.
+    /// Makes a session's pending turn due now. Does nothing when no turn is pending.
     ///
     /// # Errors
-    /// `Rejected` when the session is closed or paused.
+    /// `Rejected` when the session is archived or paused.
     pub async fn wake_up(&mut self, id: SessionId, stamp: &Stamp) -> Result<Executed, Error> {
         let executed = self.execute(id, Command::Wake, stamp).await?;
         if executed.session.running.is_some() || executed.session.queued.is_some() {
@@ -291,7 +295,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Tells that a turn is due; if the session is held by another job, also its holder.
+    /// Notifies workers that a turn is due, and the holder if another job holds the session.
     fn is_due(&mut self, is_held: bool) {
         self.notifications.push(Notification::Job);
         if is_held {
@@ -299,11 +303,11 @@ impl Unit {
         }
     }
 
-    /// Locks a session, decides a command on it and writes what comes of it.
+    /// Locks a session, decides a command on it and appends the resulting events.
     ///
     /// # Errors
-    /// `Rejected` when the session's state forbids it, `Store(NotFound)` when this
-    /// organization has no such session. Either way nothing is written.
+    /// `Rejected` when the session's state forbids it, `Store(NotFound)` when this organization has
+    /// no such session. In both cases nothing is written.
     pub async fn execute(
         &mut self,
         id: SessionId,
@@ -314,7 +318,7 @@ impl Unit {
         self.execute_locked(session, command, stamp).await
     }
 
-    /// Closes a session: its open calls are settled with it.
+    /// Archives a session and settles its open calls.
     pub async fn archive(&mut self, id: SessionId, stamp: &Stamp) -> Result<Executed, Error> {
         let session = self.tx.lock_session(id).await?;
         let open_calls = match &session.running {
@@ -327,7 +331,7 @@ impl Unit {
         Ok(executed)
     }
 
-    /// Makes everything durable, then tells who may be waiting for it.
+    /// Commits, then sends the notifications.
     pub async fn commit(mut self) -> Result<(), Error> {
         for kept in &self.kept {
             self.tx.keep(kept).await?;
@@ -367,7 +371,7 @@ impl Unit {
         Ok(Executed { session, events })
     }
 
-    /// What must happen besides, read from the events.
+    /// Writes the side effects that the events require.
     async fn wake(&mut self, session: &Session, events: &[Event]) -> Result<(), Error> {
         if session.status == Status::Archived {
             self.tx.enqueue_cleanup(session.id).await?;
@@ -403,8 +407,9 @@ impl Unit {
     }
 }
 
-/// Whether a worker is to look at the session: a turn that waits for a timer holds none, and
-/// a cancel must find one.
+/// Returns whether a worker must process the session.
+///
+/// A turn that waits for a timer holds no worker, and a cancel must reach one.
 fn wakes(event: &Event) -> bool {
     matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
 }

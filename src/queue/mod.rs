@@ -1,9 +1,8 @@
-//! Work as rows: claim, hold, renew, give back.
+//! Job queue over database rows: claim, hold, renew and release leases.
 //!
-//! Called by `worker`. A [`Lease`] is the right to work on one session; it is kept
-//! alive by [`Queue::keep`], which also hears what callers want of the turn. Our
-//! own code, because none of the crates has fencing, affinity to a node and
-//! fairness between organizations.
+//! Called by `worker`. A [`Lease`] is the right to work on one session. [`Queue::keep`] renews it
+//! and also reads callers' requests for the turn. This is our own implementation because no crate
+//! offers fencing, node affinity and fairness between organizations.
 
 use std::{
     collections::HashMap,
@@ -32,7 +31,7 @@ use crate::{
     },
 };
 
-/// The queue as one worker process sees it. Cheap to clone.
+/// Job queue of one worker process. Cheap to clone.
 #[derive(Clone)]
 pub struct Queue(Arc<Inner>);
 
@@ -41,9 +40,9 @@ struct Inner {
     notifications: Notifications,
     claimant: Claimant,
     held: Mutex<HashMap<Key, Holding>>,
-    /// The organization that was served last: the next claim begins after it.
+    /// The organization that was served last. The next claim begins after it.
     served: Mutex<OrgId>,
-    /// Since when the database has answered every question; none while it does not.
+    /// Time since when the database has answered every query; `None` while it does not answer.
     answering: Mutex<Option<Instant>>,
 }
 
@@ -54,7 +53,7 @@ struct Holding {
     state: watch::Sender<LeaseState>,
 }
 
-/// The right to work on one session. Dropped, it is kept no longer.
+/// The right to work on one session. Renewal stops when it is dropped.
 pub struct Lease {
     queue: Queue,
     claimed: Claimed,
@@ -62,19 +61,19 @@ pub struct Lease {
 }
 
 impl Queue {
-    /// A queue for the worker process that `claimant` names.
+    /// Creates the queue of the worker process identified by `claimant`.
     pub fn new(store: Store, notifications: Notifications, claimant: Claimant) -> Self {
         let served = Mutex::new(Id::from_uuid(Uuid::nil()));
         let answering = Mutex::default();
         Self(Arc::new(Inner { store, notifications, claimant, held: Mutex::default(), served, answering }))
     }
 
-    /// Takes up to `jobs_max` ready jobs, of the organizations in turn.
+    /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
-    /// Nothing is taken over from another holder before the database has answered us
-    /// for one lease: while it was away its holders could not renew either. The
-    /// server's own start does not tell that alone: after a crash it replays its log
-    /// first, and a promoted standby has been up all the time.
+    /// Takes over no job from another holder before the database has answered this process for one
+    /// lease period: while the database was down, the holders could not renew either. The server's
+    /// start time is not enough: after a crash it first replays its WAL, and a promoted standby was
+    /// up all the time.
     pub async fn claim(&self, jobs_max: i64) -> Result<Vec<Lease>> {
         let after = *self.served();
         let takes_over = self.answering().is_some_and(|since| since.elapsed() >= self.0.claimant.lease);
@@ -91,21 +90,21 @@ impl Queue {
         Ok(claimed.into_iter().map(|claimed| self.hold(claimed)).collect())
     }
 
-    /// Gives back everything that this process still holds, whoever worked on it.
+    /// Releases every job that this process still holds, whichever task worked on it.
     pub async fn give_back(&self) -> Result<u64> {
         let given = self.0.store.give_back(self.0.claimant.worker).await?;
         self.0.notifications.send(Notification::Job);
         Ok(given)
     }
 
-    /// Waits until there may be something to claim.
+    /// Waits until a job may be ready to claim.
     pub async fn ready(&self) {
         self.0.notifications.job().await;
     }
 
-    /// Renews what is held and hears what callers want, until `stop`.
+    /// Renews held leases and reads callers' requests, until `stop`.
     ///
-    /// The worker cancels `stop` only after its last lease is gone.
+    /// The worker cancels `stop` only after its last lease is dropped.
     pub async fn keep(&self, stop: CancellationToken) {
         let mut ticks = interval(CONTROL_INTERVAL.min(self.0.claimant.lease / 4));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -140,8 +139,8 @@ impl Queue {
                 self.0.store.watch(worker, &held).await
             }
         });
-        // Without an answer nothing is lost: the database alone says whose a lease is,
-        // and what it hears of a holder that is too late it refuses by the epoch.
+        // Without an answer no lease is lost: only the database decides who holds a lease, and it
+        // refuses a late holder's writes by the epoch.
         match answer.await {
             Ok(Ok(rows)) => {
                 self.answered(true);
@@ -149,11 +148,11 @@ impl Queue {
             }
             Ok(Err(error)) => {
                 self.answered(false);
-                tracing::warn!(%error, "leases could not be looked after; trying again");
+                tracing::warn!(%error, "lease renewal failed, retrying");
             }
             Err(_) => {
                 self.answered(false);
-                tracing::warn!("leases could not be looked after in time; trying again");
+                tracing::warn!("lease renewal timed out, retrying");
             }
         }
     }
@@ -162,7 +161,7 @@ impl Queue {
         let (sender, state) = watch::channel(LeaseState::default());
         let holding = Holding { epoch: claimed.epoch, state: sender };
         let before = self.lock().insert((claimed.org, claimed.session, claimed.kind), holding);
-        // This process let it run out and took it again: its first holder must stop.
+        // This process let the lease expire and claimed the job again. The first holder must stop.
         before.iter().for_each(lose);
         Lease { queue: self.clone(), claimed, state }
     }
@@ -173,28 +172,27 @@ impl Queue {
     }
 
     fn answering(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.0.answering.lock().expect("nobody panics who heard from the database")
+        self.0.answering.lock().expect("no code panics while it holds the lock")
     }
 
     fn served(&self) -> std::sync::MutexGuard<'_, OrgId> {
-        self.0.served.lock().expect("no holder of the round's place panics")
+        self.0.served.lock().expect("no code panics while it holds the lock")
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Holding>> {
-        self.0.held.lock().expect("no holder of the lease table panics")
+        self.0.held.lock().expect("no code panics while it holds the lease table")
     }
 }
 
-/// Tells each holder what its row says; a row that is not there was lost.
+/// Passes each row to its holder. A missing row means a lost lease.
 ///
-/// What was claimed after the question, perhaps the same job anew, is not judged by
-/// the answer.
+/// Leases claimed after the query was sent, perhaps for the same job, are not judged by its result.
 fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watched]) {
     let rows: HashMap<Key, &Watched> =
         rows.iter().map(|row| ((row.org, row.session, row.kind), row)).collect();
     for (key, holding) in held.iter().filter(|(key, holding)| asked.get(key) == Some(&holding.epoch)) {
         match rows.get(key) {
-            // Ours under an epoch that its holder does not know yet: it is about to.
+            // Ours, under an epoch that `refence` has not stored in the holding yet.
             Some(row) if row.epoch != holding.epoch => {}
             Some(row) => {
                 let state = LeaseState {
@@ -216,17 +214,17 @@ fn lose(holding: &Holding) {
 }
 
 impl Lease {
-    /// What was claimed.
+    /// Returns the claimed job.
     pub fn claimed(&self) -> &Claimed {
         &self.claimed
     }
 
-    /// What happens to the lease, as it happens.
+    /// Returns a receiver for the state of the lease.
     pub fn state(&self) -> watch::Receiver<LeaseState> {
         self.state.clone()
     }
 
-    /// The right to write, as the database checks it.
+    /// Returns the fence that the database checks on each write.
     pub fn fence(&self) -> Fence {
         Fence {
             org: self.claimed.org,
@@ -236,8 +234,9 @@ impl Lease {
         }
     }
 
-    /// Goes on under a new epoch, so that nothing that was sent under the old one and
-    /// not answered is executed any more. Returns whether the lease still held.
+    /// Continues under a new epoch. Returns whether the lease still held.
+    ///
+    /// No unanswered statement of the old epoch takes effect from here on.
     pub async fn refence(&mut self) -> Result<bool> {
         if self.state.borrow().lost {
             return Ok(false);
@@ -256,7 +255,7 @@ impl Lease {
         Ok(true)
     }
 
-    /// Gives the job back, ready after `delay`.
+    /// Releases the job; it is ready again after `delay`.
     pub async fn release(&self, delay: Duration) -> Result<()> {
         self.queue.0.store.release(self.queue.0.claimant.worker, &self.claimed, delay).await?;
         if !delay.is_zero() {
@@ -265,21 +264,21 @@ impl Lease {
         Ok(())
     }
 
-    /// Ends the job, unless input has arrived that it must still see.
+    /// Finishes the job, unless new input has arrived that it must process.
     pub async fn finish(&self) -> Result<()> {
         self.queue.0.store.finish(self.queue.0.claimant.worker, &self.claimed).await
     }
 
-    /// Waits until it is known that the lease is another's.
+    /// Waits until the lease is known to be lost.
     ///
-    /// Cancel-safe: it only looks.
+    /// Cancel-safe: it only reads.
     pub async fn lost(&self) {
         let mut state = self.state.clone();
-        // Without a sender there is no lease either.
+        // If the sender is gone, the lease is gone too.
         let _ = state.wait_for(|state| state.lost).await;
     }
 
-    /// The worker process that holds it.
+    /// Returns the worker process that holds it.
     pub fn worker(&self) -> Uuid {
         self.queue.0.claimant.worker
     }
@@ -317,12 +316,12 @@ mod tests {
             is_wanted: false,
             is_paused: false,
         };
-        // The job was given back and claimed again while the answer was under way.
+        // The job was released and claimed again while the query was in progress.
         heard(&held, &HashMap::from([(key, 1)]), &[row(1)]);
         heard(&held, &HashMap::from([(key, 1)]), &[]);
         heard(&held, &HashMap::new(), &[]);
         assert!(!state.borrow().lost);
-        // It goes on under a new epoch, and has not been told of it yet.
+        // It continues under a new epoch that its holding does not have yet.
         heard(&held, &HashMap::from([(key, 2)]), &[row(3)]);
         assert!(!state.borrow().lost);
         heard(&held, &HashMap::from([(key, 2)]), &[]);

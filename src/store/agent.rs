@@ -22,29 +22,29 @@ pub struct Agent {
     pub name: String,
     pub credential: Option<CredentialId>,
     pub limits: Limits,
-    /// No turn of an agent starts that is not.
+    /// No turn starts while this is false.
     pub enabled: bool,
     pub spend_caps: SpendCaps,
-    /// What is cloned for its sessions.
+    /// Repositories cloned into the sandboxes of its sessions.
     pub sources: Vec<Repository>,
     pub revision: Revision,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// What a session runs; never changes.
+/// An immutable configuration that sessions run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revision {
     pub id: RevisionId,
     pub agent: AgentId,
-    /// From 1 within the agent.
+    /// Counts from 1 within the agent.
     pub number: i32,
     pub prompt: String,
     pub model: String,
     pub model_options: ModelOptions,
     pub runtime: String,
     pub tools: Option<Vec<String>>,
-    /// SHA-256 of everything above but the ids, in hexadecimal.
+    /// SHA-256 of all fields above except the ids, in hexadecimal.
     pub digest: String,
     pub created_at: Timestamp,
 }
@@ -139,7 +139,7 @@ macro_rules! revisions {
 }
 
 impl Tx {
-    /// An agent by its id.
+    /// Reads an agent by its id.
     pub async fn agent(&mut self, agent: AgentId) -> Result<Agent> {
         let org = self.org.uuid();
         let row: AgentRow = sqlx::query_as(agents!("and a.agent_id = $2"))
@@ -150,7 +150,7 @@ impl Tx {
         row.agent()
     }
 
-    /// An agent by its name, by the unique index `agent_name`.
+    /// Reads an agent by its name, by the unique index `agent_name`.
     pub async fn agent_by_name(&mut self, name: &str) -> Result<Option<Agent>> {
         let org = self.org.uuid();
         let row: Option<AgentRow> = sqlx::query_as(agents!("and a.name = $2"))
@@ -161,10 +161,12 @@ impl Tx {
         row.map(AgentRow::agent).transpose()
     }
 
-    /// An agent by its name, which nobody else takes until the transaction ends:
-    /// of equal requests at the same time one makes the agent and the others find it.
+    /// Locks an agent name until the transaction ends, then reads the agent.
+    ///
+    /// Of equal concurrent requests, one creates the agent and the others find it.
     pub async fn claim_agent_name(&mut self, name: &str) -> Result<Option<Agent>> {
-        // A row that is not there yet cannot be locked; a wait beyond lock_timeout is `Busy`.
+        // A missing row cannot be locked, so an advisory lock is used. A wait beyond `lock_timeout`
+        // is `Busy`.
         sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
             .bind(format!("agent/{}/{name}", self.org))
             .execute(self.connection())
@@ -172,7 +174,7 @@ impl Tx {
         self.agent_by_name(name).await
     }
 
-    /// A page of agents, newest first.
+    /// Returns a page of agents, newest first.
     pub async fn agents(&mut self, below: Option<AgentId>, limit: i64) -> Result<Vec<Agent>> {
         let org = self.org.uuid();
         let rows: Vec<AgentRow> = sqlx::query_as(agents!(
@@ -212,7 +214,7 @@ impl Tx {
         self.insert_revision(&agent.revision).await
     }
 
-    /// Stores one more revision.
+    /// Stores another revision.
     pub async fn insert_revision(&mut self, revision: &Revision) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -236,7 +238,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Writes what may change of an agent; takes its row until the commit.
+    /// Updates the mutable columns of an agent; locks its row until the commit.
     pub async fn update_agent(&mut self, agent: &Agent) -> Result<()> {
         let org = self.org.uuid();
         let done = sqlx::query(
@@ -259,7 +261,7 @@ impl Tx {
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Locks an agent's row, so that revision numbers are given out one by one.
+    /// Locks an agent's row, so that revision numbers are assigned one at a time.
     pub async fn lock_agent(&mut self, agent: AgentId) -> Result<Agent> {
         let org = self.org.uuid();
         sqlx::query("select from agent where org_id = $1 and agent_id = $2 for update")
@@ -270,8 +272,9 @@ impl Tx {
         self.agent(agent).await
     }
 
-    /// Hides an agent; its schedules and triggers go with it. Its sessions keep their
-    /// snapshots and its name is free again.
+    /// Marks an agent as deleted and deletes its schedules and triggers.
+    ///
+    /// Its sessions keep their pinned agent, and its name is free again.
     pub async fn delete_agent(&mut self, agent: AgentId) -> Result<()> {
         let org = self.org.uuid();
         let done = sqlx::query(
@@ -284,7 +287,8 @@ impl Tx {
         if done.rows_affected() == 0 {
             return Err(Error::NotFound);
         }
-        // After the agent: whoever adds one of these holds the agent's row, so none is missed.
+        // After the agent: a transaction that adds one of these locks the agent's row, so none is
+        // missed.
         for deletion in [
             "delete from schedule where org_id = $1 and agent_id = $2",
             "delete from trigger where org_id = $1 and agent_id = $2",
@@ -294,7 +298,7 @@ impl Tx {
         Ok(())
     }
 
-    /// A page of an agent's revisions, newest first, by `revision_once`.
+    /// Returns a page of an agent's revisions, newest first, by `revision_once`.
     pub async fn revisions(
         &mut self,
         agent: AgentId,
@@ -314,7 +318,7 @@ impl Tx {
         rows.into_iter().map(RevisionRow::revision).collect()
     }
 
-    /// One revision of an agent, by its number.
+    /// Reads one revision of an agent by its number.
     pub async fn revision_by_number(&mut self, agent: AgentId, number: i32) -> Result<Revision> {
         let org = self.org.uuid();
         let row: RevisionRow = sqlx::query_as(revisions!("and agent_id = $2 and number = $3"))
@@ -326,7 +330,7 @@ impl Tx {
         row.revision()
     }
 
-    /// One revision, by its id.
+    /// Reads one revision by its id.
     pub async fn revision(&mut self, revision: RevisionId) -> Result<Revision> {
         let org = self.org.uuid();
         let row: RevisionRow = sqlx::query_as(revisions!("and revision_id = $2"))
@@ -339,8 +343,9 @@ impl Tx {
 }
 
 impl Store {
-    /// One revision, for the worker that runs it. Also of an agent that is deleted:
-    /// a session keeps what it pinned.
+    /// Reads one revision, for the worker that runs it.
+    ///
+    /// Also returns revisions of a deleted agent: a session keeps its pinned revision.
     pub async fn load_revision(&self, org: OrgId, revision: RevisionId) -> Result<Revision> {
         let row: RevisionRow = sqlx::query_as(revisions!("and revision_id = $2"))
             .bind(org.uuid())

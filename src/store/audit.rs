@@ -1,4 +1,4 @@
-//! What was done to an organization and by whom: appended to, never changed.
+//! Audit log: actions on an organization and their actors. Append-only.
 
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection};
@@ -10,20 +10,20 @@ use crate::{
     domain::{Actor, AuditId, OrgId},
 };
 
-/// Something that is to be remembered.
+/// An action to record.
 #[derive(Clone, Debug)]
 pub struct Act<'a> {
     pub id: AuditId,
     pub actor: &'a Actor,
-    /// As in `key.created`.
+    /// Dotted name, for example `key.created`.
     pub action: &'static str,
-    /// The id of the thing that it was done to.
+    /// Id of the object that was changed.
     pub target: Option<String>,
-    /// Never a secret.
+    /// Never contains a secret.
     pub details: Value,
 }
 
-/// A row as it was written.
+/// One stored row.
 #[derive(Clone, Debug, FromRow)]
 pub struct AuditRow {
     pub audit_id: Uuid,
@@ -36,7 +36,7 @@ pub struct AuditRow {
     pub details: String,
 }
 
-/// Which rows are listed; every absent field matches all.
+/// Filter for a listing; an absent field matches every row.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// An exact action, or `prefix.*`.
@@ -44,7 +44,7 @@ pub struct Filter {
     pub target: Option<String>,
     pub after: Option<Timestamp>,
     pub before: Option<Timestamp>,
-    /// Rows older than this one: the page's position.
+    /// Page position: only rows older than this one.
     pub below: Option<AuditId>,
 }
 
@@ -65,13 +65,13 @@ pub(super) async fn record_audit(connection: &mut PgConnection, org: OrgId, act:
 }
 
 impl Tx {
-    /// Remembers an act, in the transaction that does it.
+    /// Records an action in the transaction that performs it.
     pub async fn record_audit(&mut self, act: &Act<'_>) -> Result<()> {
         let org = self.org;
         record_audit(self.connection(), org, act).await
     }
 
-    /// A page of the audit log, newest first, by its primary key.
+    /// Returns a page of the audit log, newest first, by its primary key.
     pub async fn audit(&mut self, filter: &Filter, limit: i64) -> Result<Vec<AuditRow>> {
         let org = self.org.uuid();
         let rows = sqlx::query_as(
@@ -101,7 +101,7 @@ impl Tx {
 }
 
 impl Store {
-    /// Remembers what the operator did.
+    /// Records an action of the operator.
     pub async fn record_audit(&self, org: OrgId, act: &Act<'_>) -> Result<()> {
         let mut connection = self.system.acquire().await?;
         record_audit(&mut connection, org, act).await

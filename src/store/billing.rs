@@ -1,4 +1,4 @@
-//! What the operator agreed with an organization, as a turn must know it before it starts.
+//! Billing settings of an organization that a turn needs before it starts.
 
 use sqlx::FromRow;
 
@@ -11,14 +11,14 @@ use crate::{
     domain::{AgentId, OrgId, price::PriceList, spend::SpendCaps},
 };
 
-/// What holds for the turns of an agent.
+/// Billing settings that apply to the turns of an agent.
 #[derive(Debug)]
 pub struct Billing {
     /// The organization's own price list.
     pub prices: Option<PriceList>,
-    /// Also of an agent that is deleted: its sessions go on.
+    /// Stays valid for a deleted agent, whose sessions continue. True without an agent.
     pub agent_enabled: bool,
-    /// Caps or a balance bound what calls may cost.
+    /// A spend cap or a balance limits the cost of calls.
     pub is_bound: bool,
 }
 
@@ -34,7 +34,7 @@ struct Row {
 const PRICES: &str = "select prices::text from billing where org_id = $1";
 
 impl Tx {
-    /// The organization's own price list, if it has one.
+    /// Reads the organization's own price list, if any.
     pub async fn prices(&mut self) -> Result<Option<PriceList>> {
         let org = self.org.uuid();
         let row: Option<(Option<String>,)> =
@@ -44,7 +44,7 @@ impl Tx {
 }
 
 impl Store {
-    /// What holds for the turns of an agent, by the primary keys of both.
+    /// Reads the billing settings for an agent's turns, by primary keys.
     pub async fn billing(&self, org: OrgId, agent: Option<AgentId>) -> Result<Billing> {
         let row: Row = sqlx::query_as(
             "select o.prices::text, coalesce(g.enabled, true) as agent_enabled,
@@ -70,7 +70,7 @@ impl Store {
         })
     }
 
-    /// Puts a price list in front of the bundled one, or takes it away.
+    /// Sets or removes the price list that overrides the bundled one.
     ///
     /// # Errors
     /// `Conflict` when there is no such organization.

@@ -1,7 +1,7 @@
-//! What sessions and those below them used together, and what is reserved for them.
+//! Usage and reservations of sessions together with their descendants.
 //!
-//! Nothing of it is kept as a sum: an append writes its own session alone, and who asks
-//! adds up the sessions below. A reservation is made by one asker of a tree at a time.
+//! No sum is stored: an append updates only its own session, and a reader adds up the descendants.
+//! One reservation at a time is made per session tree.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What a session used, $1 organization, by the primary key of `session_model`.
+/// Usage of one session; $1 organization. By the primary key of `session_model`.
 macro_rules! used {
     ($session:literal) => {
         concat!(
@@ -39,9 +39,10 @@ macro_rules! used {
     };
 }
 
-/// $1 organization, $2 session, $3 the command that asks, null for a model call: an older
-/// reservation to the same is replaced. By the primary key of `session` upwards and by the
-/// index `session_parent` downwards.
+/// $1 organization, $2 session, $3 the exec that reserves, null for a model call.
+///
+/// An existing reservation of the same call is ignored, because the new one replaces it. By the
+/// primary key of `session` upwards and by the index `session_parent` downwards.
 const BUDGETS: &str = concat!(
     "
 with recursive above as (
@@ -117,12 +118,12 @@ struct Row {
     reserved_micros: i64,
 }
 
-/// What the sessions below one are and used.
+/// Number and usage of the descendants of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Below {
-    /// Those that were not deleted.
+    /// Descendants that were not deleted.
     pub sessions: u64,
-    /// By those too that were.
+    /// Includes the usage of deleted descendants.
     pub used: Consumed,
 }
 
@@ -146,7 +147,7 @@ impl BelowRow {
     }
 }
 
-/// The limits that a session shares: its own first, then those of the sessions above.
+/// Reads the limits that apply to a session: its own first, then those of its ancestors.
 pub(super) async fn budgets(
     connection: &mut PgConnection,
     org: OrgId,
@@ -178,8 +179,10 @@ pub(super) async fn budgets(
     rows.into_iter().map(budget).collect()
 }
 
-/// Lets one asker of a session's tree in at a time; what it reads was committed before.
-/// The topmost session of a tree is the same as long as one below it is open.
+/// Serializes reservations within a session tree.
+///
+/// Statements after the lock see everything that was committed before. The root of a tree does not
+/// change while a session below it is open.
 pub(super) async fn lock_tree(connection: &mut PgConnection, org: OrgId, session: SessionId) -> Result<()> {
     sqlx::query(
         "with recursive above as (
@@ -203,7 +206,7 @@ pub(super) async fn lock_tree(connection: &mut PgConnection, org: OrgId, session
     Ok(())
 }
 
-/// Whether nobody below a session said that this limit of it, as it is, is close.
+/// Records a limit warning. Returns whether it is the first for this value of the limit.
 pub(super) async fn is_first_to_warn(
     connection: &mut PgConnection,
     org: OrgId,
@@ -226,15 +229,15 @@ pub(super) async fn is_first_to_warn(
 }
 
 impl Store {
-    /// Whether nobody below the session whose limit it is said that it is close.
+    /// Records the warning for a limit of an ancestor. Returns whether it is the first one.
     pub async fn is_first_to_warn(&self, org: OrgId, spend: &Spend) -> Result<bool> {
         let Some(session) = spend.session else { return Ok(false) };
         let mut connection = self.system.acquire().await?;
         is_first_to_warn(&mut connection, org, session, spend).await
     }
 
-    /// The limits that a session shares, for the service's own work: its own first, then
-    /// those of the sessions above.
+    /// Reads the limits that apply to a session, for the service's own work: its own first, then
+    /// those of its ancestors.
     pub async fn budgets_of(&self, org: OrgId, session: SessionId) -> Result<Vec<Budget>> {
         let mut connection = self.system.acquire().await?;
         budgets(&mut connection, org, session, None).await
@@ -242,13 +245,15 @@ impl Store {
 }
 
 impl Tx {
-    /// The limits that a session shares: its own first, then those of the sessions above.
+    /// Reads the limits that apply to a session: its own first, then those of its ancestors.
     pub async fn budgets(&mut self, session: SessionId) -> Result<Vec<Budget>> {
         let org = self.org;
         budgets(self.connection(), org, session, None).await
     }
 
-    /// Whether a lease holds its session, which nobody takes over or closes until the commit.
+    /// Returns whether a lease holds its session, and locks the row for share.
+    ///
+    /// Nobody can take over or archive the session until the commit.
     pub async fn is_held(&mut self, fence: Fence) -> Result<bool> {
         let held: Option<(bool,)> = sqlx::query_as(
             "select true
@@ -264,9 +269,10 @@ impl Tx {
         Ok(held.is_some())
     }
 
-    /// Holds a session that is to have a child, so that it is not closed or deleted
-    /// meanwhile, and its tree, so that nobody else adds to it. Returns how many sessions
-    /// are above it and how many its tree has below the topmost one.
+    /// Locks a parent session and its tree until the commit.
+    ///
+    /// The session cannot be archived or deleted meanwhile, and nobody else can add to the tree.
+    /// Returns the number of its ancestors and the number of sessions below the root of its tree.
     ///
     /// # Errors
     /// `NotFound` when there is no such session.
@@ -304,7 +310,7 @@ impl Tx {
         Ok(counts)
     }
 
-    /// Whether a session below this one is not closed.
+    /// Returns whether a descendant of this session is not archived.
     pub async fn has_open_below(&mut self, session: SessionId) -> Result<bool> {
         let org = self.org.uuid();
         let (is_any,): (bool,) = sqlx::query_as(
@@ -326,7 +332,8 @@ impl Tx {
         Ok(is_any)
     }
 
-    /// What the sessions below these are and used; none of one that never had any.
+    /// Returns number and usage of the descendants of each session; omits sessions that never had
+    /// any.
     pub async fn below(&mut self, sessions: &[SessionId]) -> Result<HashMap<SessionId, Below>> {
         let org = self.org.uuid();
         let sessions: Vec<_> = sessions.iter().map(|session| session.uuid()).collect();
@@ -367,7 +374,9 @@ impl Tx {
         Ok(rows.into_iter().map(|row| (Id::from_uuid(row.session_id), row.below())).collect())
     }
 
-    /// Hands what a session and those below it used on to its parent, before it is deleted.
+    /// Adds the usage of a session and its descendants to its parent.
+    ///
+    /// Call it before the session is deleted.
     pub(super) async fn hand_usage_on(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(concat!(

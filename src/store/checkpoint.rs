@@ -1,4 +1,4 @@
-//! Checkpoints as rows, and when a sandbox may rest.
+//! Checkpoint rows, and the idle time of sandboxes.
 
 use std::time::Duration;
 
@@ -15,26 +15,26 @@ use crate::{
     domain::{CheckpointId, OperationId, OrgId, SandboxId, SessionId, operation::Answer},
 };
 
-/// The files of a session as they were.
+/// Saved files of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     pub checkpoint: CheckpointId,
-    /// The sandbox whose files these are.
+    /// The sandbox that the files were saved from.
     pub sandbox: SandboxId,
     /// SHA-256 of the blob, in hexadecimal.
     pub digest: String,
     pub bytes: u64,
-    /// Made by a caller's hand.
+    /// Created by a caller.
     pub is_kept: bool,
     pub created_at: Timestamp,
 }
 
-/// How long a sandbox has not been needed.
+/// Idle time and state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Idle {
-    /// Since the last turn, the last use by a caller, the last heartbeat.
+    /// Time since the last turn, the last use by a caller or the last heartbeat.
     pub idle: Duration,
-    /// A turn runs or waits: it may need the sandbox at any time.
+    /// A turn is running or queued, so the sandbox may be needed at any time.
     pub is_wanted: bool,
     pub is_archived: bool,
     /// A caller paused the session.
@@ -65,7 +65,7 @@ impl From<Row> for Checkpoint {
 }
 
 impl Store {
-    /// Stores a checkpoint whose blob is there. Returns whether the fence holds.
+    /// Stores a checkpoint whose blob is written. Returns whether the fence holds.
     pub async fn add_checkpoint(
         &self,
         fence: Fence,
@@ -92,17 +92,17 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The newest checkpoint of a session, by the primary key.
+    /// Returns the newest checkpoint of a session, by the primary key.
     pub async fn latest_checkpoint(&self, org: OrgId, session: SessionId) -> Result<Option<Checkpoint>> {
         Ok(self.checkpoints(org, session).await?.into_iter().next())
     }
 
-    /// The checkpoints of a session, newest first.
+    /// Returns the checkpoints of a session, newest first.
     pub async fn checkpoints(&self, org: OrgId, session: SessionId) -> Result<Vec<Checkpoint>> {
         newest(&self.system, org, session).await
     }
 
-    /// Notes that a caller's hand made a checkpoint. Returns whether the fence holds.
+    /// Marks a checkpoint as created by a caller. Returns whether the fence holds.
     pub async fn keep_checkpoint(&self, fence: Fence, checkpoint: CheckpointId) -> Result<bool> {
         let done = sqlx::query(concat!(
             held!(),
@@ -121,9 +121,10 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Goes back to a checkpoint: whatever comes next of the session's files comes from
-    /// it, and the operation that asked for it is answered, all at once. Returns whether
-    /// the fence holds and the operation was still open.
+    /// Restores a checkpoint and answers the operation that requested it.
+    ///
+    /// Both happen in one statement. The next sandbox of the session starts from this checkpoint.
+    /// Returns whether the fence holds and the operation was still open.
     pub async fn restore_checkpoint(
         &self,
         fence: Fence,
@@ -173,7 +174,7 @@ impl Store {
         Ok(done.is_some())
     }
 
-    /// Removes a checkpoint's row, after its blob.
+    /// Deletes a checkpoint's row, after its blob.
     pub async fn forget_checkpoint(
         &self,
         org: OrgId,
@@ -189,7 +190,7 @@ impl Store {
         Ok(())
     }
 
-    /// How long the session's live sandbox has not been needed.
+    /// Returns the idle time of the session's live sandbox.
     pub async fn idle(&self, org: OrgId, session: SessionId) -> Result<Option<Idle>> {
         let row: Option<(f64, bool, bool, bool)> = sqlx::query_as(
             "select extract(epoch from now() - greatest(b.used_at, b.heartbeat_at, t.completed_at))::float8,
@@ -216,15 +217,15 @@ impl Store {
     }
 }
 
-/// A caller's wish that its sandbox be kept.
+/// A recorded heartbeat of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     pub sandbox: SandboxId,
-    /// The log has not said so for a while.
+    /// No heartbeat event was appended for a while, so one is due.
     pub is_due: bool,
 }
 
-/// By the primary key; the newest are few.
+/// By the primary key; returns at most `HOUSEKEEPING_BATCH` rows.
 async fn newest(executor: impl PgExecutor<'_>, org: OrgId, session: SessionId) -> Result<Vec<Checkpoint>> {
     let rows: Vec<Row> = sqlx::query_as(
         "select checkpoint_id, sandbox_id, digest, bytes, is_kept, created_at
@@ -242,13 +243,15 @@ async fn newest(executor: impl PgExecutor<'_>, org: OrgId, session: SessionId) -
 }
 
 impl Tx {
-    /// The checkpoints of a session, newest first.
+    /// Returns the checkpoints of a session, newest first.
     pub async fn checkpoints(&mut self, session: SessionId) -> Result<Vec<Checkpoint>> {
         let org = self.org;
         newest(self.connection(), org, session).await
     }
 
-    /// Holds off the rest of the session's live sandbox; `None` when it has none.
+    /// Records a heartbeat, which delays the freeze of the session's live sandbox.
+    ///
+    /// Returns `None` when the session has no live sandbox.
     pub async fn heartbeat(&mut self, session: SessionId) -> Result<Option<Heartbeat>> {
         let org = self.org.uuid();
         let row: Option<(Uuid, bool)> = sqlx::query_as(

@@ -1,4 +1,4 @@
-//! Between Rust and a column: enums as text, counters as bigint, levels as smallint.
+//! Conversions between Rust and columns: enums as text, counters as bigint, levels as smallint.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Error, Result};
 use crate::domain::Level;
 
-/// The word of a unit variant, as serde spells it.
+/// Returns the word of a unit variant, as serde spells it.
 pub fn word<T: Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(Value::String(word)) => word,
@@ -14,22 +14,22 @@ pub fn word<T: Serialize>(value: &T) -> String {
     }
 }
 
-/// The variant that a word names.
+/// Parses a word to its variant.
 pub fn from_word<T: DeserializeOwned>(word: &str) -> Result<T> {
     serde_json::from_value(Value::String(word.to_owned())).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// A `json` column's text.
+/// Serializes a value for a `json` column.
 pub fn json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("our own types serialise")
+    serde_json::to_string(value).expect("our own types serialize")
 }
 
-/// What a `json` column's text says.
+/// Parses the text of a `json` column.
 pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// A level as its threshold: 1 user, 2 progress, 3 internal.
+/// Converts a level to its number: 1 user, 2 progress, 3 internal.
 pub fn threshold(level: Level) -> i16 {
     match level {
         Level::User => 1,
@@ -38,7 +38,7 @@ pub fn threshold(level: Level) -> i16 {
     }
 }
 
-/// The level of a threshold.
+/// Converts a number to its level.
 pub fn level(threshold: i16) -> Result<Level> {
     match threshold {
         1 => Ok(Level::User),
@@ -48,18 +48,20 @@ pub fn level(threshold: i16) -> Result<Level> {
     }
 }
 
-/// A counter for a `bigint` column.
+/// Converts a counter for a `bigint` column.
 pub fn count(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A counter from a `bigint` column.
+/// Converts a counter from a `bigint` column.
 pub fn uncount(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
 }
 
-/// Text without U+0000, which no column of text can hold: a provider's words must not
-/// keep a turn from ending. The event itself, which is JSON, has them verbatim.
+/// Replaces U+0000, which a text column cannot store.
+///
+/// Otherwise a provider's text could keep a turn from ending. The event itself is JSON and keeps
+/// the text verbatim.
 pub fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }

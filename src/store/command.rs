@@ -1,5 +1,6 @@
-//! What a caller's command made of a session, written back in one statement: its row, the
-//! turn that waits, the events, their deliveries, the job.
+//! Write-back of a caller's command in one statement.
+//!
+//! Writes the session's row, its queued turn, the events, their deliveries and the job.
 
 use super::{
     Result, Tx,
@@ -12,30 +13,31 @@ use crate::{
     domain::{Session, Turn},
 };
 
-/// A locked session as its fold left it, last changed by the events that are new.
+/// A locked session after `apply`, with the new events.
 pub struct Change<'a> {
     pub session: &'a Session,
-    /// Turns that ended by it.
+    /// Turns that ended by the command.
     pub ended: &'a [Turn],
     /// The `seq` that the events follow.
     pub base: i64,
     pub events: &'a [Packed],
-    /// A worker is to look at the session.
+    /// A worker must process the session.
     pub is_due: bool,
 }
 
-/// What became of it beside the session.
+/// Effects of the write-back beside the session.
 #[derive(Clone, Copy, Debug, sqlx::FromRow)]
 pub struct Written {
-    /// Whether some of the events are now in the outbox.
+    /// Whether some of the events created deliveries.
     pub has_deliveries: bool,
-    /// Whether another job's holder is in the way of the due turn and wants to be told.
+    /// Whether another job holds the session; its holder must be notified of the due turn.
     pub is_held: bool,
 }
 
 impl Tx {
-    /// Writes a locked session back; raises the epoch when it was closed, so that its
-    /// worker's next write is refused.
+    /// Writes a locked session back.
+    ///
+    /// Raises the epoch when the session was archived, so that its worker's next write is refused.
     pub async fn write_back(&mut self, change: &Change<'_>) -> Result<Written> {
         let org = self.org.uuid();
         let session = change.session;

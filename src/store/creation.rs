@@ -1,8 +1,7 @@
-//! New sessions of one organization: their rows and all that is written with them, in one
-//! statement for all of them.
+//! Inserts new sessions of one organization with all their rows in one statement.
 //!
-//! Each statement is a round trip, and a creation is mostly round trips. Foreign keys are
-//! looked at when the statement ends, so its parts may come in any order.
+//! Each statement is a round trip, and a creation is mostly round trips. Foreign keys are checked
+//! at the end of the statement, so its parts may come in any order.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -19,32 +18,32 @@ use crate::{
     domain::{Session, Turn},
 };
 
-/// A new session, with the turn that its first events made and what is written beside it.
+/// A new session with its first queued turn and the rows written with it.
 pub struct Creation<'a> {
     pub session: &'a Session,
-    /// Its log from the first event on; empty where that is appended later.
+    /// Its log from the first event on; empty if the events are appended later.
     pub events: &'a [Packed],
     pub token: Option<&'a NewToken>,
-    /// The answer to the request that makes it. Where one is kept for that request already,
-    /// the session is not made.
+    /// The response to its request. If the slot of that request already has a response, the session
+    /// is not created.
     pub kept: Option<&'a Kept>,
 }
 
-/// What became of it.
+/// Result of one creation.
 #[derive(Clone, Copy, Debug, FromRow)]
 pub struct Made {
-    /// Whether the session was made.
+    /// Whether the session was created.
     pub is_new: bool,
-    /// Whether some of its events are now in the outbox.
+    /// Whether some of its events created deliveries.
     pub has_deliveries: bool,
 }
 
 impl Tx {
-    /// Stores new sessions, each with the job that has its turn begun.
+    /// Stores new sessions, each with the job for its queued turn.
     ///
     /// # Errors
-    /// `Conflict("session_key")` when another session holds the key of one of them;
-    /// `Busy` when a request that is equal to one of theirs is still being answered.
+    /// `Conflict("session_key")` when another session has the key of one of them. `Busy` when an
+    /// equal request to one of theirs is still in progress.
     pub async fn insert_sessions(&mut self, new: &[Creation<'_>]) -> Result<Vec<Made>> {
         let query = sqlx::query_as(CREATION).bind(self.org.uuid());
         let events = || new.iter().flat_map(|new| new.events);
@@ -59,7 +58,7 @@ impl Tx {
     }
 }
 
-/// A column of all of them, as `unnest` takes it.
+/// Collects one column of all sessions, for `unnest`.
 fn each<'a, T>(new: &'a [Creation<'a>], pick: impl Fn(&'a Session) -> T) -> Vec<T> {
     new.iter().map(|new| pick(new.session)).collect()
 }
@@ -107,7 +106,7 @@ fn bound_turns<'q, O>(query: QueryAs<'q, O>, new: &[Creation<'_>]) -> QueryAs<'q
         .bind(each(new, |turn| turn.input_to_seq))
 }
 
-/// Their tokens, and the answers to the requests that make them.
+/// Binds the tokens and the responses to the requests.
 fn bound_requests<'q, O>(query: QueryAs<'q, O>, new: &[Creation<'_>]) -> QueryAs<'q, O> {
     fn token<T>(new: &[Creation<'_>], pick: impl Fn(&NewToken) -> T) -> Vec<Option<T>> {
         new.iter().map(|new| new.token.map(&pick)).collect()
@@ -127,7 +126,7 @@ fn bound_requests<'q, O>(query: QueryAs<'q, O>, new: &[Creation<'_>]) -> QueryAs
         .bind(kept(new, |kept| kept.sealed.clone()))
 }
 
-/// The name of a snapshot among those of its organization: half a SHA-256.
+/// Id of a pinned agent within its organization: the first half of a SHA-256.
 fn name_of(content: &str) -> Uuid {
     let digest = sha256(content.as_bytes());
     let (half, _) = digest.split_first_chunk().expect("32 bytes have 16");
@@ -135,7 +134,8 @@ fn name_of(content: &str) -> Uuid {
 }
 
 /// $1 organization, $2-$24 the rows, $25-$29 their turns, $30-$33 their tokens, $34-$38 the
-/// answers, $39-$48 events, $49 the session that each is of, from 1, and $50 its place there.
+/// responses, $39-$48 events, $49 the number of each event's session, from 1, and $50 the event's
+/// position in it.
 const CREATION: &str = concat!(
     "
 with m as (

@@ -1,4 +1,4 @@
-//! Provider keys, sealed. A key goes in and never comes out over the API.
+//! Provider credentials. The API accepts keys and never returns them; they are stored sealed.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use crate::{
     domain::{CredentialId, OrgId},
 };
 
-/// What may be shown of a credential.
+/// The public part of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     pub id: CredentialId,
@@ -21,7 +21,7 @@ pub struct Credential {
     pub created_at: Timestamp,
 }
 
-/// What a worker needs to call the provider.
+/// The decrypted credential that a worker needs to call the provider.
 #[derive(Debug)]
 pub struct OpenCredential {
     pub provider: String,
@@ -72,7 +72,7 @@ macro_rules! credentials {
     };
 }
 
-/// The associated data that binds a sealed key to its row.
+/// Associated data that binds a sealed key to its row.
 pub fn context(org: OrgId, credential: CredentialId) -> String {
     format!("credential/{org}/{credential}")
 }
@@ -103,7 +103,7 @@ impl Tx {
         Ok(())
     }
 
-    /// One credential.
+    /// Reads one credential.
     pub async fn credential(&mut self, credential: CredentialId) -> Result<Credential> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(credentials!("and credential_id = $2"))
@@ -114,7 +114,7 @@ impl Tx {
         Ok(row.into())
     }
 
-    /// A page of credentials, newest first.
+    /// Returns a page of credentials, newest first.
     pub async fn credentials(&mut self, below: Option<CredentialId>, limit: i64) -> Result<Vec<Credential>> {
         let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(credentials!(
@@ -128,7 +128,7 @@ impl Tx {
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
-    /// The organization's default for a provider, by the index `credential_default`.
+    /// Returns the default credential for a provider, by `credential_default`.
     pub async fn default_credential(&mut self, provider: &str) -> Result<Option<CredentialId>> {
         let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(credentials!("and provider = $2 and is_default"))
@@ -139,7 +139,7 @@ impl Tx {
         Ok(row.map(|row| Id::from_uuid(row.credential_id)))
     }
 
-    /// Replaces the key behind a credential; running sessions use it from their next call on.
+    /// Replaces the key of a credential; running sessions use it from their next call on.
     pub async fn rotate_credential(
         &mut self,
         credential: CredentialId,
@@ -173,7 +173,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Forgets a credential: the sealed key is overwritten, the row stays for its id.
+    /// Deletes a credential: overwrites the sealed key and retains the row for its id.
     pub async fn delete_credential(&mut self, credential: CredentialId) -> Result<()> {
         let org = self.org.uuid();
         let done = sqlx::query(
@@ -202,7 +202,7 @@ impl Tx {
 }
 
 impl Store {
-    /// Opens a credential for a model call.
+    /// Decrypts a credential for a model call.
     ///
     /// # Errors
     /// `NotFound` when it was deleted since the session pinned it.

@@ -1,4 +1,4 @@
-//! Deliveries as their owner sees them: what became of each event, try by try.
+//! Deliveries and their attempts, as the API returns them.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use crate::{
     domain::{DeliveryId, DestinationId, SessionId},
 };
 
-/// A delivery as the control surface shows it.
+/// One delivery row.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct DeliveryRow {
     pub delivery_id: Uuid,
@@ -27,7 +27,7 @@ pub struct DeliveryRow {
     pub updated_at: Timestamp,
 }
 
-/// One try of a delivery.
+/// One attempt of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct AttemptRow {
     pub at: Timestamp,
@@ -37,22 +37,22 @@ pub struct AttemptRow {
     pub duration_ms: i32,
 }
 
-/// Whose deliveries are meant.
+/// Owner of the deliveries to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// Those of a session's own destinations.
+    /// Deliveries to a session's own destinations.
     Session(SessionId),
-    /// Those of one webhook of the organization.
+    /// Deliveries to one webhook of the organization.
     Webhook(DestinationId),
 }
 
-/// Which deliveries are listed.
+/// Filter for a listing of deliveries.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub destination: Option<DestinationId>,
     pub status: Option<String>,
-    /// The page's position: an event's `seq` in a session, a time in microseconds
-    /// since 1970 in a webhook, and beside it the delivery.
+    /// Page position: the event's `seq` for a session, or the creation time in microseconds since
+    /// 1970 for a webhook; then the delivery id.
     pub below: Option<(i64, DeliveryId)>,
 }
 
@@ -79,7 +79,9 @@ impl Of {
 }
 
 impl Tx {
-    /// A page of a session's deliveries, newest event first, by `delivery_of_session`.
+    /// Returns a page of a session's deliveries, newest event first.
+    ///
+    /// By the index `delivery_of_session`.
     pub async fn deliveries(
         &mut self,
         session: SessionId,
@@ -108,7 +110,9 @@ impl Tx {
         Ok(rows)
     }
 
-    /// A page of a webhook's deliveries, newest first, by `delivery_of_destination`.
+    /// Returns a page of a webhook's deliveries, newest first.
+    ///
+    /// By the index `delivery_of_destination`.
     pub async fn deliveries_of_webhook(
         &mut self,
         webhook: DestinationId,
@@ -135,7 +139,7 @@ impl Tx {
         Ok(rows)
     }
 
-    /// One delivery.
+    /// Reads one delivery.
     pub async fn delivery(&mut self, of: Of, delivery: DeliveryId) -> Result<DeliveryRow> {
         let (org, (session, webhook)) = (self.org.uuid(), of.ids());
         let row = sqlx::query_as(deliveries!(
@@ -152,7 +156,7 @@ impl Tx {
         Ok(row)
     }
 
-    /// The newest tries of a delivery, oldest first, by the primary key of its log.
+    /// Returns the newest attempts of a delivery, oldest first, by the primary key.
     pub async fn attempts(&mut self, delivery: DeliveryId, limit: i64) -> Result<Vec<AttemptRow>> {
         let org = self.org.uuid();
         let mut rows: Vec<AttemptRow> = sqlx::query_as(
@@ -171,7 +175,7 @@ impl Tx {
         Ok(rows)
     }
 
-    /// Sends a delivery again from the first try, whatever became of it.
+    /// Makes a delivery pending again, with its attempts reset, whatever its status.
     pub async fn redeliver(&mut self, delivery: DeliveryId) -> Result<()> {
         let org = self.org.uuid();
         let done = sqlx::query(
@@ -189,8 +193,10 @@ impl Tx {
 }
 
 impl Store {
-    /// Makes the months to come and drops those of the delivery log that are over, with
-    /// what of those lies where no month was made in time.
+    /// Creates the coming monthly partitions and drops expired ones.
+    ///
+    /// These are partitions of the delivery tables. Also deletes expired rows from the default
+    /// partitions, which receive rows when no monthly partition existed in time.
     pub async fn roll_months(&self) -> Result<()> {
         sqlx::query("select sojourn_roll_months()").execute(&self.system).await?;
         for old in [

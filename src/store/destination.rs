@@ -1,4 +1,4 @@
-//! Where events are sent: destinations of a session, webhooks of the organization.
+//! Destinations of events: those of a session, and webhooks of the organization.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     pub id: DestinationId,
-    /// None for a webhook of the organization.
+    /// `None` for a webhook of the organization.
     pub session: Option<SessionId>,
     pub url: String,
     pub level: Level,
@@ -21,11 +21,11 @@ pub struct Destination {
     pub include_raw: bool,
     pub enabled: bool,
     pub created_after_seq: i64,
-    /// Until when deliveries carry the signature of the replaced secret too.
+    /// Until this time deliveries also carry the signature of the replaced secret.
     pub secret_before_until: Option<Timestamp>,
-    /// The first failure since the last success.
+    /// Time of the first failure since the last success.
     pub failing_since: Option<Timestamp>,
-    /// Why the service disabled it: `gone` or `failing`.
+    /// Reason why the service disabled it: `gone` or `failing`.
     pub disabled_reason: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -68,7 +68,7 @@ impl Row {
     }
 }
 
-// Whose they are: a session's, or the organization's where $2 is null.
+// Destinations of session $2, or webhooks of the organization when $2 is null.
 macro_rules! destinations {
     ($rest:literal) => {
         concat!(
@@ -84,7 +84,7 @@ macro_rules! destinations {
     };
 }
 
-/// The associated data that binds a sealed secret to its row.
+/// Associated data that binds a sealed secret to its row.
 pub fn context(org: OrgId, destination: DestinationId) -> String {
     format!("destination/{org}/{destination}")
 }
@@ -118,8 +118,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Destinations of a session or webhooks of the organization, oldest first; at
-    /// most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
+    /// Returns the destinations of a session or the organization's webhooks.
+    ///
+    /// Oldest first; at most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
     pub async fn destinations(&mut self, session: Option<SessionId>) -> Result<Vec<Destination>> {
         let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(destinations!("order by destination_id"))
@@ -130,7 +131,7 @@ impl Tx {
         rows.into_iter().map(Row::destination).collect()
     }
 
-    /// One destination.
+    /// Reads one destination.
     pub async fn destination(
         &mut self,
         session: Option<SessionId>,
@@ -146,8 +147,9 @@ impl Tx {
         row.destination()
     }
 
-    /// One destination, locked until the transaction ends: two changes of different
-    /// fields would undo each other.
+    /// Reads one destination and locks it until the transaction ends.
+    ///
+    /// Without the lock, two changes of different fields would undo each other.
     pub async fn lock_destination(
         &mut self,
         session: Option<SessionId>,
@@ -163,8 +165,9 @@ impl Tx {
         row.destination()
     }
 
-    /// Keeps the organization's webhooks as they are until the transaction ends, so
-    /// that two that are made at once cannot both be the last that is allowed.
+    /// Locks the organization's webhooks until the transaction ends.
+    ///
+    /// Otherwise two concurrent creations could exceed the maximum.
     pub async fn lock_webhooks(&mut self) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("select from org where org_id = $1 for no key update")
@@ -174,8 +177,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Writes what may change of a locked destination; a new secret replaces the old
-    /// one at once.
+    /// Updates the mutable columns of a locked destination; a new secret replaces the old one at
+    /// once.
     pub async fn update_destination(
         &mut self,
         destination: &Destination,
@@ -233,11 +236,11 @@ impl Tx {
         Ok(())
     }
 
-    /// Removes a destination; what was still to be sent to it is dead.
+    /// Deletes a destination; its pending deliveries become dead letters.
     ///
-    /// Deliveries before their destination, as a try is settled: the other way round
-    /// the two would wait for each other. What is appended between the two is claimed,
-    /// found unwanted and dies as well.
+    /// Locks deliveries before their destination, in the same order as the settlement of an
+    /// attempt; the reverse order could deadlock. A delivery appended between the two statements is
+    /// claimed, found without a destination and becomes a dead letter too.
     pub async fn delete_destination(
         &mut self,
         session: Option<SessionId>,

@@ -1,5 +1,4 @@
-//! Environments: what sandboxes are made of. Values of secrets go in and never come out
-//! over the API.
+//! Environments of sandboxes. The API accepts values of secrets and never returns them.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +62,7 @@ macro_rules! environments {
     };
 }
 
-/// The associated data that binds sealed values to their row.
+/// Associated data that binds sealed values to their row.
 pub fn context(org: OrgId, environment: EnvironmentId) -> String {
     format!("environment/{org}/{environment}")
 }
@@ -92,7 +91,7 @@ impl Tx {
         Ok(())
     }
 
-    /// One environment.
+    /// Reads one environment.
     pub async fn environment(&mut self, environment: EnvironmentId) -> Result<Named> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(environments!("and environment_id = $2"))
@@ -103,7 +102,9 @@ impl Tx {
         row.named()
     }
 
-    /// One environment, locked until the transaction ends, with its sealed values.
+    /// Reads one environment with its sealed values and locks it.
+    ///
+    /// The lock lasts until the transaction ends.
     pub async fn lock_environment(&mut self, environment: EnvironmentId) -> Result<(Named, Vec<u8>)> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(environments!("and environment_id = $2 for update"))
@@ -121,7 +122,7 @@ impl Tx {
         Ok((row.named()?, sealed))
     }
 
-    /// An environment by its name, by the unique index `environment_name`.
+    /// Reads an environment by its name, by the unique index `environment_name`.
     pub async fn environment_by_name(&mut self, name: &str) -> Result<Option<Named>> {
         let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(environments!("and name = $2"))
@@ -132,7 +133,7 @@ impl Tx {
         row.map(Row::named).transpose()
     }
 
-    /// A page of environments, newest first.
+    /// Returns a page of environments, newest first.
     pub async fn environments(&mut self, below: Option<EnvironmentId>, limit: i64) -> Result<Vec<Named>> {
         let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(environments!(
@@ -166,7 +167,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Forgets an environment: its values are overwritten, the row stays for its id.
+    /// Deletes an environment: overwrites its values and retains the row for its id.
     pub async fn delete_environment(&mut self, environment: EnvironmentId) -> Result<()> {
         let org = self.org.uuid();
         let done = sqlx::query(
@@ -183,7 +184,7 @@ impl Tx {
 }
 
 impl Store {
-    /// The values of an environment's secrets, for a sandbox that is about to be served.
+    /// Decrypts the values of an environment's secrets, for the start of a sandbox.
     ///
     /// # Errors
     /// `NotFound` when it was deleted since the session pinned it.

@@ -1,4 +1,4 @@
-//! The log. The only file that writes an event, and it only ever appends.
+//! The event log. Only this file writes events, and it only appends.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,20 +14,20 @@ use crate::{
     domain::{Entry, EventId, Level, OrgId, SessionId, TurnId, event::Draft, tool::ToolCall},
 };
 
-/// An event ready for its row: the body as it is stored, cut where it spilled.
+/// An event ready for its row, with the body truncated if the complete body is in a blob.
 #[derive(Clone, Debug)]
 pub struct Packed {
     pub draft: Draft,
     /// JSON of the body, at most `EVENT_BODY_BYTES_MAX`.
     pub body: String,
-    /// Where the whole body is, when `body` was cut.
+    /// Blob key of the complete body, when `body` was truncated.
     pub content_ref: Option<String>,
-    /// Bytes of the whole body.
+    /// Size of the complete body in bytes.
     pub body_bytes: i32,
 }
 
 impl Packed {
-    /// The event as it reads back from its row.
+    /// Returns the event as it reads back from its row.
     pub fn entry(&self, session: SessionId, seq: i64, ts: Timestamp) -> Entry {
         let draft = &self.draft;
         Entry {
@@ -85,10 +85,10 @@ impl Row {
     }
 }
 
-/// Which events of a log are wanted.
+/// Filter for events of a log.
 #[derive(Clone, Debug)]
 pub struct Range {
-    /// Events beyond this `seq`.
+    /// Only events after this `seq`.
     pub after: i64,
     pub level: Level,
     /// An exact type, or `prefix.*`.
@@ -97,7 +97,7 @@ pub struct Range {
     pub limit: i64,
 }
 
-/// The columns of some events, one vector each, as `unnest` takes them.
+/// Columns of several events, one vector each, for `unnest`.
 #[derive(Default)]
 pub(super) struct Columns {
     pub ids: Vec<Uuid>,
@@ -131,7 +131,7 @@ impl Columns {
         columns
     }
 
-    /// Binds them to a statement, in the order in which `appended` has them.
+    /// Binds the columns to a statement, in the order that `appended` expects.
     pub(super) fn bound<O>(self, query: QueryAs<'_, O>) -> QueryAs<'_, O> {
         query
             .bind(self.ids)
@@ -147,7 +147,7 @@ impl Columns {
     }
 }
 
-/// A statement whose rows become `O`.
+/// A statement whose rows decode to `O`.
 pub(super) type QueryAs<'q, O> = sqlx::query::QueryAs<'q, Postgres, O, PgArguments>;
 
 macro_rules! columns {
@@ -161,8 +161,7 @@ macro_rules! columns {
     };
 }
 
-// `$6` is compared exactly, as a prefix when it ends in `.*`, as an ending when it
-// begins with `*.`.
+// `$6` matches exactly, as a prefix when it ends in `.*`, as a suffix when it begins with `*.`.
 macro_rules! range {
     () => {
         columns!(
@@ -180,9 +179,10 @@ macro_rules! range {
     };
 }
 
-/// Appends the events of the sessions that a statement changed: `s` has `org_id`,
-/// `session_id`, `ts` and the `base` that they follow, and `$from` joins the columns of
-/// [`Columns`] to it as `e`, with their `place`.
+/// Appends the events of the sessions that a statement changed.
+///
+/// `s` has `org_id`, `session_id`, `ts` and the `base` that the events follow. `$from` joins the
+/// columns of [`Columns`] to it as `e`, with their `place`.
 macro_rules! appended {
     ($from:literal) => {
         concat!(
@@ -202,11 +202,12 @@ macro_rules! appended {
 }
 pub(super) use appended;
 
-/// Puts what a statement `appended` into the outbox of every destination that wants
-/// it: in the statement that writes the event, or not at all.
-/// An organization's webhook hears what concerns the organization at any level.
-/// Destinations are found by the index `destination_of_session`, once for each session:
-/// those of the session and those of the organization, each by the whole of its key.
+/// Inserts a delivery of each event in `appended` for every destination that matches it.
+///
+/// This is part of the statement that writes the event, so both are committed or neither. A webhook
+/// of the organization also gets the events that concern the organization, whatever its level.
+/// Destinations are found by the index `destination_of_session`, once for each session: those of
+/// the session and those of the organization, each by the complete key.
 macro_rules! outbox {
     () => {
         "insert into delivery (
@@ -238,8 +239,9 @@ macro_rules! outbox {
 pub(super) use outbox;
 
 impl Tx {
-    /// Appends events of a session that is imported, each with its own time; they are
-    /// old, so no destination hears of them.
+    /// Appends events of an imported session, each with its own time.
+    ///
+    /// No deliveries are created for them, because they are old.
     pub async fn append_imported(
         &mut self,
         session: SessionId,
@@ -279,7 +281,7 @@ impl Tx {
         Ok(())
     }
 
-    /// A page of a log, in order.
+    /// Returns a page of a log, in order.
     pub async fn events(&mut self, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
         let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(range!())
@@ -295,8 +297,10 @@ impl Tx {
         rows.into_iter().map(Row::entry).collect()
     }
 
-    /// One event. Reads the session's part of the primary key: an index by id
-    /// would tax every append for a rare request.
+    /// Reads one event.
+    ///
+    /// Scans the session's part of the primary key: an index by id would slow down every append for
+    /// a rare request.
     pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Entry> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and event_id = $3"))
@@ -308,10 +312,12 @@ impl Tx {
         row.entry()
     }
 
-    /// Calls of a turn that have no result yet, in order: only its last answer can
-    /// have some. Bodies are read here, for Postgres cannot take apart one with a NUL.
+    /// Returns the calls of a turn that have no result yet, in order.
+    ///
+    /// Only the turn's last step can have some. Bodies are parsed here, because Postgres cannot
+    /// parse JSON with a NUL.
     pub async fn open_calls(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ToolCall>> {
-        /// A cut body keeps its short fields, so these are there.
+        /// A truncated body keeps its short fields, so these are present.
         #[derive(Deserialize)]
         struct Named {
             call_id: String,
@@ -351,7 +357,7 @@ impl Tx {
 }
 
 impl Store {
-    /// A page of a log, in order, for the service's own work.
+    /// Returns a page of a log, in order, for the service's own work.
     pub async fn read_events(&self, org: OrgId, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
         let rows: Vec<Row> = sqlx::query_as(range!())
             .bind(org.uuid())
@@ -366,7 +372,7 @@ impl Store {
         rows.into_iter().map(Row::entry).collect()
     }
 
-    /// One event by its place, for the outbox.
+    /// Reads one event by its `seq`, for the outbox.
     pub async fn event_at(&self, org: OrgId, session: SessionId, seq: i64) -> Result<Entry> {
         let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and seq = $3"))
             .bind(org.uuid())

@@ -1,37 +1,39 @@
-//! What the whole deployment is doing right now, counted in its tables.
+//! Current load of the whole deployment, counted in its tables.
 
 use sqlx::FromRow;
 
 use super::{Result, Store};
 
-/// One moment of a deployment, of all organizations.
+/// Counts of all organizations at one moment.
 #[derive(Clone, Copy, Debug, Default, FromRow)]
 pub struct Gauges {
-    /// Turns that wait for a worker, or for their time.
+    /// Turns that wait for a worker or for a time.
     pub turns_queued: i64,
     /// Turns that have started and not ended.
     pub turns_running: i64,
     /// Jobs that a worker could take now.
     pub jobs_ready: i64,
-    /// How long the oldest of them has been waiting, in seconds.
+    /// Age of the oldest ready job, in seconds.
     pub jobs_ready_age_seconds: f64,
     /// Jobs that a worker holds.
     pub jobs_held: i64,
-    /// Sandboxes that commands can run in.
+    /// Sandboxes that can run commands.
     pub sandboxes_live: i64,
-    /// Sandboxes that stand still.
+    /// Frozen sandboxes.
     pub sandboxes_frozen: i64,
     /// Sandboxes that are being removed.
     pub sandboxes_ending: i64,
-    /// Deliveries that will be tried, now or later.
+    /// Deliveries that will be attempted, now or later.
     pub deliveries_pending: i64,
-    /// How long the oldest delivery that is due has been waiting, in seconds.
+    /// Age of the oldest due delivery, in seconds.
     pub deliveries_due_age_seconds: f64,
 }
 
 impl Store {
-    /// Counts what moves; by the indexes `turn_live`, `job_ready`, `job_worker`,
-    /// `sandbox_live` and `delivery_ready`, so that sessions at rest cost nothing.
+    /// Counts active rows.
+    ///
+    /// By the indexes `turn_live`, `job_ready`, `job_worker`, `sandbox_live` and `delivery_ready`,
+    /// so idle sessions cost nothing.
     pub async fn gauges(&self) -> Result<Gauges> {
         Ok(sqlx::query_as(
             "select

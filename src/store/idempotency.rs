@@ -1,9 +1,8 @@
-//! What was answered to a request that may be sent twice.
+//! Stored responses to requests that may be retried.
 //!
-//! The row is inserted first and the answer written last, in one transaction with
-//! the effect; or both at once, by the statement that has the effect. An equal request in
-//! flight blocks on the row until the first one commits (then it reads the answer) or the
-//! lock timeout ends the wait.
+//! The row is inserted first and the response written last, in one transaction with the effect; or
+//! both at once, by the statement that has the effect. An equal concurrent request blocks on the
+//! row until the first one commits (then it reads the response) or until the lock timeout.
 
 use sqlx::FromRow;
 
@@ -16,35 +15,35 @@ use crate::{
     domain::OrgId,
 };
 
-/// Which request this is.
+/// Identity of a request.
 #[derive(Debug)]
 pub struct Slot {
-    /// `header`, `session` for a session's own key, `steer/<session>` for a message's.
+    /// `header`, `session` for a session's own key, `steer/<session>` for a message's key.
     pub scope: String,
     pub key: String,
-    /// SHA-256 over whatever makes two requests the same.
+    /// SHA-256 over everything that makes two requests equal.
     pub fingerprint: [u8; 32],
 }
 
-/// A slot that this transaction claimed: do it, then [`Tx::answer`].
+/// A slot claimed by this transaction. Execute the request, then call [`Tx::answer`].
 #[must_use]
 pub struct Claimed {
     slot: Slot,
     key: DataKey,
 }
 
-/// The answer to a request, sealed for its slot.
+/// The response to a request, sealed for its slot.
 pub struct Kept {
     pub(super) slot: Slot,
     pub(super) status: i16,
     pub(super) sealed: Vec<u8>,
 }
 
-/// What is known of a request.
+/// State of a request.
 pub enum Begun {
     /// It is new.
     Fresh(Claimed),
-    /// It was done; this is what was answered.
+    /// It was executed before; this was the response.
     Replay { status: u16, body: Vec<u8> },
     /// The key was used for another request.
     Mismatch,
@@ -58,12 +57,12 @@ struct Row {
 }
 
 impl Claimed {
-    /// A slot that is claimed with its answer: by the statement that writes both.
+    /// Creates a slot that is claimed by the statement that also writes its response.
     pub fn with_answer(slot: Slot, key: DataKey) -> Self {
         Self { slot, key }
     }
 
-    /// The answer as it is kept.
+    /// Seals the response for storage.
     pub fn answer(self, org: OrgId, status: u16, body: &[u8], origin: &Origin) -> Kept {
         let sealed = self.key.seal(body, &context(org, &self.slot), origin);
         Kept { slot: self.slot, status: i16::try_from(status).unwrap_or(i16::MAX), sealed }
@@ -77,10 +76,10 @@ struct ClaimRow {
 }
 
 impl Tx {
-    /// Claims the slot, or tells what became of the request that has it.
+    /// Claims the slot, or returns the outcome of the request that has it.
     ///
     /// # Errors
-    /// `Busy` when an equal request has been in flight for `IDEMPOTENCY_WAIT`.
+    /// `Busy` when an equal request has been in progress for `IDEMPOTENCY_WAIT`.
     pub async fn begin_once(&mut self, slot: Slot, master: &MasterKey) -> Result<Begun> {
         let org = self.org;
         let row: ClaimRow = sqlx::query_as(
@@ -105,7 +104,7 @@ impl Tx {
         }
     }
 
-    /// What became of the request that has the slot.
+    /// Returns the outcome of the request that has the slot.
     async fn begun(&mut self, slot: Slot, key: &DataKey) -> Result<Begun> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(
@@ -128,7 +127,7 @@ impl Tx {
         Ok(Begun::Replay { status: status.unsigned_abs(), body: body.to_vec() })
     }
 
-    /// Remembers the answer, sealed for its slot; committed with the effect or not at all.
+    /// Stores the response, sealed for its slot, in the transaction of the effect.
     pub async fn answer(
         &mut self,
         claimed: Claimed,
@@ -139,7 +138,7 @@ impl Tx {
         self.keep(&claimed.answer(self.org, status, body, origin)).await
     }
 
-    /// Remembers an answer.
+    /// Stores a sealed response.
     pub async fn keep(&mut self, kept: &Kept) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -157,7 +156,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Forgets one answer: its key may be used again.
+    /// Deletes one response: its key can be used again.
     pub async fn forget_answer(&mut self, scope: &str, key: &str) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("delete from idempotency where org_id = $1 and scope = $2 and key = $3")
@@ -171,10 +170,10 @@ impl Tx {
 }
 
 impl Store {
-    /// Forgets answers to an `Idempotency-Key` that are older than a day, a batch at
-    /// a time. What a session's or a message's own key names is never forgotten.
+    /// Deletes one batch of responses to an `Idempotency-Key` that are older than a day.
     ///
-    /// Found by the index `idempotency_header_age`.
+    /// Responses to a session's or a message's own key are never deleted. By the index
+    /// `idempotency_header_age`.
     pub async fn forget_answers(&self, batch: i64) -> Result<u64> {
         let done = sqlx::query(
             "delete from idempotency
@@ -196,7 +195,7 @@ impl Store {
     }
 }
 
-/// The associated data that binds a sealed answer to its slot.
+/// Associated data that binds a sealed response to its slot.
 fn context(org: OrgId, slot: &Slot) -> String {
     format!("idempotency/{org}/{}/{}", slot.scope, slot.key)
 }

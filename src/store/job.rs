@@ -1,7 +1,7 @@
-//! Jobs: enqueued with their cause, claimed by a worker, renewed, given back.
+//! Jobs: enqueued with their cause, claimed by a worker, renewed, released.
 //!
-//! Leases are judged by the database's clock alone. The epoch stands on the
-//! session's row and the lease's end on the job's; a claim changes both.
+//! Only the database's clock decides whether a lease has expired. The epoch is on the session's row
+//! and the lease's end on the job's row; a claim changes both.
 
 mod claim;
 
@@ -17,31 +17,31 @@ use crate::{
     domain::{OrgId, SessionId, TurnId},
 };
 
-/// What a job asks for.
+/// Type of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Run what is pending.
+    /// Run the pending turn.
     Turn,
-    /// Remove what an archived session leaves behind.
+    /// Remove the sandbox of an archived session.
     Cleanup,
-    /// Look after a sandbox that no turn uses.
+    /// Maintain an idle sandbox that no turn uses.
     Rest,
-    /// Serve what callers ask of the sandbox.
+    /// Serve callers' operations on the sandbox.
     Operate,
 }
 
-/// What a holder learns about its job.
+/// State of a held job, for its holder.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
     pub org: OrgId,
     pub session: SessionId,
     pub kind: Kind,
     pub epoch: i64,
-    /// The turn that a caller asked to end.
+    /// The turn that a caller asked to cancel.
     pub cancel_turn: Option<TurnId>,
-    /// How often callers have asked something of the sandbox, when an answer is open.
+    /// Number of operations requested so far, while one is unanswered.
     pub operations: Option<i32>,
-    /// A turn wants the session, which another job holds.
+    /// A turn is due, but another job holds the session.
     pub is_wanted: bool,
     /// A caller paused the session.
     pub is_paused: bool,
@@ -82,7 +82,7 @@ struct WatchRow {
     is_paused: bool,
 }
 
-/// What a holder is told, of the session `s` and its held job `j`.
+/// Columns for a holder, of the session `s` and its held job `j`.
 macro_rules! told {
     () => {
         "j.org_id, j.session_id, j.kind, s.epoch, s.cancel_turn_id,
@@ -99,8 +99,9 @@ macro_rules! told {
     };
 }
 
-/// Makes the turn job of a session ready, $1 organization and $2 session, where `$wanted`, unless a
-/// worker holds it; on the node that has its sandbox.
+/// Makes the turn job of session $2 of organization $1 ready, where `$wanted`, unless it is held.
+///
+/// The job runs on the node that has the session's sandbox.
 macro_rules! turn_due {
     ($wanted:literal) => {
         concat!(
@@ -119,7 +120,7 @@ macro_rules! turn_due {
 }
 pub(super) use turn_due;
 
-/// Whether a holder serves callers of the session, $1 organization and $2 session.
+/// Whether a worker serves operations of session $2 of organization $1.
 macro_rules! turn_held {
     () => {
         "exists (
@@ -131,7 +132,7 @@ macro_rules! turn_held {
 pub(super) use turn_held;
 
 impl Kind {
-    /// The word in the column.
+    /// Returns the word in the column.
     pub fn word(self) -> &'static str {
         match self {
             Self::Turn => "turn",
@@ -161,8 +162,9 @@ impl Held {
 }
 
 impl Tx {
-    /// How many jobs of the organization come before the session's, from 1; `None` when its
-    /// job does not wait. By the index `job_org`.
+    /// Returns the position of the session's job in the organization's queue, from 1.
+    ///
+    /// `None` when its job is not waiting. By the index `job_org`.
     pub async fn queue_position(&mut self, session: SessionId) -> Result<Option<i64>> {
         let org = self.org.uuid();
         let row: Option<(i64,)> = sqlx::query_as(
@@ -184,9 +186,10 @@ impl Tx {
         Ok(row.map(|(position,)| position))
     }
 
-    /// Wakes a session: its turn job becomes ready unless a worker holds it, which
-    /// then finds the input itself. Returns whether another job's holder is in its way and
-    /// wants to be told.
+    /// Makes a session's turn job ready.
+    ///
+    /// A worker that holds the turn job finds the input itself. Returns whether another job holds
+    /// the session, so that its holder must be notified.
     pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
         let org = self.org.uuid();
         let (is_held,) =
@@ -198,8 +201,9 @@ impl Tx {
         Ok(is_held)
     }
 
-    /// Replaces the jobs of a closed session by the clean-up of its sandbox, where
-    /// it ever had one; only the sandbox's own node can do that.
+    /// Replaces the jobs of an archived session by its sandbox's cleanup job.
+    ///
+    /// Does nothing more if it had no sandbox. Only the sandbox's own node can run the cleanup.
     pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -223,7 +227,7 @@ impl Tx {
 }
 
 impl Store {
-    /// Prolongs leases. A job that is not in the answer is held no more.
+    /// Renews leases. A job that is missing from the result is no longer held.
     pub async fn renew(&self, worker: Uuid, lease: Duration, held: &Held) -> Result<Vec<Watched>> {
         let rows = sqlx::query_as(concat!(
             "with h as (
@@ -258,7 +262,7 @@ impl Store {
         Ok(watched(rows))
     }
 
-    /// Looks at held jobs without prolonging them.
+    /// Reads held jobs without renewing them.
     pub async fn watch(&self, worker: Uuid, held: &Held) -> Result<Vec<Watched>> {
         let rows = sqlx::query_as(concat!(
             "select ",
@@ -277,10 +281,10 @@ impl Store {
         Ok(watched(rows))
     }
 
-    /// Goes on with a lease under a new epoch; `None` when it is another's.
+    /// Continues a lease under a new epoch; `None` when another worker holds it.
     ///
-    /// A statement that was sent and never answered may still be executed: under the
-    /// old epoch it is refused. Session before job, like every append.
+    /// A statement that was sent and not answered may still be executed; the old epoch makes it
+    /// fail. Locks the session before the job, like every append.
     pub async fn refence(&self, worker: Uuid, job: &Claimed, lease: Duration) -> Result<Option<i64>> {
         let row: Option<(i64,)> = sqlx::query_as(
             "with s as (
@@ -308,10 +312,12 @@ impl Store {
         Ok(row.map(|(epoch,)| epoch))
     }
 
-    /// Gives a job back, ready after `delay`, or at once for a cancel that came while
-    /// it was held: that one saw a holder and woke nobody. Nothing happens when it is lost.
-    /// The turn of a paused session is ready when that is resumed, and not before.
-    /// Who waits for a time is shown so in the list of sessions.
+    /// Releases a job, ready after `delay`.
+    ///
+    /// It is ready at once if a cancel arrived while it was held, because that cancel saw a holder
+    /// and notified nobody. The turn of a paused session becomes ready when the session is resumed.
+    /// Does nothing when the lease is lost. Marks the session as changed in the list when it waits
+    /// for a time.
     pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
         sqlx::query(
             "with s as (
@@ -345,8 +351,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives back every job of a worker that works no more; returns how many. By the
-    /// index `job_worker`.
+    /// Releases every job of a worker that has stopped; returns their number. By the index
+    /// `job_worker`.
     pub async fn give_back(&self, worker: Uuid) -> Result<u64> {
         let done = sqlx::query(
             "with h as (
@@ -368,7 +374,7 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Removes a job that is done, unless input has arrived that it must still see.
+    /// Removes a finished job, unless new input has arrived that it must process.
     pub async fn finish(&self, worker: Uuid, job: &Claimed) -> Result<()> {
         sqlx::query(
             "with s as (
@@ -403,7 +409,7 @@ impl Store {
         Ok(())
     }
 
-    /// How many jobs each state has: ready, held, waiting for a time.
+    /// Counts jobs by state: ready, held, waiting for a time.
     pub async fn queue_depth(&self) -> Result<(i64, i64, i64)> {
         let row = sqlx::query_as(
             "select count(*) filter (where worker_id is null and ready_at <= now()),

@@ -1,4 +1,4 @@
-//! API keys: looked up by their peppered hash.
+//! API keys, looked up by their peppered hash.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -12,20 +12,20 @@ use crate::{
     domain::{KeyId, OrgId, session::Source},
 };
 
-/// A key that may be used now.
+/// A key that is valid now.
 #[derive(Clone, Debug)]
 pub struct LiveKey {
     pub org: OrgId,
     pub key: KeyId,
     pub name: String,
     pub scopes: Vec<String>,
-    /// Of the sessions that it makes.
+    /// The source of the sessions that it creates.
     pub source: Source,
-    /// Its organization may do nothing for now.
+    /// Its organization is suspended.
     pub is_suspended: bool,
 }
 
-/// A key as its owner sees it, without its secret.
+/// The public part of a key, without its secret.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub id: KeyId,
@@ -36,10 +36,10 @@ pub struct Key {
     pub source: Source,
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
-    /// To within `KEY_USE_INTERVAL`.
+    /// Accurate to `KEY_USE_INTERVAL`.
     pub last_used_at: Option<Timestamp>,
     pub created_at: Timestamp,
-    /// Whether it opens anything now.
+    /// Whether it is valid now.
     pub is_live: bool,
 }
 
@@ -131,7 +131,7 @@ impl Tx {
         Ok(())
     }
 
-    /// A page of keys, newest first, by the primary key.
+    /// Returns a page of keys, newest first, by the primary key.
     pub async fn keys(&mut self, below: Option<KeyId>, limit: i64) -> Result<Vec<Key>> {
         let org = self.org.uuid();
         let rows: Vec<KeyRow> =
@@ -144,7 +144,7 @@ impl Tx {
         rows.into_iter().map(Key::try_from).collect()
     }
 
-    /// One key.
+    /// Reads one key.
     pub async fn key(&mut self, key: KeyId) -> Result<Key> {
         let org = self.org.uuid();
         let row: KeyRow = sqlx::query_as(keys!("and key_id = $2"))
@@ -155,7 +155,9 @@ impl Tx {
         row.try_into()
     }
 
-    /// One key, locked until the transaction ends: it is replaced or revoked once.
+    /// Reads one key and locks it until the transaction ends.
+    ///
+    /// The lock ensures that a key is replaced or revoked only once.
     pub async fn lock_key(&mut self, key: KeyId) -> Result<Key> {
         let org = self.org.uuid();
         let row: KeyRow = sqlx::query_as(keys!("and key_id = $2 for update"))
@@ -166,7 +168,7 @@ impl Tx {
         row.try_into()
     }
 
-    /// Lets a key end after `seconds`, or earlier where it already had an end.
+    /// Lets a key expire after `seconds`, or earlier if it already expires earlier.
     pub async fn expire_key(&mut self, key: KeyId, seconds: i64) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -182,7 +184,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Ends a key; other processes notice within `KEY_CACHE_TTL`.
+    /// Revokes a key; other processes notice within `KEY_CACHE_TTL`.
     pub async fn revoke_key(&mut self, key: KeyId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("update api_key set revoked_at = now() where org_id = $1 and key_id = $2")
@@ -195,7 +197,8 @@ impl Tx {
 }
 
 impl Store {
-    /// Stores a key's hash; returns whether it is new. The same secret again changes nothing.
+    /// Stores a key's hash; returns whether it is new. Storing the same secret again changes
+    /// nothing.
     pub async fn create_key(&self, new: NewKey<'_>) -> Result<bool> {
         let done = sqlx::query(
             "insert into api_key (org_id, key_id, hash, name, hint, scopes, expires_at, source)
@@ -215,10 +218,10 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The live key behind a bearer secret; `None` when unknown, expired or revoked.
+    /// Returns the live key of a bearer secret; `None` when unknown, expired or revoked.
     ///
-    /// Found by the unique index `api_key_hash`. Its use is noted now and then: a write
-    /// with every request would make one row of each busy caller.
+    /// Found by the unique index `api_key_hash`. Its last use is recorded at most once per
+    /// `KEY_USE_INTERVAL`: a write with every request would make a hot row of each busy caller.
     pub async fn find_key(&self, secret: &str) -> Result<Option<LiveKey>> {
         let row: Option<Row> = sqlx::query_as(
             "with found as (
@@ -255,7 +258,7 @@ impl Store {
         row.map(key).transpose()
     }
 
-    /// Ends a key at once; other processes notice within `KEY_CACHE_TTL`.
+    /// Revokes a key at once; other processes notice within `KEY_CACHE_TTL`.
     pub async fn revoke_key(&self, org: OrgId, key: KeyId) -> Result<()> {
         sqlx::query(
             "update api_key set revoked_at = coalesce(revoked_at, now()) where org_id = $1 and key_id = $2",

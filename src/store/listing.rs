@@ -1,8 +1,8 @@
-//! What changed in an organization's list of sessions since a reader looked.
+//! Changes of an organization's session list since a reader's last read.
 //!
-//! Called by `stream`. A row carries the transaction that changed it last, and a reader
-//! the snapshot that it has seen: whatever that snapshot did not see is new. Unlike a
-//! clock or a sequence this misses nothing that was committed late, and repeats nothing.
+//! Called by `stream`. A row stores the transaction that changed it last, and a reader keeps a
+//! snapshot: every change that is not visible in that snapshot is new. Unlike a clock or a sequence
+//! this misses no late commit and repeats nothing.
 
 use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
@@ -11,19 +11,19 @@ use uuid::Uuid;
 use super::{Result, Tx};
 use crate::{base::Id, domain::SessionId};
 
-/// Which transactions a reader has seen, as Postgres writes it: `xmin:xmax:in,progress`.
+/// Transactions that a reader has seen, in Postgres's format: `xmin:xmax:in,progress`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Snapshot(String);
 
-/// A place within what one look finds: by transaction, then by session.
+/// A position in the changes of one read: by transaction, then by session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPosition {
     transaction: i64,
     session: SessionId,
 }
 
-/// A session that changed, or is gone.
+/// A session that changed or was deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub place: ListPosition,
@@ -39,7 +39,7 @@ struct Row {
 }
 
 impl Snapshot {
-    /// Whether the change at `place` was there already.
+    /// Returns whether the snapshot includes the change at `place`.
     pub fn saw(&self, place: ListPosition) -> bool {
         let mut parts = self.0.split(':');
         let mut bound = || parts.next().and_then(|part| part.parse::<i64>().ok());
@@ -50,8 +50,9 @@ impl Snapshot {
                 && !open.any(|one| one.parse().is_ok_and(|one: i64| one == place.transaction)))
     }
 
-    /// Whether this one can come after `earlier`. It cannot where the database was
-    /// restored from a dump: its transactions are counted anew.
+    /// Returns whether this snapshot can come after `earlier`.
+    ///
+    /// It cannot if the database was restored from a dump, which restarts the transaction ids.
     pub fn can_follow(&self, earlier: &Self) -> bool {
         let end = |snapshot: &Self| snapshot.0.split(':').nth(1).and_then(|end| end.parse::<i64>().ok());
         end(self).zip(end(earlier)).is_some_and(|(own, other)| other <= own)
@@ -59,8 +60,8 @@ impl Snapshot {
 }
 
 impl Tx {
-    /// Lets everything that this transaction reads be of one moment, and names it. To be
-    /// called before anything is read.
+    /// Makes all reads of this transaction see one snapshot, and returns it. Call it before any
+    /// read.
     pub async fn freeze(&mut self) -> Result<Snapshot> {
         sqlx::query("set transaction isolation level repeatable read, read only")
             .execute(self.connection())
@@ -70,7 +71,8 @@ impl Tx {
         Ok(Snapshot(text))
     }
 
-    /// Sessions whose listing changed between two snapshots, beyond a place; each once.
+    /// Returns sessions whose listing changed between two snapshots, after a position; each once.
+    ///
     /// By the index `session_listed` and the primary key of `removal`.
     pub async fn changes(
         &mut self,

@@ -1,4 +1,4 @@
-//! Bringing the schema to this binary's version, and checking who may use it.
+//! Schema migrations to this binary's version, and checks of the database roles.
 
 use sqlx::{Connection, PgConnection};
 
@@ -7,7 +7,7 @@ use crate::base::{Origin, seal::MasterKey};
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!();
 
-/// Why the database is not fit to be used. Each is one line for the operator.
+/// Reasons why the database cannot be used. Each message is one line for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
     #[error("the database cannot be reached: {0}")]
@@ -23,12 +23,12 @@ pub enum MigrateError {
     Failed(String),
 }
 
-/// Creates or upgrades the schema as the owner and grants what the roles need.
+/// Creates or upgrades the schema as the owner and grants privileges to the roles.
 ///
-/// Safe to run from several processes at once (one waits for the other) and while
-/// processes of the version before still run.
+/// Safe to run from several processes at once (one waits for the other) and while processes of the
+/// previous version still run.
 ///
-/// Returns the master key with the pepper that this deployment's hashes were made with.
+/// Returns the master key with the pepper of this deployment's hashes.
 pub async fn migrate(urls: &Urls, master: MasterKey) -> Result<MasterKey, MigrateError> {
     let app_role = fit_role(&urls.app).await?;
     let system_role = fit_role(&urls.system).await?;
@@ -36,7 +36,7 @@ pub async fn migrate(urls: &Urls, master: MasterKey) -> Result<MasterKey, Migrat
     let mut owner = connect(&urls.owner).await?;
     let held = claim_deployment(&mut owner, &master, &app_role, &system_role).await.map_err(failed)?;
     let master = fitting(master, &held)?;
-    // Months were not made while nothing ran.
+    // Monthly partitions were not created while no process ran.
     sqlx::query("select sojourn_roll_months()")
         .execute(&mut owner)
         .await
@@ -46,7 +46,7 @@ pub async fn migrate(urls: &Urls, master: MasterKey) -> Result<MasterKey, Migrat
     Ok(master)
 }
 
-/// The key of the settings, if it or the one that it replaces is the deployment's.
+/// Accepts the configured key if it, or the key that it replaces, is the deployment's.
 fn fitting(master: MasterKey, held: &Held) -> Result<MasterKey, MigrateError> {
     let is_held = |key: &MasterKey| held.master_key_check == key.check_value();
     let before = master.before().filter(is_held);
@@ -60,7 +60,7 @@ fn fitting(master: MasterKey, held: &Held) -> Result<MasterKey, MigrateError> {
     }
 }
 
-/// Makes the present master key the deployment's, once no data key needs another.
+/// Makes the current master key the deployment's, once no data key needs another one.
 pub async fn replace_master_key(
     owner_url: &str,
     master: &MasterKey,
@@ -83,7 +83,7 @@ struct Held {
     sealed_pepper: Option<Vec<u8>>,
 }
 
-/// Creates or upgrades the tables alone, as the owner.
+/// Creates or upgrades the tables only, as the owner.
 pub async fn schema(owner_url: &str) -> Result<(), MigrateError> {
     let mut owner = connect(owner_url).await?;
     MIGRATIONS.run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
@@ -95,7 +95,7 @@ async fn connect(url: &str) -> Result<PgConnection, MigrateError> {
     PgConnection::connect(url).await.map_err(|error| MigrateError::Unreachable(error.to_string()))
 }
 
-/// The role behind a URL, refused when no policy would bind it.
+/// Returns the role of a URL; fails when row-level security would not apply to it.
 async fn fit_role(url: &str) -> Result<String, MigrateError> {
     let mut connection = connect(url).await?;
     let (role, powerful): (String, bool) = sqlx::query_as(
@@ -108,7 +108,7 @@ async fn fit_role(url: &str) -> Result<String, MigrateError> {
     if powerful { Err(MigrateError::TooPowerful(role)) } else { Ok(role) }
 }
 
-/// Writes the roles of this start; returns what was there first of the master key.
+/// Stores the roles of this start; returns the master key data stored first.
 async fn claim_deployment(
     owner: &mut PgConnection,
     master: &MasterKey,
@@ -130,7 +130,7 @@ async fn claim_deployment(
     Ok(held)
 }
 
-/// Gives the two roles what they need and takes from them what would change history.
+/// Grants the two roles their privileges and revokes those that could change history.
 async fn grant(owner: &mut PgConnection, app_role: &str, system_role: &str) -> Result<(), Error> {
     let mut tx = owner.begin().await?;
     // One statement per role; `format` in SQL quotes the names.
@@ -142,8 +142,8 @@ async fn grant(owner: &mut PgConnection, app_role: &str, system_role: &str) -> R
     Ok(())
 }
 
-/// An event is never changed; it goes only with its session, on a path of its own. A
-/// row of the audit log is never changed and never goes.
+/// Revokes changes of history: an event is never updated and is deleted only with its session, by a
+/// separate function. An audit row is never updated or deleted.
 const GRANT: &str = "
 do $$
 declare

@@ -1,8 +1,8 @@
-//! Postgres: the record. The only room with SQL; one file per table family.
+//! Postgres, the system of record. The only module with SQL; one file per table family.
 //!
-//! Two kinds of connections. `app` speaks for one organization at a time, under forced row level
-//! security; `system` does the service's own work and names the organization in every
-//! statement. Nothing here decides anything: rules live in `domain`.
+//! Two kinds of connections exist. `app` acts for one organization at a time, under forced
+//! row-level security. `system` does the service's own work and names the organization in every
+//! statement. This module decides nothing: the rules are in `domain`.
 
 pub mod agent;
 pub mod audit;
@@ -54,29 +54,29 @@ use std::time::Duration;
 
 pub use pool::{Store, Tx, Urls};
 
-/// Why the database did not do it, by what the caller will do.
+/// Database errors, by the reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No such row for this organization.
     #[error("not found")]
     NotFound,
-    /// A named constraint refused the row.
+    /// A named constraint rejected the row.
     #[error("the row conflicts with {0}")]
     Conflict(String),
-    /// An equal request holds the row; try again.
+    /// An equal request holds the row; retry.
     #[error("an equal request is in flight")]
     Busy,
-    /// The database cannot be reached or is shutting down; try again.
+    /// The database is unreachable or shutting down; retry.
     #[error("the database is not available")]
     Unavailable {
         retry_after: Duration,
         #[source]
         source: sqlx::Error,
     },
-    /// A text has a character that no column of text can hold: U+0000.
-    #[error("a text has the character U+0000, which cannot be stored")]
+    /// A text contains U+0000, which a text column cannot store.
+    #[error("a text contains the character U+0000, which cannot be stored")]
     Unstorable,
-    /// A row does not say what this version understands.
+    /// This version cannot decode a row.
     #[error("a row cannot be read: {0}")]
     Corrupt(String),
     /// The statement itself failed.
@@ -84,17 +84,17 @@ pub enum Error {
     Database(#[source] sqlx::Error),
 }
 
-/// What the store's functions return.
+/// Result of the store's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The database did not answer, told in words: for those who share a statement.
+    /// Creates the error for callers that share a statement: the database did not answer.
     pub fn unanswered(reason: &str) -> Self {
         Self::Unavailable { retry_after: RETRY_AFTER, source: sqlx::Error::Protocol(reason.to_owned()) }
     }
 }
 
-/// When to ask again a database that did not answer.
+/// Delay before a retry after the database did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl From<sqlx::Error> for Error {
@@ -115,9 +115,9 @@ impl From<sqlx::Error> for Error {
                 let code = database.code().unwrap_or_default();
                 match (&*code, database.constraint()) {
                     ("23505" | "23503" | "23514", Some(constraint)) => Self::Conflict(constraint.to_owned()),
-                    // A byte that no text has, or its escape where JSON was read as text.
+                    // A byte that is invalid in text, or its escape where JSON was read as text.
                     ("22021" | "22P05", _) => Self::Unstorable,
-                    // lock_timeout: whoever holds the row is doing the same thing.
+                    // `lock_timeout`: the holder of the row executes an equal request.
                     ("55P03", _) => Self::Busy,
                     // 08 connection, 53 resources, 57P operator intervention, 40 serialization,
                     // 57014 a statement that took longer than STATEMENT_TIMEOUT.

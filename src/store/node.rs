@@ -1,4 +1,4 @@
-//! Nodes: machines whose sandboxes only they can reach, known by their heartbeat.
+//! Nodes: machines whose sandboxes only they can reach, alive while they send heartbeats.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Result, Store};
 
 impl Store {
-    /// Says that a node is alive, and how long its sandboxes may run on when it is not.
+    /// Records a node's heartbeat and how long its sandboxes may run after it stops.
     pub async fn beat(&self, node: Uuid, sandboxes_end: Duration) -> Result<()> {
         sqlx::query(
             "insert into node (node_id, sandboxes_end)

@@ -1,4 +1,4 @@
-//! Notices into the outbox of an organization's webhooks.
+//! Notices to an organization's webhooks, through the outbox.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use crate::{
     domain::{DeliveryId, DestinationId, Notice, OrgId},
 };
 
-/// Tells every webhook of the organization that wants it, but not `except`.
+/// Inserts deliveries for every matching webhook of the organization except `except`.
 pub(super) async fn tell(
     connection: &mut PgConnection,
     org: OrgId,
@@ -44,13 +44,13 @@ pub(super) async fn tell(
 }
 
 impl Tx {
-    /// Tells every webhook of this organization that wants it.
+    /// Inserts deliveries for every matching webhook of this organization.
     pub async fn tell(&mut self, notice: &Notice) -> Result<()> {
         let org = self.org;
         tell(self.connection(), org, notice, None).await
     }
 
-    /// Tells one destination, whatever it filters; returns the delivery.
+    /// Inserts a delivery for one destination, ignoring its filter; returns the delivery.
     pub async fn tell_one(&mut self, destination: DestinationId, notice: &Notice) -> Result<DeliveryId> {
         let org = self.org.uuid();
         let (id,): (Uuid,) = sqlx::query_as(

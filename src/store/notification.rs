@@ -1,9 +1,9 @@
-//! Notifications: who wants to know that something changed, in this process and others.
+//! Change notifications within this process and between processes.
 //!
-//! The tables are the truth. A notification only shortens a wait, so one may be dropped,
-//! doubled or late; everyone who waits also polls. Outgoing notifications are coalesced:
-//! what is sent while a notification is under way leaves with the next one. Within the
-//! process pieces of growing answers pass here too, and what a log has just grown by.
+//! The tables are authoritative. A notification only shortens a wait, so it may be lost, duplicated
+//! or late; every waiter also polls. Outgoing notifications are coalesced: those sent during an
+//! interval leave together with the next one. Within the process, pieces of partial output and
+//! newly appended events pass through here too.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,35 +26,35 @@ use crate::{
     domain::{Entry, OperationId, OrgId, SessionId, piece::Piece},
 };
 
-/// Longest payload of one notification; Postgres takes at most 8,000 bytes.
+/// Maximum payload of one notification in bytes; Postgres accepts at most 8,000.
 const PAYLOAD_BYTES_MAX: usize = 7_900;
-/// How long to wait before listening again after the connection was lost.
+/// Delay before listening again after the connection was lost.
 const RELISTEN_DELAY: Duration = Duration::from_millis(500);
 
-/// What changed.
+/// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Notification {
     /// A session's log grew.
     Log(SessionId),
-    /// What a list shows of an organization's sessions changed.
+    /// The listing of an organization's sessions changed.
     List(OrgId),
     /// A job is ready.
     Job,
     /// A delivery is due.
     Delivery,
-    /// A caller wants something of a turn that runs.
+    /// A caller requested something of a running turn.
     Control,
-    /// A caller's command has written something, or is over.
+    /// A caller's exec has written output or has ended.
     Output(OperationId),
 }
 
-/// The notifications of a process. Cheap to clone.
+/// Notifications of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct Notifications(Arc<Inner>);
 
 struct Inner {
     process: Uuid,
-    /// Of logs, lists and commands, by the id of the session, organization or operation.
+    /// Watched logs, lists and execs, by the id of the session, organization or operation.
     watched: Mutex<HashMap<Uuid, Watched>>,
     pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<Piece>>>>,
     jobs: Notify,
@@ -64,16 +64,16 @@ struct Inner {
     has_outgoing: Notify,
 }
 
-/// A log, a list or a command that somebody watches.
+/// A watched log, list or exec.
 #[derive(Default)]
 struct Watched {
-    /// How many notifications have come.
+    /// Number of notifications received.
     notifications: watch::Sender<u64>,
-    /// What the newest of them said that the log grew by, with their numbers.
+    /// Newly appended entries of the most recent notifications, with the notifications' numbers.
     told: Vec<(u64, Vec<Entry>)>,
 }
 
-/// Interest in one log, list or command, from its making on.
+/// A subscription to one log, list or exec, from its creation on.
 pub struct Watch {
     notifications: Notifications,
     watched: Uuid,
@@ -81,7 +81,7 @@ pub struct Watch {
 }
 
 impl Notifications {
-    /// Notifications of the process that `process` names.
+    /// Creates the notifications of the process with the id `process`.
     pub fn new(process: Uuid) -> Self {
         Self(Arc::new(Inner {
             process,
@@ -95,7 +95,7 @@ impl Notifications {
         }))
     }
 
-    /// Tells this process now and the others soon.
+    /// Notifies this process now and the other processes soon.
     pub fn send(&self, notification: Notification) {
         self.deliver(notification);
         self.publish_soon(notification);
@@ -106,8 +106,10 @@ impl Notifications {
         self.0.has_outgoing.notify_one();
     }
 
-    /// Tells that a log grew, as [`Notifications::send`] does, and those who watch it in this process
-    /// also by what, so that they need not read it. Call it after the commit.
+    /// Notifies that a log grew, as [`Notifications::send`] does.
+    ///
+    /// Watchers in this process also get the new entries, so they need not read them. Call it after
+    /// the commit.
     pub fn grew(&self, session: SessionId, by: impl FnOnce() -> Vec<Entry>) {
         if !self.lock(&self.0.watched).contains_key(&session.uuid()) {
             return self.send(Notification::Log(session));
@@ -119,18 +121,17 @@ impl Notifications {
         self.publish_soon(Notification::Log(session));
     }
 
-    /// Registers interest in a log. Register before you look.
+    /// Subscribes to a log. Subscribe before you read it.
     pub fn watch(&self, session: SessionId) -> Watch {
         self.watch_id(session.uuid())
     }
 
-    /// Registers interest in the list of an organization's sessions. Register before
-    /// you look.
+    /// Subscribes to the list of an organization's sessions. Subscribe before you read it.
     pub fn watch_list(&self, org: OrgId) -> Watch {
         self.watch_id(org.uuid())
     }
 
-    /// Registers interest in what a caller's command writes. Register before you look.
+    /// Subscribes to the output of a caller's exec. Subscribe before you read it.
     pub fn watch_output(&self, exec: OperationId) -> Watch {
         self.watch_id(exec.uuid())
     }
@@ -140,38 +141,38 @@ impl Notifications {
         Watch { notifications: self.clone(), watched, receiver }
     }
 
-    /// Pieces of the session's answers while they grow in this process, from now on.
+    /// Subscribes to the pieces of a session's partial output in this process.
     pub fn pieces(&self, session: SessionId) -> broadcast::Receiver<Arc<Piece>> {
         let mut pieces = self.lock(&self.0.pieces);
-        // Whoever stopped listening is noticed when somebody else begins.
+        // Senders without receivers are removed when the next reader subscribes.
         pieces.retain(|_, sender| sender.receiver_count() > 0);
         pieces.entry(session).or_insert_with(|| broadcast::Sender::new(STREAM_PIECES)).subscribe()
     }
 
-    /// Tells a piece to those who listen in this process.
+    /// Sends a piece to the subscribers in this process.
     pub fn tell(&self, piece: Piece) {
         if let Some(sender) = self.lock(&self.0.pieces).get(&piece.session) {
-            // Nobody may be left.
+            // All receivers may be gone.
             let _ = sender.send(Arc::new(piece));
         }
     }
 
-    /// Whether anybody in this process listens to a session's answers as they grow.
+    /// Returns whether a reader in this process streams the session's partial output.
     pub fn is_heard(&self, session: SessionId) -> bool {
         self.lock(&self.0.pieces).get(&session).is_some_and(|sender| sender.receiver_count() > 0)
     }
 
-    /// Waits for a job to become ready, as far as anyone told.
+    /// Waits for a notification that a job is ready.
     pub async fn job(&self) {
         self.0.jobs.notified().await;
     }
 
-    /// Waits for a delivery to become due, as far as anyone told.
+    /// Waits for a notification that a delivery is due.
     pub async fn delivery(&self) {
         self.0.deliveries.notified().await;
     }
 
-    /// Waits for a caller to want something of a running turn, as far as anyone told.
+    /// Waits for a notification that a caller requested something of a running turn.
     pub async fn control(&self) {
         self.0.controls.notified().await;
     }
@@ -182,7 +183,7 @@ impl Notifications {
             let batch = mem::take(&mut *self.lock(&self.0.outgoing));
             for payload in payloads(self.0.process, batch) {
                 if let Err(error) = store.notify(&payload).await {
-                    tracing::debug!(%error, "a notification was not sent; the polls will find the work");
+                    tracing::debug!(%error, "a notification was not sent; polling will find the work");
                     break;
                 }
             }
@@ -191,11 +192,11 @@ impl Notifications {
         }
     }
 
-    /// Hears the other processes until `stop`; listens again when cut off.
+    /// Receives notifications of other processes until `stop`; reconnects after an error.
     pub async fn listen(&self, store: &Store, stop: CancellationToken) {
         while !stop.is_cancelled() {
             if let Ok(mut listener) = store.listen().await {
-                // Whatever was said while nobody listened is looked for once.
+                // Notifications sent while nobody listened are lost, so wake every waiter once.
                 self.wake_all();
                 while let Some(Ok(payload)) = stop.run_until_cancelled(listener.next()).await {
                     self.hear(&payload);
@@ -235,7 +236,7 @@ impl Notifications {
         }
     }
 
-    /// Wakes who watches a log, a list or a command. Ids are unique across kinds.
+    /// Wakes the watchers of a log, a list or an exec. Ids are unique across kinds.
     fn wake(&self, watched: Uuid) {
         if let Some(watched) = self.lock(&self.0.watched).get(&watched) {
             watched.wake();
@@ -250,7 +251,7 @@ impl Notifications {
     }
 
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
-        mutex.lock().expect("no holder of a notification lock panics")
+        mutex.lock().expect("no code panics while it holds a notification lock")
     }
 }
 
@@ -259,7 +260,7 @@ impl Watched {
         self.notifications.send_modify(|count| *count += 1);
     }
 
-    /// A notification that says what the log grew by. Nobody may ever ask: little is kept.
+    /// Counts a notification with its new entries. Nobody may ever read them, so few are retained.
     fn grew(&mut self, entries: Vec<Entry>) {
         let bytes: usize = entries.iter().map(|entry| entry.body.len()).sum();
         if bytes <= STREAM_TOLD_BYTES {
@@ -274,8 +275,10 @@ impl Watched {
 }
 
 impl Watch {
-    /// What the log grew by, in the order of `seq`, with the notifications after the first `from`
-    /// up to the first `to`; `None` when one of them did not say it. Said once.
+    /// Returns the new entries of the notifications after `from` up to `to`.
+    ///
+    /// They are in the order of `seq`. `None` when one of these notifications carried no entries.
+    /// Removes the returned entries.
     pub fn told(&self, from: u64, to: u64) -> Option<Vec<Entry>> {
         let mut watched = self.notifications.lock(&self.notifications.0.watched);
         let told = &mut watched.get_mut(&self.watched)?.told;
@@ -289,14 +292,14 @@ impl Watch {
         Some(entries)
     }
 
-    /// How many notifications have come; they count as heard from here on.
+    /// Returns the number of notifications received and marks them as seen.
     pub fn seen(&mut self) -> u64 {
         *self.receiver.borrow_and_update()
     }
 
-    /// Waits for the next notification since the last call, or since the making.
+    /// Waits for the next notification since the last call or the creation.
     pub async fn changed(&mut self) {
-        // The sender lives in the map as long as any watch does.
+        // The sender stays in the map as long as any watch exists.
         let _ = self.receiver.changed().await;
     }
 }
@@ -379,13 +382,13 @@ mod tests {
         let seqs = |watch: &Watch, from, to| {
             watch.told(from, to).map(|told| told.iter().map(|entry| entry.seq).collect::<Vec<_>>())
         };
-        // Two appends whose writers told of them in the other order.
+        // Two appends whose writers sent their notifications in reverse order.
         notifications.grew(session, || vec![entry(3, 1)]);
         notifications.grew(session, || vec![entry(1, 1), entry(2, 1)]);
         assert_eq!(watch.seen(), 2);
         assert_eq!(seqs(&watch, 0, 2), Some(vec![1, 2, 3]));
         assert_eq!(seqs(&watch, 0, 2), None);
-        // One of the notifications is another process's, or too much was said at once.
+        // One notification came from another process, or carried too many bytes.
         notifications.grew(session, || vec![entry(4, 1)]);
         notifications.deliver(Notification::Log(session));
         notifications.grew(session, || vec![entry(6, STREAM_TOLD_BYTES + 1)]);

@@ -1,4 +1,4 @@
-//! Notifications between processes. Losing one costs a poll, never a fact.
+//! LISTEN/NOTIFY between processes. A lost notification costs a poll, never data.
 
 use sqlx::postgres::PgListener;
 
@@ -6,12 +6,13 @@ use super::{Result, Store};
 
 const CHANNEL: &str = "sojourn";
 
-/// The one listening connection of a process.
+/// The single listening connection of a process.
 pub struct Listener(PgListener);
 
 impl Store {
-    /// Sends notifications to every process, this one included. Never inside an append's
-    /// transaction: a notification takes one global lock at commit.
+    /// Sends notifications to every process, this one included.
+    ///
+    /// Never call it inside an append's transaction: a notification takes a global lock at commit.
     pub async fn notify(&self, payload: &str) -> Result<()> {
         sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(payload).execute(&self.system).await?;
         Ok(())
@@ -26,8 +27,9 @@ impl Store {
 }
 
 impl Listener {
-    /// The next payload. An error means that notifications may have been lost: listen
-    /// again and look at the tables.
+    /// Returns the next payload.
+    ///
+    /// An error means that notifications may have been lost: listen again and read the tables.
     pub async fn next(&mut self) -> Result<String> {
         Ok(self.0.recv().await?.payload().to_owned())
     }

@@ -1,4 +1,4 @@
-//! What callers ask of a sandbox themselves, and what came of it.
+//! Callers' operations on a sandbox and their results.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -19,17 +19,17 @@ use crate::{
     },
 };
 
-/// An operation that is to be served.
+/// An operation without an answer.
 #[derive(Clone, Debug)]
 pub struct Open {
     pub id: OperationId,
     pub request: Request,
     pub actor: Actor,
-    /// The sandbox in which it began.
+    /// The sandbox in which it started.
     pub sandbox: Option<SandboxId>,
 }
 
-/// An operation as its caller sees it.
+/// An operation as the API returns it.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub id: OperationId,
@@ -58,8 +58,9 @@ struct SeenRow {
 }
 
 impl Tx {
-    /// Stores what is asked of a locked session's sandbox and wakes its job. Returns false
-    /// when too much is being asked already.
+    /// Stores an operation on a locked session's sandbox and makes its job ready.
+    ///
+    /// Returns false when `OPERATIONS_OPEN_MAX` operations are open already.
     pub async fn ask(
         &mut self,
         session: SessionId,
@@ -100,7 +101,7 @@ impl Tx {
         Ok(done.rows_affected() > 0)
     }
 
-    /// One operation of a session.
+    /// Reads one operation of a session.
     pub async fn operation(&mut self, session: SessionId, operation: OperationId) -> Result<Seen> {
         let org = self.org.uuid();
         let row: SeenRow = sqlx::query_as(
@@ -123,7 +124,7 @@ impl Tx {
         })
     }
 
-    /// Answers what a session that is being closed was still asked.
+    /// Answers the open operations of a session that is being archived.
     pub async fn cancel_operations(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         let message = "the session was archived".to_owned();
@@ -142,8 +143,7 @@ impl Tx {
 }
 
 impl Store {
-    /// What a session's sandbox is asked and nobody has answered, oldest first. By the index
-    /// `operation_open`.
+    /// Returns the open operations of a session, oldest first. By the index `operation_open`.
     pub async fn open_operations(&self, org: OrgId, session: SessionId) -> Result<Vec<Open>> {
         let rows: Vec<OpenRow> = sqlx::query_as(
             "select operation_id, request::text, actor::text, sandbox_id
@@ -166,9 +166,10 @@ impl Store {
         rows.into_iter().map(open).collect()
     }
 
-    /// Notes in which sandbox an operation begins, before it does; once noted, that stays.
-    /// Returns the sandbox in which it began, now or before; `None` when the fence does not
-    /// hold or it has its answer.
+    /// Records the sandbox of an operation before it starts there; the first record stays.
+    ///
+    /// Returns the sandbox in which it started, now or before. `None` when the fence does not hold
+    /// or the operation has its answer.
     pub async fn begin_operation(
         &self,
         fence: Fence,
@@ -195,8 +196,7 @@ impl Store {
         Ok(row.map(|(sandbox,)| Id::from_uuid(sandbox)))
     }
 
-    /// Answers an operation; its sandbox counts as used just now. Returns whether the fence
-    /// holds.
+    /// Answers an operation and records a use of its sandbox. Returns whether the fence holds.
     pub async fn answer_operation(
         &self,
         fence: Fence,
@@ -239,7 +239,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Operations that were answered more than a day ago, a batch of them. By the index
+    /// Returns a batch of operations answered more than a day ago. By the index
     /// `operation_completed`.
     pub async fn old_operations(&self) -> Result<Vec<(OrgId, SessionId, OperationId)>> {
         let rows: Vec<(Uuid, Uuid, Uuid)> = sqlx::query_as(
@@ -259,7 +259,7 @@ impl Store {
         Ok(rows.into_iter().map(ids).collect())
     }
 
-    /// Forgets an operation, after its blob.
+    /// Deletes an operation, after its blob.
     pub async fn forget_operation(
         &self,
         org: OrgId,

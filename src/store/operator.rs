@@ -1,7 +1,7 @@
-//! What the operator does to organizations, and that it is remembered.
+//! Actions of the operator on organizations, each with an audit entry.
 //!
-//! Called by `sojourn admin` and by the API for operators; what an organization's own transaction
-//! may do, `organization` and `spend` have.
+//! Called by `sojourn admin` and by the API for operators. Actions within an organization's own
+//! transaction are in `org` and `spend`.
 
 use serde_json::{Value, json};
 
@@ -16,27 +16,27 @@ use crate::{
     domain::{Actor, ActorKind, KeyId, OrgId, price::PriceList, session::Source},
 };
 
-/// The operator at work.
+/// Performs the operator's actions.
 pub struct Operator<'a> {
     store: &'a Store,
     origin: &'a Origin,
 }
 
-/// How the audit log names whoever runs the service.
+/// Returns the actor that the audit log shows for the operator.
 pub fn actor() -> Actor {
     Actor { id: None, display: Some("operator".to_owned()), kind: ActorKind::Human }
 }
 
 impl Store {
-    /// The operator, to whom every organization is open.
+    /// Returns the operator's actions; they apply to any organization.
     pub fn operator<'a>(&'a self, origin: &'a Origin) -> Operator<'a> {
         Operator { store: self, origin }
     }
 }
 
 impl Operator<'_> {
-    /// Makes an organization with one key for everything; returns the key, which nobody
-    /// can read again.
+    /// Creates an organization with one key for all scopes; returns the key, which is not readable
+    /// again.
     pub async fn create(&self, org: OrgId, name: &str) -> Result<String> {
         self.found(org, name).await?;
         let secret = key::generate(self.origin);
@@ -44,7 +44,7 @@ impl Operator<'_> {
         Ok(secret)
     }
 
-    /// Makes an organization without a key, where there is none of that id.
+    /// Creates an organization without a key, unless one with that id exists.
     pub async fn found(&self, org: OrgId, name: &str) -> Result<()> {
         if self.store.create_org(org, name, self.origin).await? {
             self.record_audit(org, "organization.created", json!({ "name": name })).await?;
@@ -52,7 +52,7 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Lets a secret open everything of an organization.
+    /// Stores a secret as a key for all scopes of an organization.
     pub async fn grant(&self, org: OrgId, name: &str, secret: &str) -> Result<()> {
         let (id, scopes): (KeyId, _) = (self.origin.id(), ["*".to_owned()]);
         let (key, source) = (id, Source::Api);
@@ -64,21 +64,20 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Suspends an organization or lets it go on.
+    /// Suspends or resumes an organization.
     pub async fn suspend(&self, org: OrgId, is_suspended: bool) -> Result<()> {
         self.store.suspend_org(org, is_suspended).await?;
         let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
         self.record_audit(org, action, json!({})).await
     }
 
-    /// Destroys everything that an organization has; only its audit log stays.
+    /// Deletes all data of an organization except its audit log.
     pub async fn delete(&self, org: OrgId) -> Result<()> {
         self.store.delete_org(org).await?;
         self.record_audit(org, "organization.deleted", json!({})).await
     }
 
-    /// Says how many turns of an organization run at once, and which share of the workers
-    /// it has beside others.
+    /// Sets an organization's concurrency and its weight against other organizations.
     pub async fn share(&self, org: OrgId, share: Share) -> Result<Organization> {
         let changed = self.store.set_share(org, share).await?;
         let details = json!({ "concurrency": changed.concurrency, "weight": changed.weight });
@@ -86,7 +85,7 @@ impl Operator<'_> {
         Ok(changed)
     }
 
-    /// Adds to what is left to an organization; returns the sum.
+    /// Adds to the balance of an organization; returns the new balance.
     pub async fn top_up(&self, org: OrgId, micros: i64) -> Result<i64> {
         let left = self.store.top_up(org, micros).await?;
         let details = json!({ "added_micros": micros, "balance_micros": left });
@@ -94,21 +93,22 @@ impl Operator<'_> {
         Ok(left)
     }
 
-    /// Sets what is left to an organization; `None` is without a bound.
+    /// Sets the balance of an organization; `None` removes the limit.
     pub async fn set_balance(&self, org: OrgId, micros: Option<i64>) -> Result<()> {
         self.store.set_balance(org, micros).await?;
         self.record_audit(org, "balance.changed", json!({ "balance_micros": micros })).await
     }
 
-    /// Puts a price list in front of the bundled one, or takes it away.
+    /// Sets or removes the price list that overrides the bundled one.
     pub async fn set_prices(&self, org: OrgId, prices: Option<&PriceList>) -> Result<()> {
         self.store.set_prices(org, prices).await?;
         let version = prices.map(|list| &list.version);
         self.record_audit(org, "prices.changed", json!({ "version": version })).await
     }
 
-    /// Seals every data key under the present master key; returns how many organizations
-    /// were under the one before.
+    /// Rewraps every data key with the current master key.
+    ///
+    /// Returns the number of organizations whose key used the previous one.
     pub async fn rewrap(&self) -> Result<usize> {
         let rewrapped = self.store.rewrap_data_keys(self.origin).await?;
         for org in &rewrapped {

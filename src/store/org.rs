@@ -18,13 +18,13 @@ use crate::{
 pub struct Organization {
     pub id: OrgId,
     pub name: String,
-    /// Days after which an archived session is deleted; none keeps it.
+    /// Days after which an archived session is deleted; `None` retains it.
     pub retention_days: Option<i32>,
     pub suspended_at: Option<Timestamp>,
     pub deleted_at: Option<Timestamp>,
-    /// Turns that may run at once; none is the deployment's `ORG_JOBS_MAX`.
+    /// Maximum number of concurrent turns; `None` is the deployment's `ORG_JOBS_MAX`.
     pub concurrency: Option<i32>,
-    /// Turns that run for each one of an organization of weight 1, when both have work.
+    /// Turns that run for each turn of an organization of weight 1, when both have work.
     pub weight: i32,
     pub created_at: Timestamp,
 }
@@ -40,10 +40,10 @@ impl Organization {
     }
 }
 
-/// What changes of how much an organization may do at once; an absent field stays.
+/// A change of an organization's concurrency and weight; an absent field stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Share {
-    /// Within, none is the deployment's.
+    /// The inner `None` is the deployment's default.
     pub concurrency: Option<Option<i32>>,
     pub weight: Option<i32>,
 }
@@ -86,7 +86,7 @@ macro_rules! organizations {
 }
 
 impl Store {
-    /// Makes an organization with a data key of its own; returns whether there was none.
+    /// Creates an organization with its own data key; returns whether it is new.
     pub async fn create_org(&self, org: OrgId, name: &str, origin: &Origin) -> Result<bool> {
         let wrapped = self.master.wrap(&DataKey::generate(origin), &org.to_string(), origin);
         let sql = "insert into org (org_id, name, data_key) values ($1, $2, $3) on conflict do nothing";
@@ -94,7 +94,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The oldest organization: the one that the first start makes.
+    /// Returns the oldest organization, which the first start creates.
     pub async fn first_org(&self) -> Result<Option<OrgId>> {
         // A handful of rows, once per start: no index.
         let row: Option<(uuid::Uuid,)> = sqlx::query_as(
@@ -105,14 +105,14 @@ impl Store {
         Ok(row.map(|(org,)| Id::from_uuid(org)))
     }
 
-    /// Whether any session was ever created here.
+    /// Returns whether any session exists.
     pub async fn has_sessions(&self) -> Result<bool> {
         let (found,): (bool,) =
             sqlx::query_as("select exists (select from session)").fetch_one(&self.system).await?;
         Ok(found)
     }
 
-    /// The key that opens an organization's secrets, for the service's own work.
+    /// Unwraps an organization's data key, for the service's own work.
     pub async fn data_key(&self, org: OrgId) -> Result<DataKey> {
         let (wrapped,): (Vec<u8>,) = sqlx::query_as("select data_key from org where org_id = $1")
             .bind(org.uuid())
@@ -123,12 +123,12 @@ impl Store {
 }
 
 impl Store {
-    /// Every organization, oldest first; for the operator.
+    /// Returns every organization, oldest first; for the operator.
     pub async fn organizations(&self) -> Result<Vec<Organization>> {
         self.organizations_after(None, i64::MAX).await
     }
 
-    /// A page of them, by the primary key.
+    /// Returns a page of organizations, by the primary key.
     pub async fn organizations_after(&self, after: Option<OrgId>, limit: i64) -> Result<Vec<Organization>> {
         let rows: Vec<Row> =
             sqlx::query_as(organizations!("where $1::uuid is null or org_id > $1 order by org_id limit $2"))
@@ -139,7 +139,7 @@ impl Store {
         Ok(rows.into_iter().map(Organization::from).collect())
     }
 
-    /// One of them, for the operator.
+    /// Reads one organization, for the operator.
     pub async fn organization(&self, org: OrgId) -> Result<Organization> {
         let row: Row = sqlx::query_as(organizations!("where org_id = $1"))
             .bind(org.uuid())
@@ -148,7 +148,7 @@ impl Store {
         Ok(row.into())
     }
 
-    /// Changes how much an organization may do at once.
+    /// Changes an organization's concurrency and weight.
     pub async fn set_share(&self, org: OrgId, share: Share) -> Result<Organization> {
         let done = sqlx::query(
             "update org
@@ -164,8 +164,7 @@ impl Store {
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { self.organization(org).await }
     }
 
-    /// Suspends an organization or lets it go on; other processes notice within
-    /// `KEY_CACHE_TTL`.
+    /// Suspends or resumes an organization; other processes notice within `KEY_CACHE_TTL`.
     pub async fn suspend_org(&self, org: OrgId, is_suspended: bool) -> Result<()> {
         let done = sqlx::query(
             "update org
@@ -179,10 +178,10 @@ impl Store {
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Destroys all that an organization has and the key that its secrets hang on.
+    /// Deletes all data of an organization and the data key of its secrets.
     ///
-    /// Its row stays without a name, for the audit log; what lies outside the database
-    /// is left to the workers.
+    /// Its row stays without a name, for the audit log. The workers remove data outside the
+    /// database.
     pub async fn delete_org(&self, org: OrgId) -> Result<()> {
         let mut tx = self.system.begin().await?;
         let done = sqlx::query(
@@ -201,9 +200,11 @@ impl Store {
         Ok(tx.commit().await?)
     }
 
-    /// Purges deleted organizations again: a request that was under way, or whose key
-    /// another process still knew, may have written after the first time. Once a minute
-    /// has passed nothing can any more, and that purge is the last.
+    /// Purges deleted organizations again.
+    ///
+    /// A request that was in progress, or whose key another process still cached, may have written
+    /// after the first purge. After `PURGE_AGAIN_FOR` (one minute) no such write is possible, and
+    /// that purge is the last.
     pub async fn purge_deleted_orgs(&self) -> Result<usize> {
         // A handful of rows, and of the deleted ones only the latest: no index.
         let rows: Vec<(Uuid,)> = sqlx::query_as(
@@ -229,7 +230,9 @@ impl Store {
         Ok(rows.len())
     }
 
-    /// Wraps every data key under the present master key; returns whose were not.
+    /// Wraps every data key with the current master key.
+    ///
+    /// Returns the organizations whose key was wrapped with another one.
     pub async fn rewrap_data_keys(&self, origin: &Origin) -> Result<Vec<OrgId>> {
         let rows: Vec<(Uuid, Vec<u8>)> =
             sqlx::query_as("select org_id, data_key from org where deleted_at is null")
@@ -243,7 +246,7 @@ impl Store {
             }
             let key = unwrap(&self.master, &held, org)?;
             let wrapped = self.master.wrap(&key, &org.to_string(), origin);
-            // Where another did it first, its wrapping is as good.
+            // If another process rewrapped it first, its result is equally valid.
             let done = sqlx::query("update org set data_key = $2 where org_id = $1 and data_key = $3")
                 .bind(id)
                 .bind(wrapped)
@@ -257,7 +260,7 @@ impl Store {
 }
 
 impl Tx {
-    /// The organization that this transaction speaks for.
+    /// Reads the organization of this transaction.
     pub async fn organization(&mut self) -> Result<Organization> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(organizations!("where org_id = $1"))
@@ -267,7 +270,7 @@ impl Tx {
         Ok(row.into())
     }
 
-    /// The same, locked until the transaction ends.
+    /// Reads this transaction's organization and locks it until the end.
     pub async fn lock_organization(&mut self) -> Result<Organization> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(organizations!("where org_id = $1 for no key update"))
@@ -277,7 +280,7 @@ impl Tx {
         Ok(row.into())
     }
 
-    /// Suspends this organization or lets it go on, for the operator.
+    /// Suspends or resumes this organization, for the operator.
     pub async fn suspend(&mut self, is_suspended: bool) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -292,7 +295,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Writes what its owner may change of a locked organization.
+    /// Updates the columns of a locked organization that its owner may change.
     pub async fn update_organization(&mut self, organization: &Organization) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("update org set name = $2, retention_days = $3 where org_id = $1")
@@ -304,7 +307,7 @@ impl Tx {
         Ok(())
     }
 
-    /// The key that opens this organization's secrets.
+    /// Unwraps this organization's data key.
     pub async fn data_key(&mut self, master: &MasterKey) -> Result<DataKey> {
         let org = self.org;
         let (wrapped,): (Vec<u8>,) = sqlx::query_as("select data_key from org where org_id = $1")
@@ -315,7 +318,7 @@ impl Tx {
     }
 }
 
-/// Deletes every row of an organization, and notes what lies outside the database.
+/// Deletes every row of an organization and records its data outside the database.
 async fn purge(tx: &mut PgConnection, org: Uuid) -> Result<()> {
     sqlx::query(
         "insert into leftover (org_id, session_id)
@@ -331,7 +334,7 @@ async fn purge(tx: &mut PgConnection, org: Uuid) -> Result<()> {
 
 pub(super) fn unwrap(master: &MasterKey, wrapped: &[u8], org: OrgId) -> Result<DataKey> {
     if wrapped.is_empty() {
-        // The organization is deleted, and whoever asks has not heard of it yet.
+        // The organization was deleted, and the caller does not know it yet.
         return Err(Error::NotFound);
     }
     master

@@ -1,7 +1,7 @@
-//! From the outbox to the dispatcher: what is due is claimed, what became of it written.
+//! Outbox: the dispatcher claims due deliveries here and records their results.
 //!
-//! Rows are inserted by the statement that appends the event. A claim moves
-//! `ready_at` beyond the longest try, so a dispatcher that dies loses nothing.
+//! The statement that appends the event inserts the rows. A claim moves `ready_at` beyond the
+//! longest attempt, so a dispatcher that dies loses nothing.
 
 use std::time::Duration;
 
@@ -20,26 +20,26 @@ use crate::{
     domain::{Actor, DeliveryId, DestinationId, EventId, Notice, OrgId, SessionId, WebhookId},
 };
 
-/// A delivery that was taken to be sent.
+/// A delivery claimed for an attempt.
 #[derive(Clone, Debug)]
 pub struct Claimed {
     pub org: OrgId,
     pub delivery: DeliveryId,
-    /// What it is about; none for a notice about the organization.
+    /// The session of the event; none for a notice about the organization.
     pub session: Option<SessionId>,
     pub destination: DestinationId,
     pub event: EventId,
-    /// Where the event is in the session's log; else it is the notice.
+    /// The event's `seq` in the session's log; none when `notice` is the payload.
     pub event_seq: Option<i64>,
     pub kind: Option<String>,
     pub notice: Option<String>,
-    /// Which try this is, from 1.
+    /// Number of this attempt, from 1.
     pub attempt: i32,
     pub url: String,
     pub include_raw: bool,
-    /// Whether the destination still wants deliveries.
+    /// Whether the destination still accepts deliveries.
     pub is_wanted: bool,
-    /// The session's, as JSON.
+    /// The session's metadata as JSON.
     pub metadata: Option<String>,
     created_at: Timestamp,
     wrapped_key: Vec<u8>,
@@ -47,39 +47,39 @@ pub struct Claimed {
     sealed_secret_before: Option<Vec<u8>>,
 }
 
-/// How much more may be claimed, so that no receiver holds up another's deliveries.
+/// Remaining capacity, so that a slow receiver does not delay deliveries to others.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
-    /// Deliveries that may be claimed.
+    /// Number of deliveries that may be claimed.
     pub free: i64,
-    /// Deliveries under way, by destination and by organization.
+    /// Deliveries in progress, by destination and by organization.
     pub destinations: (Vec<Uuid>, Vec<i32>),
     pub orgs: (Vec<Uuid>, Vec<i32>),
-    /// Destinations and organizations that may have no more for now.
+    /// Destinations and organizations at their maximum.
     pub full_destinations: Vec<Uuid>,
     pub full_orgs: Vec<Uuid>,
 }
 
-/// What became of a try.
+/// Result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub status: Status,
     pub response_code: Option<u16>,
     pub error: Option<String>,
-    /// How long the try took; none when it was not tried.
+    /// Duration of the attempt; none when no attempt was made.
     pub duration: Option<Duration>,
 }
 
-/// Where a delivery goes from here.
+/// Next state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Delivered,
-    /// Tried again at this time.
+    /// Attempted again at this time.
     Failed {
         retry_at: Timestamp,
     },
     DeadLetter,
-    /// The receiver said 410: the destination is disabled with it.
+    /// The receiver answered 410: its destination is disabled as well.
     Gone,
 }
 
@@ -128,17 +128,17 @@ impl From<ClaimRow> for Claimed {
     }
 }
 
-/// Written out in the statement.
-const _: () =
-    assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the planner is told how few rows a claim looks at");
+/// The limit is a literal in the statement.
+const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
 
-/// $1 rows, $2 hold, $3 and $4 who is full, $5-$8 who holds how many, $9 and $10 how
-/// many one may hold. Looks at more rows than it takes, because the oldest may all be of
-/// one destination. A row is named by all that its indexes have in front, so that
-/// whichever of them is read has it at once; limits keep the planner from joins that read
-/// all deliveries or all sessions instead of those that are due, and `coalesce` from the index
-/// `delivery_ready`, which is empty whenever the server counts it and nothing is late: each
-/// delivery would be looked for among all that are due.
+/// $1 rows, $2 hold, $3 and $4 full destinations and organizations, $5-$8 deliveries in progress by
+/// destination and organization, $9 and $10 the maximum of each.
+///
+/// Reads more rows than it claims, because the oldest may all have one destination. A row is
+/// matched by all leading columns of its indexes, so any of them finds it directly. Limits keep the
+/// planner from joins that read all deliveries or all sessions instead of the due ones. `coalesce`
+/// keeps it from the index `delivery_ready`: that index is empty whenever statistics are collected
+/// while no delivery is late, and the plan would then search all due deliveries for each one.
 const CLAIM: &str = "
 with due as (
     select org_id, delivery_id, created_at, destination_id, ready_at
@@ -199,9 +199,10 @@ left join lateral (
 ) s on true";
 
 impl Store {
-    /// Takes deliveries that are due, the longest waiting first, by `delivery_ready`.
+    /// Claims due deliveries, the longest waiting first, by `delivery_ready`.
     ///
-    /// Deliveries to a destination that was disabled meanwhile are taken too, to be killed.
+    /// Also claims deliveries whose destination was disabled meanwhile, so they become dead
+    /// letters.
     pub async fn claim_deliveries(&self, room: &Capacity) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
             .bind(room.free)
@@ -219,7 +220,7 @@ impl Store {
         Ok(rows.into_iter().map(Claimed::from).collect())
     }
 
-    /// The destination's secrets: one, or two while the first replaces the second.
+    /// Decrypts the destination's secrets: one, or two during a rotation.
     pub fn secrets(&self, claimed: &Claimed) -> Result<Vec<String>> {
         let key = unwrap(&self.master, &claimed.wrapped_key, claimed.org)?;
         let context = super::destination::context(claimed.org, claimed.destination);
@@ -234,12 +235,14 @@ impl Store {
             .collect()
     }
 
-    /// Writes what became of a try, and what follows for its destination: one that
-    /// failed for `WEBHOOK_DISABLE_AFTER` is disabled, and its organization is told.
+    /// Records the result of an attempt and updates its destination.
+    ///
+    /// A destination that has failed for `WEBHOOK_DISABLE_AFTER` is disabled, and its organization
+    /// is notified.
     pub async fn settle_delivery(&self, claimed: &Claimed, settled: &Settled, origin: &Origin) -> Result<()> {
         if settled.status == Status::Delivered {
-            // Nothing follows in most cases, and a crash between these two leaves a receiver
-            // that is thought to fail until the next delivery reaches it.
+            // In most cases there is no second write. A crash between the two leaves the
+            // destination marked as failing until its next successful delivery.
             let mut connection = self.system.acquire().await?;
             if write(&mut connection, claimed, settled).await? == Some(true) {
                 judge(&mut connection, claimed, settled).await?;
@@ -272,8 +275,9 @@ impl Store {
     }
 }
 
-/// Writes the outcome into the delivery and its log; returns whether its destination is
-/// known as failing, and nothing when another has written.
+/// Writes the result to the delivery and its attempt log.
+///
+/// Returns whether the destination is marked as failing; `None` when another process has written.
 async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled) -> Result<Option<bool>> {
     let (status, retry_at) = match settled.status {
         Status::Delivered => ("delivered", None),
@@ -316,8 +320,9 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
     Ok(written.map(|(is_failing,)| is_failing))
 }
 
-/// Changes the destination where this try changes what is known of it; returns its
-/// session and the reason when it was disabled now. Most tries change nothing, so a
+/// Updates the destination if this attempt changes its state.
+///
+/// Returns its session and the reason when it was disabled now. Most attempts change nothing, so a
 /// busy receiver's row is not written with every delivery.
 async fn judge(
     tx: &mut sqlx::PgConnection,

@@ -1,4 +1,4 @@
-//! What callers' commands have written so far, for those who follow them.
+//! Output of callers' execs so far, for readers that follow it.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -10,19 +10,19 @@ use super::{
 };
 use crate::domain::{OperationId, SessionId, operation::OutputStream};
 
-/// A piece of a command's output, as text.
+/// A piece of an exec's output, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub stream: OutputStream,
-    /// Bytes of the text before it.
+    /// Number of bytes of the text before it.
     pub position: u64,
     pub content: String,
-    /// Bytes that the command had written up to its end.
+    /// Number of bytes that the command had written up to the end of this piece.
     pub written: u64,
 }
 
 impl Chunk {
-    /// Bytes of the text up to its end.
+    /// Number of bytes of the text up to its end.
     pub fn end(&self) -> u64 {
         self.position + self.content.len() as u64
     }
@@ -48,7 +48,9 @@ impl Row {
 }
 
 impl Tx {
-    /// What an open command has written beyond so many bytes of each text, in order.
+    /// Returns the output of an open exec after two byte offsets, in order.
+    ///
+    /// The offsets are those of stdout and stderr.
     pub async fn output(
         &mut self,
         session: SessionId,
@@ -75,7 +77,7 @@ impl Tx {
 }
 
 impl Store {
-    /// The last piece of each output that whoever held the session before has put there.
+    /// Returns the last piece of each stream that a previous holder stored.
     pub async fn last_output(&self, fence: Fence, operation: OperationId) -> Result<Vec<Chunk>> {
         let rows: Vec<Row> = sqlx::query_as(
             "select distinct on (stream) stream, position, content, written
@@ -91,7 +93,7 @@ impl Store {
         rows.into_iter().map(Row::chunk).collect()
     }
 
-    /// Adds pieces to the output of an open command. Returns whether the fence holds.
+    /// Appends pieces to the output of an open exec. Returns whether the fence holds.
     pub async fn add_output(&self, fence: Fence, operation: OperationId, chunks: &[Chunk]) -> Result<bool> {
         let streams: Vec<_> = chunks.iter().map(|chunk| word(&chunk.stream)).collect();
         let positions: Vec<_> = chunks.iter().map(|chunk| count(chunk.position)).collect();

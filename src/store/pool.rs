@@ -1,4 +1,4 @@
-//! Connections: the pools, and a transaction that speaks for one organization.
+//! Connection pools, and a transaction scoped to one organization.
 
 use std::{str::FromStr, time::Duration};
 
@@ -13,48 +13,48 @@ use crate::{
     domain::OrgId,
 };
 
-/// Where the database is and as whom it is spoken to.
+/// Connection URLs of the database, one for each role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Urls {
     /// Owns the schema and migrates.
     pub owner: String,
     /// Serves requests, one organization at a time.
     pub app: String,
-    /// The service's own work. The same role as `app` in a single-role deployment.
+    /// Does the service's own work. The same role as `app` in a single-role deployment.
     pub system: String,
 }
 
-/// Has the server plan a statement once for a connection, whatever its values.
+/// Makes the server plan a statement once per connection, whatever its values.
 const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
 
-/// Connections for the appends of leased turns: those under way, and some that wait for a
-/// row that a caller holds.
+/// Connections for the appends of leased turns: those in progress, and some that wait for a row
+/// lock of a caller.
 const APPEND_CONNECTIONS_MAX: u32 = 8;
 
-/// How long a connection that was given back is taken to be alive. The pool looks at each
-/// one when it comes back; to look again when it leaves at once would cost every
-/// transaction a round trip. No server goes and comes back in that time.
+/// Idle time for which a connection is assumed to be alive.
+///
+/// The pool checks each connection when it is returned. Another check when it is acquired at once
+/// would cost every transaction a round trip. A server cannot restart within this time.
 const CONNECTION_TRUSTED_FOR: Duration = Duration::from_millis(100);
 
-/// The database of a running process. Cheap to clone.
+/// Database of a running process. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     pub(super) app: PgPool,
     pub(super) system: PgPool,
-    /// For the appends of leased turns alone: few at a time, and their statements are the
+    /// For the appends of leased turns only. They are few at a time and their statements take
     /// longest to plan, so they stay on the few connections that have planned them.
     pub(super) append: PgPool,
     pub(super) master: MasterKey,
 }
 
-/// A transaction that sees one organization's rows. Dropped without commit, it is undone.
+/// A transaction that sees one organization's rows. Dropping it without commit rolls back.
 pub struct Tx {
     pub(super) inner: Transaction<'static, Postgres>,
     pub(super) org: OrgId,
 }
 
-/// How many connections the pools may open; that of the appends is a part of `system`'s
-/// size, beside it.
+/// Maximum connections of the pools. The append pool is additional; `system` limits its size too.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSizes {
     pub app: u32,
@@ -62,33 +62,33 @@ pub struct PoolSizes {
 }
 
 impl Store {
-    /// Opens the pools; connects lazily, so that a start does not depend on the
-    /// database being up at that very moment.
+    /// Opens the pools; connects lazily, so the service can start while the database is down.
     pub fn open(urls: &Urls, sizes: PoolSizes, master: MasterKey) -> Result<Self> {
         let app = PgConnectOptions::from_str(&urls.app)?.application_name("sojourn-app");
         let mut system = PgConnectOptions::from_str(&urls.system)?.application_name("sojourn-system");
-        // The service's own statements are few, come often, and find their rows by whole keys:
-        // a plan for the values at hand is worth less than the time that it takes.
+        // The service's own statements are few and frequent, and they find rows by complete keys. A
+        // plan for the actual values is worth less than the time to plan it.
         system = system.options([GENERIC_PLANS]);
         if urls.app == urls.system {
-            // One role for both: the connection itself says what it is for.
+            // One role for both: a connection setting states the purpose.
             system = system.options([("sojourn.scope", "system")]);
         }
         let append = pool(system.clone(), sizes.system.min(APPEND_CONNECTIONS_MAX));
         Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), append, master })
     }
 
-    /// Begins a transaction that sees only `organization`'s rows.
+    /// Begins a transaction that sees only `org`'s rows.
     ///
-    /// The settings travel with `begin` itself, so they cost no round trip and
-    /// end with the transaction: safe behind a pooler in transaction mode.
+    /// The settings are sent with `begin` itself, so they cost no round trip. They end with the
+    /// transaction, so this is safe behind a pooler in transaction mode.
     pub async fn begin(&self, org: OrgId) -> Result<Tx> {
         self.begin_with(org, String::new()).await
     }
 
-    /// Begins a transaction as [`Store::begin`] does, for commands: they find their rows by
-    /// whole keys, so the server plans each statement once. Pages of a list want plans of
-    /// their own.
+    /// Begins a transaction as [`Store::begin`] does, for commands.
+    ///
+    /// Commands find their rows by complete keys, so the server plans each statement once. Pages of
+    /// a list need plans for their values.
     pub async fn begin_command(&self, org: OrgId) -> Result<Tx> {
         let (name, value) = GENERIC_PLANS;
         self.begin_with(org, format!("; set local {name} = {value}")).await
@@ -105,23 +105,23 @@ impl Store {
         Ok(Tx { inner, org })
     }
 
-    /// Whether the database answers.
+    /// Checks that the database answers.
     pub async fn ping(&self) -> Result<()> {
         sqlx::query("select 1").execute(&self.system).await?;
         Ok(())
     }
 
-    /// The server's version, and what it takes the time to be.
+    /// Returns the server's version and its current time.
     pub async fn server(&self) -> Result<(String, Timestamp)> {
         Ok(sqlx::query_as("select current_setting('server_version'), now()").fetch_one(&self.system).await?)
     }
 
-    /// The key that this deployment's secrets hang on.
+    /// Returns the master key of this deployment's secrets.
     pub fn master(&self) -> &MasterKey {
         &self.master
     }
 
-    /// Closes every connection; running statements are waited for.
+    /// Closes every connection after its running statement.
     pub async fn close(&self) {
         self.app.close().await;
         self.append.close().await;
@@ -130,12 +130,12 @@ impl Store {
 }
 
 impl Tx {
-    /// The organization whose rows this transaction sees.
+    /// Returns the organization whose rows this transaction sees.
     pub fn org(&self) -> OrgId {
         self.org
     }
 
-    /// Makes everything that was done in it durable, at once.
+    /// Commits the transaction.
     pub async fn commit(self) -> Result<()> {
         Ok(self.inner.commit().await?)
     }

@@ -1,4 +1,4 @@
-//! The hard delete of a session, and what it leaves outside the database.
+//! Hard deletion of a session, and its remaining data outside the database.
 
 use uuid::Uuid;
 
@@ -12,8 +12,9 @@ use crate::{
 };
 
 impl Tx {
-    /// Deletes a locked session from every table. Its blobs are left to the caller and,
-    /// should that one die, to the workers.
+    /// Deletes a locked session from every table.
+    ///
+    /// The caller removes its blobs; if the caller dies, the workers do.
     pub async fn purge_session(&mut self, session: &Session) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("insert into leftover (org_id, session_id) values ($1, $2) on conflict do nothing")
@@ -27,7 +28,7 @@ impl Tx {
             .execute(self.connection())
             .await?;
         self.hand_usage_on(session.id).await?;
-        // Its own key may name another session now, and so may those of its messages.
+        // Its own key may name another session now, and so may the keys of its messages.
         sqlx::query(
             "delete from idempotency
              where org_id = $1
@@ -48,8 +49,9 @@ impl Tx {
 }
 
 impl Store {
-    /// Sessions that were deleted a while ago and whose blobs may still be there: a
-    /// worker that did not know yet may have written one after the first removal.
+    /// Returns sessions that were deleted a while ago and whose blobs may still exist.
+    ///
+    /// A worker that did not know of the deletion may have written a blob after the first removal.
     pub async fn leftovers(&self) -> Result<Vec<(OrgId, SessionId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "select org_id, session_id
@@ -64,7 +66,7 @@ impl Store {
         Ok(pairs(rows))
     }
 
-    /// Nothing is left of a session.
+    /// Records that no blob of a session is left.
     pub async fn nothing_left(&self, org: OrgId, session: SessionId) -> Result<()> {
         sqlx::query("delete from leftover where org_id = $1 and session_id = $2")
             .bind(org.uuid())
@@ -74,10 +76,10 @@ impl Store {
         Ok(())
     }
 
-    /// Archived sessions whose organization does not keep them any longer.
+    /// Returns archived sessions whose organization's retention period is over.
     ///
-    /// Reads the archived sessions of organizations that set a retention, once a
-    /// minute: an index on a session's status would make every append dearer.
+    /// Reads the archived sessions of organizations that set a retention, once a minute: an index
+    /// on a session's status would slow down every append.
     pub async fn expired_sessions(&self, limit: i64) -> Result<Vec<(OrgId, SessionId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "select s.org_id, s.session_id

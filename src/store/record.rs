@@ -1,10 +1,9 @@
-//! The fenced append: what a leased turn writes, in one statement.
+//! Fenced append: everything that a leased turn writes, in one statement.
 //!
-//! It bumps the session's `head` only where the epoch still matches, so a worker
-//! that lost its lease changes nothing. It touches turn-owned columns only, as
-//! differences, because a caller may change the row between two records. The same
-//! for several sessions in one commit is in `together`; for events that make no
-//! difference beside the log itself, in `plain`.
+//! It advances the session's `head` only if the epoch still matches, so a worker that lost its
+//! lease changes nothing. It changes only columns that the turn owns, and only by differences,
+//! because a caller may change the row between two records. `together` does the same for several
+//! sessions in one commit; `plain` is for events that change only the log.
 
 mod plain;
 mod together;
@@ -24,7 +23,7 @@ use crate::{
     domain::{OrgId, SessionId, TurnId, delta::Delta},
 };
 
-/// The right to write for a session, until someone else takes it.
+/// Permission to write for a session, valid until another worker takes it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
     pub org: OrgId,
@@ -34,8 +33,9 @@ pub struct Fence {
     pub worker: Uuid,
 }
 
-/// A session that is still this lease's, $1 organization, $2 session, $3 epoch: the beginning of
-/// a statement that changes something beside its row.
+/// Start of a statement that writes other tables under a fence.
+///
+/// Selects session $2 of organization $1 if its epoch is still $3.
 macro_rules! held {
     () => {
         "with held as (
@@ -48,11 +48,11 @@ macro_rules! held {
 }
 pub(super) use held;
 
-/// What one lease wants written, under its fence.
+/// Events to append under one lease.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub fence: Fence,
-    /// None for events of the session alone.
+    /// `None` for events of the session alone.
     pub turn: Option<TurnId>,
     pub ts: Timestamp,
     pub events: Vec<Packed>,
@@ -64,20 +64,21 @@ impl Record {
     }
 }
 
-/// What became of a fenced append.
+/// Result of a fenced append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// The events follow the `seq` of `base`.
     After {
         base: i64,
-        /// Whether some of them are now in the outbox.
+        /// Whether some of them created deliveries.
         has_deliveries: bool,
     },
-    /// The epoch is another's: stop.
+    /// Another worker has a newer epoch: stop.
     Stale,
-    /// The epoch holds, but the row is not as the events assume: input arrived
-    /// before the start, so the window must be looked at again; or the turn is over,
-    /// and a statement that was given up before its end comes after it.
+    /// The epoch holds, but the row is not in the state that the events assume.
+    ///
+    /// Either input arrived before the start, so the input window must be read again. Or the turn
+    /// has ended, and this statement was abandoned before that and executed late.
     Moved,
 }
 
@@ -99,11 +100,11 @@ impl Row {
 }
 
 impl Store {
-    /// Appends the events of one turn and their difference, if the fence holds.
+    /// Appends the events of one turn and applies their changes, if the fence holds.
     ///
-    /// At the end of the turn the job goes with it, or becomes ready again when
-    /// more input waits; both in the same statement, so that no wake is lost. Without a
-    /// turn the events are of the session alone, as what becomes of its sandbox.
+    /// At the end of the turn the same statement removes the job, or makes it ready again when more
+    /// input waits, so no wake is lost. Without a turn the events belong to the session alone, for
+    /// example events of its sandbox.
     pub async fn record(&self, record: &Record) -> Result<Recorded> {
         let Record { fence, turn, ts, events } = record;
         let delta = record.delta();
@@ -151,9 +152,9 @@ impl Store {
     }
 }
 
-/// $1 organization, $2 session, $3 epoch, $4 worker, $5 turn or null, $6 time, $7-$16 events,
-/// $17 attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether
-/// there is any, $38 the model that answered, $39 whether a call is over.
+/// $1 organization, $2 session, $3 epoch, $4 worker, $5 turn or null, $6 time, $7-$16 events, $17
+/// attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether there is any
+/// usage, $38 the model that answered, $39 whether a call has ended.
 const RECORD: &str = concat!(
     "
 with s as (

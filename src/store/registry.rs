@@ -1,11 +1,12 @@
-//! Tools that callers registered: read from the log, which alone remembers them.
+//! Tools registered by callers, read from the log, which is their only record.
 
 use super::{Result, Tx, column::from_json};
 use crate::domain::{SessionId, registry::Tool};
 
 impl Tx {
-    /// The tools of a session, each as it was registered last, by name. Their events lie
-    /// within the session's part of the log.
+    /// Returns the tools of a session, the latest registration of each name.
+    ///
+    /// Scans the session's part of the log.
     pub async fn registered_tools(&mut self, session: SessionId) -> Result<Vec<Tool>> {
         let org = self.org.uuid();
         let rows: Vec<(String,)> = sqlx::query_as(

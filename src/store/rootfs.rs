@@ -1,4 +1,4 @@
-//! Root file systems that are wanted on nodes, and what became of them there.
+//! Root file systems requested on nodes, and their build state.
 
 use std::time::Duration;
 
@@ -44,8 +44,10 @@ impl Row {
 }
 
 impl Tx {
-    /// Asks every node that is there for a root file system, as far as the organization has
-    /// not asked for too many already. With `again`, also where it failed.
+    /// Requests a root file system on every live node.
+    ///
+    /// Does nothing on a node where the organization already has `ROOTFS_PER_ORGANIZATION_MAX`
+    /// requests open. With `again`, also requests one that failed.
     pub async fn want_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -70,7 +72,9 @@ impl Tx {
         Ok(())
     }
 
-    /// How far root file systems are: on the node where each is furthest.
+    /// Returns the build state of root file systems.
+    ///
+    /// Each state is from the node where the build is most advanced.
     pub async fn rootfs_builds(&mut self, keys: &[String]) -> Result<Vec<(String, Build)>> {
         let rows: Vec<Row> = sqlx::query_as(
             "select distinct on (rootfs_key) rootfs_key, state, log, error, started_at, completed_at
@@ -87,8 +91,10 @@ impl Tx {
 }
 
 impl Store {
-    /// Asks a node for a root file system that is not there; says how far it is. A failure
-    /// answers until it is old. `None` while the organization has asked for too many.
+    /// Requests a missing root file system on one node; returns its build state.
+    ///
+    /// A failure is returned for `ROOTFS_FAILURE_KEPT`; then the build is requested again. `None`
+    /// while the organization has too many requests open.
     pub async fn need_rootfs(&self, node: Uuid, org: OrgId, rootfs: &RootFs) -> Result<Option<Build>> {
         let row: Option<Row> = sqlx::query_as(
             "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
@@ -118,8 +124,9 @@ impl Store {
         row.map(|row| row.build().map(|(_, build)| build)).transpose()
     }
 
-    /// What a node is to make, what was asked for first in front; also what a process of it
-    /// began that died.
+    /// Returns the root file systems that a node must build, oldest request first.
+    ///
+    /// Includes builds started by a process that died.
     pub async fn wanted_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
         let rows: Vec<String> = sqlx::query_scalar(
             "select made_of::text
@@ -135,7 +142,7 @@ impl Store {
         rows.iter().map(|text| from_json(text)).collect()
     }
 
-    /// Notes that a node makes it, and what its makers say.
+    /// Records that a node builds it, and the build log.
     pub async fn building_rootfs(&self, node: Uuid, rootfs: &RootFs, log: &str) -> Result<()> {
         sqlx::query(
             "update rootfs
@@ -151,7 +158,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes how it ended: it is there, or why not.
+    /// Records the end of a build: success, or the error.
     pub async fn built_rootfs(&self, node: Uuid, rootfs: &RootFs, error: Option<&str>) -> Result<()> {
         sqlx::query(
             "update rootfs
@@ -167,7 +174,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what nobody has asked a node for in a long time.
+    /// Deletes root file systems that nobody has requested on a node for `ROOTFS_UNUSED`.
     pub async fn forget_rootfs(&self, node: Uuid) -> Result<()> {
         sqlx::query(
             "delete from rootfs

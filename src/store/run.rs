@@ -1,4 +1,4 @@
-//! Runs of schedules: one for each slot, committed with what it started.
+//! Runs of schedules: one for each slot, committed with the turn that it started.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -13,21 +13,21 @@ use crate::{
     domain::{OrgId, RunId, ScheduleId, SessionId, TurnId, schedule::RunState},
 };
 
-/// A run of a schedule.
+/// One run of a schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub id: RunId,
     pub slot: Timestamp,
-    /// A caller asked for it.
+    /// A caller requested it.
     pub manual: bool,
     pub state: RunState,
     pub session: Option<SessionId>,
     pub turn: Option<TurnId>,
-    /// Code and message, where it failed.
+    /// Code and message of a failed run.
     pub error: Option<(String, String)>,
 }
 
-/// A run whose turn is over, with what that says of it.
+/// A run whose turn has ended, with the turn's result.
 #[derive(Clone, Debug, FromRow)]
 pub struct Ended {
     run_id: Uuid,
@@ -64,15 +64,16 @@ impl RunRow {
 }
 
 impl Ended {
-    /// Whether it counts for the schedule, and whether it failed; a run that a caller
-    /// asked for is theirs to look at.
+    /// Returns whether the run failed, or `None` when it does not count for the schedule.
+    ///
+    /// A run that a caller requested does not count; that caller checks it.
     pub fn counts_as_failed(&self) -> Option<bool> {
         (!self.manual).then_some(self.failed)
     }
 }
 
 impl Tx {
-    /// Whether a slot was fired before, by the index `schedule_run_slot`.
+    /// Returns whether a slot was fired before, by the index `schedule_run_slot`.
     pub async fn has_run(&mut self, schedule: ScheduleId, slot: Timestamp) -> Result<bool> {
         let org = self.org.uuid();
         let found = sqlx::query_scalar(
@@ -88,8 +89,10 @@ impl Tx {
         Ok(found)
     }
 
-    /// Whether the turn of an earlier run goes on, or a turn of the session that the
-    /// schedule wakes. By the index `schedule_run_open`.
+    /// Returns whether a turn that the schedule must not overlap is open.
+    ///
+    /// That is the turn of an earlier run, or a turn of the session that the schedule wakes. By the
+    /// index `schedule_run_open`.
     pub async fn is_schedule_busy(&mut self, schedule: &Schedule) -> Result<bool> {
         let org = self.org.uuid();
         let busy = sqlx::query_scalar(
@@ -110,7 +113,7 @@ impl Tx {
         Ok(busy)
     }
 
-    /// Writes a run down.
+    /// Inserts a run.
     ///
     /// # Errors
     /// `Conflict("schedule_run_slot")` when the slot was fired before.
@@ -137,7 +140,9 @@ impl Tx {
         Ok(())
     }
 
-    /// A page of a schedule's runs, newest first, by the index `schedule_run_of_schedule`.
+    /// Returns a page of a schedule's runs, newest first.
+    ///
+    /// By the index `schedule_run_of_schedule`.
     pub async fn runs(&mut self, schedule: ScheduleId, below: Option<RunId>, limit: i64) -> Result<Vec<Run>> {
         let org = self.org.uuid();
         let rows: Vec<RunRow> = sqlx::query_as(
@@ -156,8 +161,10 @@ impl Tx {
         rows.into_iter().map(RunRow::run).collect()
     }
 
-    /// Says of the runs of a locked schedule whose turn is over what became of them, in
-    /// the order in which their turns ended. One whose session was deleted is over too.
+    /// Records the results of a locked schedule's runs whose turn has ended.
+    ///
+    /// Returns them in the order in which the turns ended. A run whose session was deleted has
+    /// ended too.
     pub async fn settle_runs(&mut self, schedule: ScheduleId) -> Result<Vec<Ended>> {
         let org = self.org.uuid();
         let ended: Vec<Ended> = sqlx::query_as(
@@ -200,7 +207,7 @@ impl Tx {
 }
 
 impl Store {
-    /// Schedules with runs whose turn is over. By the index `schedule_run_open`.
+    /// Returns schedules with runs whose turn has ended. By the index `schedule_run_open`.
     pub async fn schedules_to_settle(&self, limit: i64) -> Result<Vec<(OrgId, ScheduleId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "select distinct r.org_id, r.schedule_id
@@ -216,8 +223,7 @@ impl Store {
         Ok(pairs(rows))
     }
 
-    /// Forgets runs that are over and older than `days`, a batch at a time. By the index
-    /// `schedule_run_age`.
+    /// Deletes one batch of ended runs older than `days`. By the index `schedule_run_age`.
     pub async fn forget_runs(&self, days: i32, batch: i64) -> Result<u64> {
         let done = sqlx::query(
             "delete from schedule_run

@@ -1,4 +1,4 @@
-//! Sandboxes as rows: written before the sandbox exists, ended after it is gone.
+//! Sandbox rows: written before the sandbox exists, ended after it is removed.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -21,51 +21,50 @@ pub struct LiveSandbox {
     pub session: SessionId,
     pub sandbox: SandboxId,
     pub node: Uuid,
-    /// The log says that it is there.
+    /// The log contains its `sandbox.created` event.
     pub is_announced: bool,
     pub state: Liveness,
-    /// The checkpoint that has all its files; none once anything may have run since.
+    /// The checkpoint with all its files; none once a process may have run since.
     pub checkpoint: Option<CheckpointId>,
-    /// What is left of its time, by the database's clock.
+    /// Remaining lifetime, by the database's clock.
     pub life: Option<Life>,
 }
 
-/// What a sandbox that should exist is in the middle of.
+/// State of a sandbox that should exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Liveness {
     Live,
-    /// It stands still, or did when this was written.
+    /// Frozen, or about to be when this was written.
     Frozen,
-    /// It is being removed, for this reason.
+    /// Being removed, for this reason.
     Ending(String),
 }
 
-/// A sandbox to be made.
+/// A sandbox to create.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSandbox {
     pub org: OrgId,
     pub session: SessionId,
     pub sandbox: SandboxId,
     pub node: Uuid,
-    /// How long it lives; for ever when `None`.
+    /// Its lifetime; unlimited when `None`.
     pub life: Option<Life>,
-    /// When to look first whether it is still needed.
+    /// Delay until the first check whether it is still needed.
     pub rest_after: Duration,
 }
 
-/// What is known of the sandboxes that a session had.
+/// The ended sandboxes of a session.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// The last one that the log tells of, and those since: the session's files are
-    /// what one of these left.
+    /// The last one announced in the log and those after it: one of them has the session's files.
     pub sandboxes: Vec<SandboxId>,
-    /// There was one that the log tells of.
+    /// One of them was announced in the log.
     pub was_used: bool,
-    /// The checkpoint that has all that the last one left.
+    /// The checkpoint with all files of the last one.
     pub checkpoint: Option<CheckpointId>,
 }
 
-/// A session's sandbox as its callers see it.
+/// A session's sandbox, as the API returns it.
 #[derive(Clone, Debug)]
 pub struct Shown {
     pub sandbox: SandboxId,
@@ -73,7 +72,7 @@ pub struct Shown {
     pub state: String,
     pub is_announced: bool,
     pub is_ended: bool,
-    /// It was removed on purpose, its files kept.
+    /// It was removed on purpose, and its files were saved.
     pub is_put_away: bool,
     pub checkpoint: Option<CheckpointId>,
     pub created_at: Timestamp,
@@ -141,8 +140,9 @@ macro_rules! columns {
 }
 
 impl Tx {
-    /// The sandbox of each of these sessions that has or had one: the live one, else the
-    /// last. By the index `sandbox_of_session`.
+    /// Returns the sandbox of each session that has or had one: the live one, else the last.
+    ///
+    /// By the index `sandbox_of_session`.
     pub async fn sandboxes(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Shown>> {
         let org = self.org.uuid();
         let ids: Vec<_> = sessions.iter().map(|session| session.id.uuid()).collect();
@@ -176,7 +176,7 @@ impl Tx {
 }
 
 impl Tx {
-    /// Whether a session's sandbox is there, in the log as in its row.
+    /// Returns whether a session has a live or frozen, announced sandbox.
     pub async fn has_sandbox(&mut self, session: SessionId) -> Result<bool> {
         let org = self.org.uuid();
         let there = sqlx::query_scalar(
@@ -192,7 +192,7 @@ impl Tx {
         Ok(there)
     }
 
-    /// Lets the time of a session's sandbox stand still.
+    /// Stops the clock of the lifetime of a session's sandbox.
     pub async fn pause_sandbox(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -207,7 +207,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Lets it go on, with what was left.
+    /// Restarts the clock of the lifetime, with the remaining time.
     pub async fn resume_sandbox(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -225,7 +225,7 @@ impl Tx {
 }
 
 impl Store {
-    /// The session's live sandbox, by the unique index `sandbox_live`.
+    /// Reads the session's live sandbox, by the unique index `sandbox_live`.
     pub async fn live_sandbox(&self, org: OrgId, session: SessionId) -> Result<Option<LiveSandbox>> {
         let row: Option<Row> =
             sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and state <> 'ended'"))
@@ -236,9 +236,10 @@ impl Store {
         Ok(row.map(Into::into))
     }
 
-    /// The row before the sandbox, and the job that looks after it. Ties the session's jobs
-    /// to the sandbox's node. Returns whether `epoch` still holds the session: an archive
-    /// finds each sandbox's row, or the sandbox is not made.
+    /// Inserts the row of a sandbox before it is created, and its `rest` job.
+    ///
+    /// Binds the session's jobs to the sandbox's node. Returns whether `epoch` still holds the
+    /// session: either an archive finds the row of each sandbox, or the sandbox is not created.
     ///
     /// # Errors
     /// `Conflict("sandbox_live")` when the session has one already.
@@ -279,7 +280,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Notes that the log says that the sandbox is there.
+    /// Records that the sandbox is announced in the log.
     pub async fn announced_sandbox(&self, org: OrgId, sandbox: SandboxId) -> Result<()> {
         sqlx::query("update sandbox set is_announced = true where org_id = $1 and sandbox_id = $2")
             .bind(org.uuid())
@@ -289,8 +290,9 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that the sandbox stands still, and the checkpoint that has its files. Returns
-    /// whether the fence holds.
+    /// Records that the sandbox is frozen, and the checkpoint with its files.
+    ///
+    /// Returns whether the fence holds.
     pub async fn froze_sandbox(
         &self,
         fence: Fence,
@@ -300,13 +302,17 @@ impl Store {
         self.change(fence, sandbox, "frozen", None, checkpoint).await
     }
 
-    /// Notes that the sandbox goes on, before anything can run in it: no checkpoint has its
-    /// files from here on. Returns whether the fence holds.
+    /// Records that the sandbox is thawed, before any process runs in it.
+    ///
+    /// Clears its checkpoint, because the files may change from here on. Returns whether the fence
+    /// holds.
     pub async fn thawed_sandbox(&self, fence: Fence, sandbox: SandboxId) -> Result<bool> {
         self.change(fence, sandbox, "live", None, None).await
     }
 
-    /// Has the session's sandbox looked at after this time, if that is sooner than planned.
+    /// Makes the `rest` job of the session's sandbox ready after this time.
+    ///
+    /// Does nothing if it is ready sooner.
     pub async fn rest_soon(&self, org: OrgId, session: SessionId, after: Duration) -> Result<()> {
         sqlx::query(
             "update job
@@ -321,8 +327,9 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that the sandbox is being removed: nobody uses it from here on. Returns
-    /// whether the fence holds.
+    /// Records that the sandbox is being removed, so nobody uses it from here on.
+    ///
+    /// Returns whether the fence holds.
     pub async fn ending_sandbox(
         &self,
         fence: Fence,
@@ -361,8 +368,10 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The sandbox is gone; any node may serve the session again. Nothing happens when its row
-    /// says so already: by then the session may have another, and another's holder.
+    /// Records that the sandbox is removed; any node may serve the session again.
+    ///
+    /// Does nothing when its row is ended already: by then the session may have another sandbox and
+    /// another holder.
     pub async fn end_sandbox(&self, org: OrgId, session: SessionId, sandbox: SandboxId) -> Result<()> {
         sqlx::query(
             "with ended as (
@@ -388,7 +397,7 @@ impl Store {
         Ok(())
     }
 
-    /// The sandboxes that a session had, by the index `sandbox_of_session`.
+    /// Returns the ended sandboxes of a session, by the index `sandbox_of_session`.
     pub async fn past_sandboxes(&self, org: OrgId, session: SessionId) -> Result<Past> {
         let rows: Vec<(Uuid, bool, Option<Uuid>, bool)> = sqlx::query_as(
             "select sandbox_id, is_announced, checkpoint_id, ending is not distinct from 'restored'
@@ -411,7 +420,7 @@ impl Store {
         Ok(Past {
             was_used: used.is_some(),
             checkpoint: used.and_then(|(_, _, checkpoint, _)| checkpoint.map(Id::from_uuid)),
-            // What was gone back from is not gone on with.
+            // The session does not continue with files that a restore replaced.
             sandboxes: rows
                 .iter()
                 .filter(|(.., is_left_behind)| !is_left_behind)
@@ -420,7 +429,7 @@ impl Store {
         })
     }
 
-    /// Every sandbox that should exist on a node (index `sandbox_of_node`).
+    /// Returns every sandbox that should exist on a node, by the index `sandbox_of_node`.
     pub async fn sandboxes_of_node(&self, node: Uuid) -> Result<Vec<LiveSandbox>> {
         let rows: Vec<Row> = sqlx::query_as(columns!("where node_id = $1 and state <> 'ended'"))
             .bind(node)
@@ -429,9 +438,10 @@ impl Store {
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
-    /// Which of these sessions' disks on this node may go: the session is closed or
-    /// unknown, or its files are elsewhere (saved before its last sandbox was removed, or
-    /// with a sandbox on another node).
+    /// Returns the sessions whose disks on this node may be deleted.
+    ///
+    /// The session is archived or unknown, or its files are elsewhere: saved before its last
+    /// sandbox was removed, or with a sandbox on another node.
     pub async fn stale_disks(&self, node: Uuid, sessions: &[(OrgId, SessionId)]) -> Result<Vec<SessionId>> {
         let (orgs, ids): (Vec<_>, Vec<_>) =
             sessions.iter().map(|(org, session)| (org.uuid(), session.uuid())).unzip();

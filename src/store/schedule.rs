@@ -1,7 +1,7 @@
 //! Schedules of agents.
 //!
-//! Whether a slot has come is judged by the clock of the database. A schedule is fired
-//! with its row locked; the run's row, unique by slot, commits with what it started.
+//! The database's clock decides whether a slot is due. A schedule fires with its row locked. The
+//! run's row, unique by slot, commits with the turn that it starts.
 
 use serde_json::Value;
 use sqlx::FromRow;
@@ -26,17 +26,16 @@ pub struct Schedule {
     pub agent: AgentId,
     pub cron: String,
     pub time_zone: String,
-    /// Text, or an object.
+    /// A string or an object.
     pub input: Value,
     pub overlap: Overlap,
     pub enabled: bool,
-    /// The session that it wakes; none where each slot gets one of its own, made by
-    /// the session template.
+    /// The session that it wakes. `None` if each slot creates a session from the session template.
     pub session: Option<SessionId>,
     pub session_template: Option<SessionTemplate>,
     pub next_fire_at: Option<Timestamp>,
     pub consecutive_failures: i32,
-    /// Why the service turned it off.
+    /// Reason why the service disabled it.
     pub paused_reason: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -94,7 +93,7 @@ macro_rules! schedules {
 }
 
 impl Tx {
-    /// What the database takes the time to be, the same during a transaction.
+    /// Returns the database's time, which is constant during a transaction.
     pub async fn now(&mut self) -> Result<Timestamp> {
         Ok(sqlx::query_scalar("select now()").fetch_one(self.connection()).await?)
     }
@@ -124,7 +123,7 @@ impl Tx {
         Ok(())
     }
 
-    /// How many schedules an agent has, by the index `schedule_of_agent`.
+    /// Counts the schedules of an agent, by the index `schedule_of_agent`.
     pub async fn count_schedules(&mut self, agent: AgentId) -> Result<i64> {
         let org = self.org.uuid();
         let count = sqlx::query_scalar("select count(*) from schedule where org_id = $1 and agent_id = $2")
@@ -135,7 +134,9 @@ impl Tx {
         Ok(count)
     }
 
-    /// A page of an agent's schedules, newest first, by the index `schedule_of_agent`.
+    /// Returns a page of an agent's schedules, newest first.
+    ///
+    /// By the index `schedule_of_agent`.
     pub async fn schedules(
         &mut self,
         agent: AgentId,
@@ -155,7 +156,7 @@ impl Tx {
         rows.into_iter().map(Row::schedule).collect()
     }
 
-    /// One schedule of an agent.
+    /// Reads one schedule of an agent.
     pub async fn schedule(&mut self, agent: AgentId, schedule: ScheduleId) -> Result<Schedule> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(schedules!("and agent_id = $2 and schedule_id = $3"))
@@ -167,7 +168,7 @@ impl Tx {
         row.schedule()
     }
 
-    /// One schedule of an agent, locked until the transaction ends.
+    /// Reads one schedule of an agent and locks it until the transaction ends.
     pub async fn lock_schedule(&mut self, agent: AgentId, schedule: ScheduleId) -> Result<Schedule> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(schedules!("and agent_id = $2 and schedule_id = $3 for update"))
@@ -179,7 +180,7 @@ impl Tx {
         row.schedule()
     }
 
-    /// A schedule whose slot has come, locked; none when another process has it, or had.
+    /// Locks a schedule whose slot is due; `None` when another process holds it or has fired it.
     pub async fn take_due_schedule(&mut self, schedule: ScheduleId) -> Result<Option<Schedule>> {
         let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(schedules!(
@@ -192,7 +193,7 @@ impl Tx {
         row.map(Row::schedule).transpose()
     }
 
-    /// A schedule by its id alone, locked; none when it was deleted.
+    /// Locks a schedule by its id alone; `None` when it was deleted.
     pub async fn lock_schedule_to_settle(&mut self, schedule: ScheduleId) -> Result<Option<Schedule>> {
         let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(schedules!("and schedule_id = $2 for update"))
@@ -203,7 +204,7 @@ impl Tx {
         row.map(Row::schedule).transpose()
     }
 
-    /// Writes what may change of a locked schedule.
+    /// Updates the mutable columns of a locked schedule.
     pub async fn update_schedule(&mut self, schedule: &Schedule) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -229,7 +230,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Deletes a schedule with its runs; what they started goes on.
+    /// Deletes a schedule with its runs; the turns that they started continue.
     pub async fn delete_schedule(&mut self, agent: AgentId, schedule: ScheduleId) -> Result<()> {
         let org = self.org.uuid();
         let done =
@@ -244,8 +245,9 @@ impl Tx {
 }
 
 impl Store {
-    /// Schedules whose slot has come, of organizations that may work, the longest
-    /// waiting first. By the index `schedule_due`.
+    /// Returns due schedules of active organizations, the longest waiting first.
+    ///
+    /// By the index `schedule_due`.
     pub async fn due_schedules(&self, limit: i64) -> Result<Vec<(OrgId, ScheduleId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "select s.org_id, s.schedule_id

@@ -1,4 +1,5 @@
-//! Timers that agents set for themselves. When one is due, the database's clock says.
+//! Scheduled wakes, which agents set for their own sessions. The database's clock decides when one
+//! is due.
 
 use std::time::Duration;
 
@@ -10,33 +11,33 @@ use crate::{
     domain::{OrgId, SessionId, scheduled_wake::When},
 };
 
-/// What came of the wake for a timer.
+/// Result of setting a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// It goes off at this time; the same for every repeat of its call.
+    /// It fires at this time; a retry of the same call returns the same time.
     At(Timestamp),
-    /// That time is over; this is what the database takes the time to be.
+    /// The requested time has passed; this is the database's time.
     Past(Timestamp),
-    /// That is further ahead than timers go.
+    /// The requested time is too far ahead; this is the database's time.
     TooFar(Timestamp),
-    /// The session has as many timers as it may.
+    /// The session has the maximum number of pending wakes.
     Full,
-    /// The lease is another's, or the session is closed.
+    /// Another worker holds the lease, or the session is archived.
     Stale,
 }
 
-/// A timer to set, by the call that asks for it.
+/// A wake to set, identified by the call that requests it.
 #[derive(Clone, Copy, Debug)]
 pub struct NewScheduledWake<'a> {
     pub call_id: &'a str,
     pub when: When,
     pub note: &'a str,
-    /// How far ahead it may be, and how many a session may have.
+    /// Maximum time ahead, and maximum number of pending wakes of a session.
     pub ahead_max: Duration,
     pub pending_max: i64,
 }
 
-/// A timer that went off.
+/// A due wake.
 #[derive(Clone, Debug)]
 pub struct Due {
     pub org: OrgId,
@@ -46,11 +47,12 @@ pub struct Due {
 }
 
 impl Store {
-    /// Sets a timer of a leased session, once for each call.
+    /// Sets a wake of a leased session, once for each call.
     pub async fn set_scheduled_wake(&self, fence: Fence, wake: NewScheduledWake<'_>) -> Result<Set> {
         let (org, session) = (fence.org.uuid(), fence.session.uuid());
         let mut tx = self.system.begin().await?;
-        // Shared: an archive waits for this and then removes the timer, or is waited for.
+        // Shared lock: either an archive waits for this and then deletes the wake, or this waits
+        // for the archive.
         let now: Option<(Timestamp,)> = sqlx::query_as(
             "select now()
              from session
@@ -108,7 +110,8 @@ impl Store {
         Ok(Set::At(fire_at))
     }
 
-    /// Timers that went off, of organizations that may work, the longest waiting first.
+    /// Returns due wakes of active organizations, the longest waiting first.
+    ///
     /// By the index `scheduled_wake_due`.
     pub async fn due_scheduled_wakes(&self, limit: i64) -> Result<Vec<Due>> {
         let rows: Vec<(Uuid, Uuid, String, String)> = sqlx::query_as(
@@ -133,8 +136,9 @@ impl Store {
 }
 
 impl Tx {
-    /// Marks a timer as gone off; false when another process did, or it is no more. The
-    /// caller holds the session's row.
+    /// Marks a wake as fired; false when another process did, or it was deleted.
+    ///
+    /// The caller holds the lock on the session's row.
     pub async fn take_scheduled_wake(&mut self, session: SessionId, call_id: &str) -> Result<bool> {
         let org = self.org.uuid();
         let done = sqlx::query(
@@ -150,7 +154,7 @@ impl Tx {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Removes the timers of a session that is closed.
+    /// Deletes the wakes of an archived session.
     pub async fn delete_scheduled_wakes(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("delete from scheduled_wake where org_id = $1 and session_id = $2")

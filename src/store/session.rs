@@ -1,4 +1,4 @@
-//! Sessions as rows: the fold of each log, and beside it the epoch.
+//! Session rows: the folded state of each log, and the epoch.
 
 use std::collections::HashMap;
 
@@ -59,7 +59,7 @@ struct Row {
     updated_at: Timestamp,
 }
 
-/// The pinned agent of a row of `session`, as JSON: in the row, or found by its key.
+/// The pinned agent of a row of `session`, as JSON: stored in the row, or found by its key.
 macro_rules! snapshot {
     ($session:literal) => {
         concat!(
@@ -75,7 +75,7 @@ macro_rules! snapshot {
 }
 pub(super) use snapshot;
 
-// `json` columns are read as text: sqlx would parse them, and we hold them verbatim.
+// `json` columns are read as text: sqlx would parse them, and we need them verbatim.
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
@@ -93,24 +93,24 @@ macro_rules! columns {
     };
 }
 
-/// Which sessions of an organization are listed; every absent field matches all.
+/// Filter for a listing; an absent field matches every session.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub status: Option<Status>,
     pub agent: Option<AgentId>,
     pub key: Option<String>,
-    /// Of a session that is open.
+    /// Matches open sessions only.
     pub slug: Option<String>,
-    /// The session directly above.
+    /// The parent session.
     pub parent: Option<SessionId>,
     /// Metadata fields that must have this text.
     pub metadata: Vec<(String, String)>,
-    /// Created after and before these sessions' making.
+    /// Created after this time, and before this time.
     pub after: Option<Timestamp>,
     pub before: Option<Timestamp>,
-    /// Only those that stand still although they should not, or only the others.
+    /// Only overdue sessions (see `stuck`), or only the others.
     pub overdue: Option<bool>,
-    /// Sessions older than this one: the page's position.
+    /// Page position: only sessions older than this one.
     pub below: Option<SessionId>,
 }
 
@@ -159,7 +159,7 @@ impl Row {
             queued: find(self.queued_turn_id),
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
             ended,
-            // A session of before was made by whoever its first event says.
+            // Rows from before this column have no actor; the actor is in their first event.
             actor: self.actor.as_deref().map(from_json).transpose()?.unwrap_or_else(Actor::system),
             stopped,
             hold: self.hold.as_deref().map(from_word).transpose()?,
@@ -174,7 +174,7 @@ impl Row {
 }
 
 impl Tx {
-    /// One session.
+    /// Reads one session.
     pub async fn session(&mut self, session: SessionId) -> Result<Session> {
         let org = self.org;
         let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2"))
@@ -185,7 +185,9 @@ impl Tx {
         one(self.connection(), org, row).await
     }
 
-    /// One session, locked until the transaction ends: what a command is decided on.
+    /// Reads one session and locks it until the transaction ends.
+    ///
+    /// Commands are decided on a locked session.
     pub async fn lock_session(&mut self, session: SessionId) -> Result<Session> {
         let org = self.org;
         let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 for update"))
@@ -196,7 +198,7 @@ impl Tx {
         one(self.connection(), org, row).await
     }
 
-    /// The session that a caller's key made, by the unique index `session_key`.
+    /// Reads the session created with a caller's key, by the unique index `session_key`.
     pub async fn session_by_key(&mut self, key: &str) -> Result<Option<Session>> {
         let org = self.org;
         let row: Option<Row> = sqlx::query_as(columns!("where org_id = $1 and key = $2"))
@@ -210,9 +212,9 @@ impl Tx {
         }
     }
 
-    /// The open session of a slug, by the unique index `session_slug`.
+    /// Reads the open session of a slug, by the unique index `session_slug`.
     pub async fn session_by_slug(&mut self, slug: &str) -> Result<Option<Session>> {
-        // No slug holds what a text of the database cannot.
+        // No slug contains U+0000, which a text parameter cannot carry.
         let slug = slug.replace('\0', "");
         let org = self.org;
         let row: Option<Row> =
@@ -227,7 +229,7 @@ impl Tx {
         }
     }
 
-    /// The newest session of a client that is not closed, by the index `session_client`.
+    /// Reads the newest open session of a client, by the index `session_client`.
     pub async fn session_of_client(&mut self, client: &str) -> Result<Option<Session>> {
         let org = self.org;
         let row: Option<Row> = sqlx::query_as(columns!(
@@ -243,8 +245,10 @@ impl Tx {
         }
     }
 
-    /// A page of sessions, newest first: in the order of the primary key, or of
-    /// the index `session_agent` or `session_parent` when an agent or a parent is named.
+    /// Returns a page of sessions, newest first.
+    ///
+    /// In the order of the primary key, or of the index `session_agent` or `session_parent` when an
+    /// agent or a parent is given.
     pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
         let org = self.org;
         let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
@@ -289,7 +293,7 @@ impl Tx {
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }
 
-    /// Those of these sessions that are there, in no order.
+    /// Reads those of these sessions that exist, in no order.
     pub async fn sessions_of(&mut self, ids: &[SessionId]) -> Result<Vec<Session>> {
         let org = self.org;
         let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
@@ -302,7 +306,7 @@ impl Tx {
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }
 
-    /// Writes the counters of an imported session as its fold has them.
+    /// Writes the usage counters of an imported session from its folded state.
     pub async fn adopt_usage(&mut self, session: &Session) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("update session set tool_calls = $3 where org_id = $1 and session_id = $2")
@@ -316,7 +320,7 @@ impl Tx {
 }
 
 impl Store {
-    /// One session, for the service's own work.
+    /// Reads one session, for the service's own work.
     pub async fn load_session(&self, org: OrgId, session: SessionId) -> Result<Session> {
         let mut connection = self.system.acquire().await.map_err(Error::from)?;
         let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2"))
@@ -333,7 +337,7 @@ async fn one(connection: &mut PgConnection, org: OrgId, row: Row) -> Result<Sess
     if ids.is_empty() {
         return row.session(&HashMap::new());
     }
-    // Not as a join of pairs, as below: the server would plan that anew each time.
+    // Not a join of pairs as below: the server would plan that again each time.
     let turns: Vec<turn::Row> =
         sqlx::query_as("select * from turn where org_id = $1 and session_id = $2 and turn_id = any($3)")
             .bind(org.uuid())
@@ -344,7 +348,7 @@ async fn one(connection: &mut PgConnection, org: OrgId, row: Row) -> Result<Sess
     row.session(&by_id(turns)?)
 }
 
-/// The running, queued and last turns of some sessions, by the turns' primary key.
+/// Reads the running, queued and last turns of some sessions, by the turns' primary key.
 async fn turns_of(
     connection: &mut PgConnection,
     org: OrgId,

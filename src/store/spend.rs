@@ -1,8 +1,8 @@
-//! What may be spent: spend status, reservations to calls under way, balances.
+//! Spend status, reservations of calls in progress, and balances.
 //!
-//! A reservation is made by one asker of an organization at a time, and everything that it is
-//! judged by is read in one statement after that: a call's append turns its reservation
-//! into cost in one statement too, so the sum of both never misses any.
+//! Reservations of an organization are made one at a time. Everything that decides about one is
+//! read in a single statement after the lock. The append of a call's end turns its reservation into
+//! cost in one statement too, so the sum of both never misses any cost.
 
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
@@ -22,12 +22,12 @@ use crate::{
     },
 };
 
-/// Where an organization stands, and one of its agents.
+/// Spend status of an organization and one of its agents.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpendStatus {
     pub organization: CapStatus,
     pub agent: CapStatus,
-    /// Micro-USD that are left; `None` without a bound.
+    /// Remaining balance in micro-USD; `None` without a limit.
     pub balance: Option<i64>,
 }
 
@@ -50,10 +50,10 @@ fn caps(text: Option<&str>) -> Result<SpendCaps> {
     Ok(text.map(from_json).transpose()?.unwrap_or_default())
 }
 
-// Days by the primary key of `usage_day`, whole hours of them: the one that is not over,
-// and as many before it as the days have. A reservation counts while its lease holds; $3 is
-// the session that asks and $4 its command, none for a model call: an older reservation to
-// the same is replaced.
+// Windows of 1, 7 and 28 days in whole hours, by the primary key of `usage_day`: the current hour
+// and as many before it as the window has. A reservation counts while its lease holds. $3 is the
+// session that reserves and $4 its exec, null for a model call; an existing reservation of the same
+// call is ignored, because the new one replaces it.
 const SPEND_STATUS: &str = "
 with spent as (
     select coalesce(sum(micros) filter (where hours <= 24), 0)::bigint as organization_1,
@@ -102,25 +102,25 @@ left join agent g on g.org_id = wanted.org_id and g.agent_id = wanted.agent_id
 cross join spent
 cross join reserved";
 
-/// A call that asks for a reservation.
+/// A request for a reservation.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// None in a session without one.
+    /// `None` in a session without an agent.
     pub agent: Option<AgentId>,
-    /// The command that it is for; none for a model call.
+    /// Call id of the exec; `None` for a model call.
     pub call: Option<&'a str>,
     pub most: Most,
-    /// Caps or a balance bind the organization or the agent.
+    /// A spend cap or a balance limits the organization or the agent.
     pub is_bound: bool,
-    /// Limits bind the session together with those above and below it.
+    /// Limits apply to the session together with its ancestors and descendants.
     pub is_shared: bool,
 }
 
-/// Who asks for a reservation.
+/// The call that reserves.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     session: SessionId,
-    /// The command that it is for; none for a model call.
+    /// Call id of the exec; `None` for a model call.
     call: Option<&'a str>,
 }
 
@@ -157,21 +157,24 @@ async fn spend_status(
 }
 
 impl Store {
-    /// Where an organization stands, and one of its agents, for the service's own work.
+    /// Reads the spend status of an organization, for the service's own work.
+    ///
+    /// Includes the status of one of its agents.
     pub async fn spend_status_of(&self, org: OrgId, agent: Option<AgentId>) -> Result<SpendStatus> {
         let mut connection = self.system.acquire().await?;
         spend_status(&mut connection, org, agent, None).await
     }
 
-    /// Reserves what a call of a lease may use at most, if that may be spent: to a model
-    /// call until the append that tells of its end, to a command until
+    /// Reserves the maximum that a call of a lease may use, if the limits allow it.
+    ///
+    /// The reservation of a model call lasts until the append of its end, that of an exec until
     /// [`Store::release_exec`].
     ///
-    /// `close` of the verdict are caps, and limits of sessions above, that nobody was
-    /// warned of yet. `None` when the fence does not hold.
+    /// `close` of the verdict contains caps, and limits of ancestors, without a warning so far.
+    /// `None` when the fence does not hold.
     pub async fn reserve(&self, fence: Fence, ask: &Ask<'_>) -> Result<Option<Verdict>> {
         let mut tx = self.system.begin().await?;
-        // Whoever asks for both locks them in this order.
+        // Every caller that needs both locks takes them in this order.
         let mut close = Vec::new();
         if ask.is_bound {
             match judged_by_billing(&mut tx, fence, ask).await? {
@@ -191,7 +194,7 @@ impl Store {
         let mut new = Vec::new();
         for spend in close {
             let is_first = match spend.session {
-                // Of its own limits the session warns by itself.
+                // The session itself warns of its own limits.
                 Some(session) if session == fence.session => false,
                 Some(session) => is_first_to_warn(&mut tx, fence.org, session, &spend).await?,
                 None => is_first_to_say(&mut tx, fence.org, ask.agent, "warning", &spend).await?,
@@ -204,7 +207,7 @@ impl Store {
         Ok(Some(Verdict::Granted { close: new }))
     }
 
-    /// Ends the reservation to a command, after its cost is written.
+    /// Releases the reservation of an exec, after its cost is written.
     pub async fn release_exec(&self, fence: Fence, call: &str) -> Result<()> {
         sqlx::query("delete from exec_reservation where org_id = $1 and session_id = $2 and call_id = $3")
             .bind(fence.org.uuid())
@@ -215,7 +218,7 @@ impl Store {
         Ok(())
     }
 
-    /// The cap that is spent, where nobody said so yet within its days.
+    /// Returns the exceeded cap, if that was not yet reported within the cap's window.
     pub async fn newly_exceeded(&self, org: OrgId, agent: Option<AgentId>) -> Result<Option<Spend>> {
         let mut tx = self.system.begin().await?;
         let now = spend_status(&mut tx, org, agent, None).await?;
@@ -227,7 +230,7 @@ impl Store {
         Ok(is_first.then_some(spend))
     }
 
-    /// Sets what is left to an organization; `None` is without a bound.
+    /// Sets the balance of an organization; `None` removes the limit.
     ///
     /// # Errors
     /// `Conflict` when there is no such organization.
@@ -244,8 +247,9 @@ impl Store {
         Ok(())
     }
 
-    /// Adds to what is left to an organization and returns the sum; one that had no
-    /// bound has this one from now on.
+    /// Adds to the balance of an organization and returns the new balance.
+    ///
+    /// An organization without a limit gets this amount as its balance.
     ///
     /// # Errors
     /// `Conflict` when there is no such organization.
@@ -269,7 +273,9 @@ async fn top_up(connection: &mut PgConnection, org: OrgId, micros: i64) -> Resul
     Ok(balance)
 }
 
-/// One asker of an organization at a time; what it reads was committed before.
+/// Checks caps and balance, one caller of an organization at a time.
+///
+/// Reads after the lock see everything that was committed before.
 async fn judged_by_billing(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
         .bind(format!("spend/{}", fence.org))
@@ -283,14 +289,14 @@ async fn judged_by_billing(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
     })
 }
 
-/// The same of a tree of sessions.
+/// Checks the limits of a session tree, one caller of the tree at a time.
 async fn judged_by_tree(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     lock_tree(tx, fence.org, fence.session).await?;
     let budgets = budgets(tx, fence.org, fence.session, ask.call).await?;
     Ok(budget::judge(&budgets, ask.most))
 }
 
-/// Writes a reservation down; false when the fence does not hold.
+/// Writes a reservation; false when the fence does not hold.
 async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
     let to_model = "insert into reservation (org_id, session_id, agent_id, epoch, micros, tokens)
          select org_id, session_id, $4, $3, $5, $7
@@ -299,7 +305,7 @@ async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
          on conflict (org_id, session_id) do update set
             agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros,
             tokens = excluded.tokens";
-    // What was reserved under leases of before counts no more.
+    // Reservations of earlier leases no longer count.
     let to_command = "with past as (
             delete from exec_reservation where org_id = $1 and session_id = $2 and epoch < $3 and call_id <> $6
          )
@@ -322,7 +328,8 @@ async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
     Ok(done.rows_affected() > 0)
 }
 
-/// Whether nobody said this of the cap as it is, within the days that it sums.
+/// Records a report of a cap; returns whether it is the first one for this value of the cap within
+/// its window.
 async fn is_first_to_say(
     tx: &mut PgConnection,
     org: OrgId,
@@ -348,19 +355,19 @@ async fn is_first_to_say(
 }
 
 impl Tx {
-    /// Where the organization stands, and one of its agents.
+    /// Reads the spend status of the organization and one of its agents.
     pub async fn spend_status(&mut self, agent: Option<AgentId>) -> Result<SpendStatus> {
         let org = self.org;
         spend_status(self.connection(), org, agent, None).await
     }
 
-    /// Adds to what is left to the organization and returns the sum.
+    /// Adds to the balance of the organization and returns the new balance.
     pub async fn top_up(&mut self, micros: i64) -> Result<i64> {
         let org = self.org;
         top_up(self.connection(), org, micros).await
     }
 
-    /// Replaces the caps of the organization.
+    /// Replaces the spend caps of the organization.
     pub async fn set_spend_caps(&mut self, caps: &SpendCaps) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(

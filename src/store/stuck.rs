@@ -1,7 +1,7 @@
-//! Sessions that should move and do not: found again, counted, shown.
+//! Detection and repair of sessions that should progress and do not.
 //!
-//! The promise `Alive`: whatever crashes, a session that is not at rest is held under
-//! a live lease, or has a job that is due soon. What it forbids is called overdue.
+//! Invariant `Alive`: whatever crashes, a session that is not idle is held under a live lease or
+//! has a job that is due soon. A session that violates it is called overdue.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,9 @@ use crate::{
     domain::{Session, SessionId, Status},
 };
 
-/// Whether a row of `session` is overdue, with the seconds in the named parameter: its
-/// work has no job that is held, due soon, or waiting in the queue for its first worker.
+/// Whether a row of `session` is overdue, with the seconds in the named parameter.
+///
+/// Its work has no job that is held, due soon, or waiting in the queue for its first worker.
 macro_rules! overdue {
     ($seconds:literal) => {
         concat!(
@@ -36,7 +37,7 @@ macro_rules! overdue {
 }
 pub(super) use overdue;
 
-/// $1 how many of each kind.
+/// $1 maximum number of each kind.
 const STUCK: &str = "
 with forgotten (org_id, session_id, kind, ready_at, node_id) as (
     (
@@ -104,17 +105,17 @@ for key share of s skip locked
 on conflict do nothing";
 
 impl Store {
-    /// Gives a job to every session that has work and none: a turn that should run, by
-    /// the index `turn_live`, or a sandbox that outlived its session, or that nobody looks
-    /// after, by `sandbox_live`, or that is asked something, by `operation_open`.
-    /// Returns how many; with nothing pending a job does nothing.
+    /// Inserts the missing job of every session with work; returns their number.
+    ///
+    /// The work is an open turn, found by the index `turn_live`; a sandbox that outlived its
+    /// session or has no `rest` job, by `sandbox_live`; or an open operation, by `operation_open`.
+    /// A job with nothing to do has no effect.
     pub async fn enqueue_stuck(&self, jobs_max: i64) -> Result<u64> {
         let done = sqlx::query(STUCK).bind(jobs_max).execute(&self.system).await?;
         Ok(done.rows_affected())
     }
 
-    /// How many sessions are overdue, of all organizations; 0 when healthy. By the index
-    /// `turn_live`.
+    /// Counts the overdue sessions of all organizations; 0 when healthy. By the index `turn_live`.
     pub async fn sessions_overdue(&self) -> Result<i64> {
         let row: (i64,) = sqlx::query_as(concat!(
             "select count(*)
@@ -135,8 +136,7 @@ impl Store {
 }
 
 impl Tx {
-    /// When those of these sessions go on whose running turn waits for a time, and
-    /// holds no worker meanwhile.
+    /// Returns the resume times of running turns that wait without a worker.
     pub async fn waits(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Timestamp>> {
         let waits = |session: &&Session| session.status == Status::Running && session.hold.is_none();
         let running = sessions.iter().filter(waits);
@@ -162,7 +162,7 @@ impl Tx {
     }
 }
 
-/// How long a session may stand still, in seconds.
+/// Time after which a session is overdue, in seconds.
 pub(super) fn seconds() -> f64 {
     OVERDUE_AFTER.as_secs_f64()
 }

@@ -9,20 +9,20 @@ use crate::{
     domain::{Level, OrgId, SessionId},
 };
 
-/// A token that may be used now.
+/// A token that is valid now.
 #[derive(Clone, Debug)]
 pub struct LiveToken {
     pub org: OrgId,
     pub session: SessionId,
     pub scopes: Vec<String>,
-    /// The token sees nothing beyond this level.
+    /// The token gives access to no level beyond this one.
     pub level: Level,
 }
 
 /// A token to store.
 #[derive(Debug)]
 pub struct NewToken {
-    /// Of its secret, under the deployment's pepper.
+    /// Hash of its secret, with the deployment's pepper.
     pub hash: Vec<u8>,
     pub scopes: Vec<String>,
     pub level: Level,
@@ -38,7 +38,7 @@ struct Row {
 }
 
 impl Tx {
-    /// Stores a token's hash and forgets the session's expired ones.
+    /// Stores a token's hash and deletes the session's expired tokens.
     pub async fn create_token(&mut self, session: SessionId, new: &NewToken) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -59,7 +59,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Ends every token of a session.
+    /// Deletes every token of a session.
     pub async fn delete_tokens(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("delete from client_token where org_id = $1 and session_id = $2")
@@ -72,7 +72,7 @@ impl Tx {
 }
 
 impl Store {
-    /// The live token behind a bearer secret, by the unique index `client_token_hash`.
+    /// Reads the live token of a bearer secret, by the unique index `client_token_hash`.
     pub async fn find_token(&self, secret: &str) -> Result<Option<LiveToken>> {
         let row: Option<Row> = sqlx::query_as(
             "select org_id, session_id, scopes, level

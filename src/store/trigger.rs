@@ -1,4 +1,4 @@
-//! Inbound triggers of agents. A secret goes in and never comes out over the API.
+//! Triggers of agents. The API accepts a secret and never returns it.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -24,22 +24,22 @@ pub struct Trigger {
     pub agent: AgentId,
     pub kind: Kind,
     pub enabled: bool,
-    /// Which events of GitHub start a session.
+    /// The GitHub events that start a session.
     pub filter: Option<Filter>,
     pub session_template: SessionTemplate,
-    /// Until when signatures with the replaced secret count too.
+    /// Until this time signatures with the replaced secret are valid too.
     pub secret_before_until: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// A trigger that somebody knocks at, with all that tells whether they may.
+/// A trigger with the data to authenticate a request to it.
 pub struct OpenTrigger {
     pub org: OrgId,
     pub trigger: Trigger,
-    /// The secrets that count now.
+    /// The secrets that are valid now.
     pub secrets: Vec<SecretString>,
-    /// It is enabled, and its organization may work.
+    /// It is enabled, and its organization is active.
     pub is_live: bool,
 }
 
@@ -96,7 +96,7 @@ macro_rules! triggers {
     };
 }
 
-/// The associated data that binds a sealed secret to its row.
+/// Associated data that binds a sealed secret to its row.
 pub fn context(org: OrgId, trigger: TriggerId) -> String {
     format!("hook/{org}/{trigger}")
 }
@@ -124,8 +124,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Hooks of an agent, oldest first; at most `TRIGGERS_MAX` exist. By the index
-    /// `trigger_of_agent`.
+    /// Returns the triggers of an agent, oldest first, by the index `trigger_of_agent`.
+    ///
+    /// At most `TRIGGERS_MAX` exist.
     pub async fn triggers(&mut self, agent: AgentId) -> Result<Vec<Trigger>> {
         let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(triggers!("order by trigger_id"))
@@ -136,7 +137,7 @@ impl Tx {
         rows.into_iter().map(Row::trigger).collect()
     }
 
-    /// One trigger of an agent.
+    /// Reads one trigger of an agent.
     pub async fn trigger(&mut self, agent: AgentId, trigger: TriggerId) -> Result<Trigger> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(triggers!("and trigger_id = $3"))
@@ -148,7 +149,7 @@ impl Tx {
         row.trigger()
     }
 
-    /// One trigger of an agent, locked until the transaction ends.
+    /// Reads one trigger of an agent and locks it until the transaction ends.
     pub async fn lock_trigger(&mut self, agent: AgentId, trigger: TriggerId) -> Result<Trigger> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(triggers!("and trigger_id = $3 for update"))
@@ -160,7 +161,7 @@ impl Tx {
         row.trigger()
     }
 
-    /// Writes what may change of a locked trigger.
+    /// Updates the mutable columns of a locked trigger.
     pub async fn update_trigger(&mut self, trigger: &Trigger) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
@@ -179,8 +180,10 @@ impl Tx {
         Ok(())
     }
 
-    /// Replaces the secret of a locked trigger; the one before counts for `overlap` seconds
-    /// more, and the one before that no more.
+    /// Replaces the secret of a locked trigger.
+    ///
+    /// The previous secret stays valid for `overlap` seconds; the one before that becomes invalid
+    /// at once.
     pub async fn rotate_trigger_secret(
         &mut self,
         trigger: TriggerId,
@@ -203,7 +206,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Deletes a trigger; the sessions that it started go on.
+    /// Deletes a trigger; the sessions that it started continue.
     pub async fn delete_trigger(&mut self, agent: AgentId, trigger: TriggerId) -> Result<()> {
         let org = self.org.uuid();
         let done = sqlx::query("delete from trigger where org_id = $1 and agent_id = $2 and trigger_id = $3")
@@ -217,10 +220,11 @@ impl Tx {
 }
 
 impl Store {
-    /// The trigger that a stranger names, with its secrets; by the index `trigger_by_id`.
+    /// Reads the trigger of an unauthenticated request, with its secrets; by the index
+    /// `trigger_by_id`.
     ///
-    /// The one lookup of its kind that cannot name its organization: it is what finds the
-    /// organization. One statement whatever there is, so that its time tells nothing.
+    /// This is the only lookup of its kind without an organization, because it finds the
+    /// organization. It is one statement in every case, so its duration reveals nothing.
     pub async fn find_trigger(&self, trigger: TriggerId) -> Result<Option<OpenTrigger>> {
         let found: Option<SealedRow> = sqlx::query_as(
             "select h.org_id, t.data_key, t.suspended_at is null and t.deleted_at is null as is_open,

@@ -1,4 +1,4 @@
-//! Turns as rows: the folded form of their events.
+//! Turn rows: the folded state of their events.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -54,7 +54,7 @@ impl Row {
 }
 
 impl Tx {
-    /// One turn of a session.
+    /// Reads one turn of a session.
     pub async fn turn(&mut self, session: SessionId, turn: TurnId) -> Result<Turn> {
         let org = self.org.uuid();
         let row: Row =
@@ -67,7 +67,7 @@ impl Tx {
         row.turn()
     }
 
-    /// A session's turns, newest first: their ids are in the order of their making.
+    /// Returns a session's turns, newest first; their ids are in order of creation.
     pub async fn turns(
         &mut self,
         session: SessionId,
@@ -93,8 +93,9 @@ impl Tx {
         rows.into_iter().map(Row::turn).collect()
     }
 
-    /// When some turns took their input: at their start, or at their end when they
-    /// ended before it.
+    /// Returns the times at which turns took their input.
+    ///
+    /// That is the start of a turn, or its end if it ended before it started.
     pub async fn taken_at(
         &mut self,
         session: SessionId,
@@ -120,7 +121,7 @@ impl Tx {
         Ok(rows.into_iter().map(|(turn, at)| (Id::from_uuid(turn), at)).collect())
     }
 
-    /// Writes a turn in whatever state the fold left it.
+    /// Writes a turn in its folded state.
     pub(super) async fn put_turn(&mut self, session: SessionId, turn: &Turn) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(

@@ -1,7 +1,7 @@
-//! What was used, by session and model and by day, agent and model.
+//! Usage sums: by session and model, and by day, agent and model.
 //!
-//! Both are sums that the statement of an append adds to (`record`), so they cannot
-//! differ from the log for longer than that statement takes.
+//! The statement of an append (`record`) adds to both, so they match the log. The only exception is
+//! late usage of an archived session, which is in the sums alone (see [`Store::pay_late`]).
 
 use sqlx::FromRow;
 
@@ -20,14 +20,14 @@ use crate::{
     domain::{AgentId, Cost, SessionId, Usage, delta::Delta},
 };
 
-/// Adds what was used to both sums and takes it from the balances, and forgets what was
-/// promised for calls that are over. Parts of a statement's `with`.
+/// Adds usage to both sums, subtracts its cost from the balances, and deletes the reservations of
+/// calls that have ended. Parts of a statement's `with`.
 ///
-/// `used` selects `org_id, session_id, ts, agent_id, model` and the counters, one row a
-/// session; `over` selects `org_id, session_id`. What a session without an agent used
-/// is that of no agent (the nil id) and no model (an empty name). Rows that sessions share
-/// are locked in one order. A shard is one of eight for an hour of the day, and each
-/// connection adds to one of its own, so that two seldom wait for each other.
+/// `used` selects `org_id, session_id, ts, agent_id, model` and the counters, one row a session;
+/// `over` selects `org_id, session_id`. Usage of a session without an agent has the nil agent id,
+/// and usage without a model has an empty model name. Rows that sessions share are locked in one
+/// order. Each hour of the day has eight shards, and each connection adds to its own one, so two
+/// connections rarely wait for each other.
 macro_rules! ledger {
     ($used:literal, $over:literal) => {
         concat!(
@@ -111,7 +111,7 @@ macro_rules! ledger {
 }
 pub(super) use ledger;
 
-/// The columns of a usage, as every table names them.
+/// The usage columns, which have the same names in every table.
 #[derive(FromRow)]
 pub(super) struct Counters {
     input_tokens: i64,
@@ -147,7 +147,7 @@ impl From<Counters> for Usage {
     }
 }
 
-/// What the rows of a sum tell apart.
+/// Dimensions by which usage is grouped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct By {
     pub day: bool,
@@ -155,7 +155,7 @@ pub struct By {
     pub model: bool,
 }
 
-/// Which usage is summed.
+/// Filter for a sum of usage.
 #[derive(Clone, Debug)]
 pub struct Filter {
     pub from: Date,
@@ -163,26 +163,26 @@ pub struct Filter {
     pub by: By,
     pub agent: Option<AgentId>,
     pub model: Option<String>,
-    /// The page's position.
+    /// The page position.
     pub after: Option<UsageCursor>,
 }
 
-/// Where a row stands among the sums.
+/// Position of a row in the sums.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UsageCursor(i32, Option<AgentId>, String);
 
-/// A row: what was used, by whatever it names.
+/// One row of a sum: the usage of one group.
 #[derive(Debug)]
 pub struct Sum {
     pub day: Option<Date>,
-    /// Within, that of sessions without an agent.
+    /// The inner `None` is the usage of sessions without an agent.
     pub agent: Option<Option<AgentId>>,
     pub model: Option<Option<String>>,
     pub usage: Usage,
 }
 
 impl Sum {
-    /// Where it stands.
+    /// Returns the position of the row.
     pub fn place(&self) -> UsageCursor {
         let day = self.day.map_or(0, Date::to_julian_day);
         UsageCursor(day, self.agent.flatten(), self.model.clone().flatten().unwrap_or_default())
@@ -206,7 +206,7 @@ struct OfModel {
 }
 
 impl Tx {
-    /// Sums in the order of day, agent and model, by the primary key of `usage_day`.
+    /// Returns sums ordered by day, agent and model, by the primary key.
     pub async fn usage(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Sum>> {
         let org = self.org.uuid();
         let Filter { from, to, by, agent, model, after } = filter;
@@ -263,7 +263,7 @@ impl Tx {
         Ok(rows.into_iter().map(sum).collect())
     }
 
-    /// What a session used of each model, by its primary key.
+    /// Returns the usage of a session by model, by the table's primary key.
     pub async fn usage_by_model(&mut self, session: SessionId) -> Result<Vec<(Option<String>, Usage)>> {
         let org = self.org.uuid();
         let rows: Vec<OfModel> = sqlx::query_as(
@@ -281,8 +281,8 @@ impl Tx {
     }
 }
 
-/// $1 organization, $2 session, $3 the lease that it was closed under, $4 model, $5 time, $6-$16
-/// what was used. The log of a closed session says no more: only the sums do.
+/// $1 organization, $2 session, $3 the epoch under which it was archived, $4 model, $5 time, $6-$16
+/// usage. The log of an archived session is closed, so only the sums change.
 const LATE: &str = concat!(
     "with s as (
     select agent_id, coalesce($4, ",
@@ -305,8 +305,10 @@ select exists (select from s)"
 );
 
 impl Store {
-    /// Adds what a lease used to the sums, where its session was closed under it. Returns
-    /// whether it was: what any other lease had begun, its successor pays for.
+    /// Adds a lease's usage to the sums if its session was archived under that lease.
+    ///
+    /// Returns whether it was. The successor of any other lease records the usage of work that the
+    /// lease had started.
     pub async fn pay_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
         let (usage, cost) = (&delta.usage, &delta.usage.cost);
         let (is_paid,): (bool,) = sqlx::query_as(LATE)
@@ -331,8 +333,9 @@ impl Store {
         Ok(is_paid)
     }
 
-    /// Adds up what the shards of an hour hold, once nothing is added to them any more, a
-    /// batch of rows; returns how many. By the index `usage_day_spread`.
+    /// Merges the shards of past hours into one row, one batch of rows at a time; returns how many.
+    ///
+    /// Only days to which nothing is added any more. By the index `usage_day_spread`.
     pub async fn fold_shards(&self) -> Result<u64> {
         let done = sqlx::query(
             "with spread as (

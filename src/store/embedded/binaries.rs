@@ -1,7 +1,7 @@
-//! Finding the `initdb` and `postgres` of the system, and the right major version.
+//! Finds the system's `initdb` and `postgres` of a suitable major version.
 //!
-//! A cluster can only be run by the major version that made it, so more than one
-//! installation may be looked at.
+//! A cluster runs only with the major version that created it, so several installations may be
+//! checked.
 
 use std::{
     collections::HashSet,
@@ -11,7 +11,7 @@ use std::{
 
 use super::{Error, location::Location, os_user, os_user::OsUser};
 
-/// The oldest major version that the service's SQL is written for.
+/// Oldest major version that the service's SQL supports.
 const MAJOR_MIN: u32 = 15;
 
 /// One installation of the server.
@@ -22,8 +22,10 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// The installation that this cluster wants; for a new one the first that is
-    /// new enough: on PATH, then in the places of the distributions, newest first.
+    /// Finds the installation for this cluster.
+    ///
+    /// An existing cluster needs its own major version. A new cluster takes the first installation
+    /// that is new enough: on PATH, then in the directories of the distributions, newest first.
     ///
     /// # Errors
     /// `Refused` when none fits.
@@ -41,7 +43,7 @@ impl Binaries {
         Err(Error::Refused(why_none(&others.join(" and "), made_by, location.home())))
     }
 
-    /// The name of the major version, to be said to people.
+    /// Returns the product name and major version, for messages.
     pub fn version(&self) -> String {
         format!("Postgres {}", self.major)
     }
@@ -55,7 +57,7 @@ impl Binaries {
     }
 }
 
-/// The newest major version that is installed, if any would do for a new cluster.
+/// Returns the newest installed major version that suits a new cluster.
 pub fn newest() -> Option<u32> {
     let majors = candidates().into_iter().filter_map(|dir| {
         let said = std::process::Command::new(dir.join("postgres")).arg("--version").output().ok()?;
@@ -86,13 +88,13 @@ fn candidates() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut dirs: Vec<PathBuf> = Vec::new();
     for dir in env::split_paths(&path).filter(|dir| dir.is_absolute()) {
-        // Links are followed: a server finds its own files from where it lies.
+        // Links are resolved, because a server finds its own files relative to its real path.
         if let (Ok(initdb), Ok(_)) = (dir.join("initdb").canonicalize(), dir.join("postgres").canonicalize())
         {
             dirs.extend(initdb.parent().map(Path::to_owned));
         }
     }
-    // Debian and its relatives; Red Hat and its relatives.
+    // Debian and derivatives; Red Hat and derivatives.
     dirs.extend(versions_in("/usr/lib/postgresql", ""));
     dirs.extend(versions_in("/usr", "pgsql-"));
     let mut seen = HashSet::new();
@@ -100,7 +102,7 @@ fn candidates() -> Vec<PathBuf> {
     dirs
 }
 
-/// `<base>/<prefix><major>/bin`, newest first.
+/// Returns `<base>/<prefix><major>/bin` directories, newest first.
 fn versions_in(base: &str, prefix: &str) -> Vec<PathBuf> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     for entry in Path::new(base).read_dir().into_iter().flatten().flatten() {
@@ -114,8 +116,9 @@ fn versions_in(base: &str, prefix: &str) -> Vec<PathBuf> {
     found.into_iter().rev().map(|(_, dir)| dir).collect()
 }
 
-/// Asks the server itself, as the user who will run it: an installation below a
-/// home directory may be out of that user's reach.
+/// Runs `postgres --version` as the user that will run the server.
+///
+/// That user may not have access to an installation below a home directory.
 async fn major_of(dir: &Path, os_user: &OsUser) -> Option<u32> {
     if !dir.join("initdb").is_file() {
         return None;

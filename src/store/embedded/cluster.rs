@@ -1,4 +1,4 @@
-//! The cluster on disk: made once by `initdb`, its settings written at each start.
+//! The cluster on disk: created once by `initdb`, its settings written at each start.
 
 use std::{
     fs,
@@ -20,8 +20,10 @@ pub const SETTINGS: &str = "postgresql.conf";
 const ACCESS: &str = "pg_hba.conf";
 const NAMES: &str = "pg_ident.conf";
 
-/// Makes the cluster unless there is one. A crash leaves nothing that the next
-/// start takes for a cluster: it gets its name when it is complete.
+/// Creates the cluster unless it exists.
+///
+/// The cluster gets its final name when it is complete, so the next start after a crash does not
+/// take a partial cluster for a complete one.
 pub async fn ensure(
     location: &Location,
     os_user: &OsUser,
@@ -31,25 +33,25 @@ pub async fn ensure(
     if location.cluster_major()?.is_some() {
         return Ok(());
     }
-    progress(&format!("making a database cluster with {} (once, a few seconds)", binaries.version()));
+    progress(&format!("creating a database cluster with {} (once, a few seconds)", binaries.version()));
     let draft = make_draft(location, os_user)?;
     let mut initdb = os_user.command(&binaries.initdb(), location.home());
     initdb.arg("--pgdata").arg(&draft).args(["--username", roles::SUPERUSER, "--auth", "peer"]);
-    // The C locale sorts alike on every machine and survives an upgrade of the C
-    // library, which silently breaks the indexes of the others.
+    // The C locale sorts the same on every machine. It also survives an upgrade of the C library,
+    // which silently corrupts indexes of other locales.
     initdb.args(["--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-instructions"]);
     let made = os_user::output(initdb, "initdb").await?;
     if !made.status.success() {
         let said = String::from_utf8_lossy(&made.stderr);
         return Err(Error::Refused(format!("initdb failed: {}", said.trim().replace('\n', " "))));
     }
-    // Renamed within a directory that outlives a crash only once it is synced.
+    // A rename survives a crash only after the parent directory is synced.
     fs::rename(&draft, location.cluster())
         .and_then(|()| fs::File::open(location.home())?.sync_all())
-        .map_err(Error::io(format!("could not name {}", location.cluster().display())))
+        .map_err(Error::io(format!("could not create {}", location.cluster().display())))
 }
 
-/// An empty directory that no `initdb` of a killed service still writes to.
+/// Creates an empty directory that no `initdb` of a killed service still writes to.
 fn make_draft(location: &Location, os_user: &OsUser) -> Result<PathBuf, Error> {
     const PREFIX: &str = "pgdata.new-";
     let removed = fs::read_dir(location.home()).and_then(|entries| {
@@ -67,15 +69,15 @@ fn make_draft(location: &Location, os_user: &OsUser) -> Result<PathBuf, Error> {
     Ok(draft)
 }
 
-/// Writes the three settings files. The server's user can read them and no more.
+/// Writes the three settings files. The server's user can read but not write them.
 pub fn write_settings(location: &Location, os_user: &OsUser) -> Result<(), Error> {
     write(&location.settings(SETTINGS), &settings(location))?;
     write(&location.settings(ACCESS), ACCESS_RULES)?;
     write(&location.settings(NAMES), &names(os_user))
 }
 
-// The kernel names the user at the other end of the socket; the map says which
-// roles that user may take. There are no passwords.
+// The kernel reports the user at the other end of the socket, and the map lists the roles that the
+// user may take. There are no passwords.
 const ACCESS_RULES: &str = "\
 # Written by sojourn at each start.
 local all all peer map=sojourn
@@ -141,12 +143,12 @@ log_parameter_max_length = 0
     )
 }
 
-/// Replaces a file as a whole: a running server may read it at any time.
+/// Replaces a file atomically: a running server may read it at any time.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     let draft = path.with_extension("conf.new");
     let written = fs::remove_file(&draft).or(Ok(())).and_then(|()| {
         let mut file = fs::File::options().create_new(true).write(true).open(&draft)?;
-        // Whatever the umask took away: the server's user is another one.
+        // Undo the umask: the server runs as another user, which must read the file.
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;

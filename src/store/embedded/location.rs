@@ -1,11 +1,10 @@
-//! Where the cluster, its log, its locks and its socket lie.
+//! Paths of the cluster, its log, its locks and its socket.
 //!
-//! The home of a cluster is `<data_dir>/postgres`. Where the user that runs the
-//! server cannot get there (a service that is root, below a directory of mode
-//! 0700), `postgres` is a link to `/var/lib/sojourn/<id>`: the link moves and
-//! disappears with the data directory, so that an empty data directory always
-//! means an empty database. Sockets lie elsewhere, for their paths end at 107
-//! bytes. What the service writes lies in directories that the server's user
+//! The home of a cluster is `<data_dir>/postgres`. If the user that runs the server cannot access
+//! it (the service is root, below a directory of mode 0700), `postgres` is a link to
+//! `/var/lib/sojourn/<id>`. The link moves and disappears with the data directory, so an empty data
+//! directory always means an empty database. Sockets have their own directory, because a socket
+//! path is at most 107 bytes. The service writes its files into directories that the server's user
 //! cannot write.
 
 use std::{
@@ -19,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::{Error, os_user::OsUser};
 use crate::base::{Origin, text};
 
-/// Where the socket's name ends; also in `postgresql.conf`.
+/// Suffix of the socket's file name; also in `postgresql.conf`.
 pub const PORT: u16 = 5432;
 
 const LINK: &str = "postgres";
@@ -27,7 +26,7 @@ const CLUSTER: &str = "pgdata";
 const CLUSTERS_OF_ROOT: &str = "/var/lib/sojourn";
 const SOCKETS: &str = "/run/sojourn";
 
-/// The directories of one cluster, made and owned as they must be.
+/// Directories of one cluster, created with the right owner and mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     home: PathBuf,
@@ -35,8 +34,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Finds the home of the cluster, or makes one. `data_dir` is absolute and
-    /// free of links.
+    /// Finds or creates the home of the cluster. `data_dir` is absolute and contains no links.
     pub fn open(data_dir: &Path, os_user: &OsUser, origin: &Origin) -> Result<Self, Error> {
         let link = data_dir.join(LINK);
         if link.symlink_metadata().is_err() {
@@ -45,14 +43,16 @@ impl Location {
         let home = link.canonicalize().map_err(|_| {
             let target = link.read_link().unwrap_or_default();
             Error::Refused(format!(
-                "the database of {} lay in {}, which is gone: bring it back, or remove the link {} to begin with an empty one",
+                "the database of {} was in {}, which is missing: restore it, or remove the link {} to start with an empty one",
                 data_dir.display(), target.display(), link.display(),
             ))
         })?;
         utf8(&home)?;
-        if let Some(dir) = os_user.barred_at(&home).map_err(Error::io("could not look at the database"))? {
+        if let Some(dir) =
+            os_user.barred_at(&home).map_err(Error::io("could not check the database directory"))?
+        {
             return Err(Error::Refused(format!(
-                "the database in {} runs as user {}, which cannot pass {}: run chmod o+x on it",
+                "the database in {} runs as user {}, which has no access to {}: run chmod o+x on it",
                 home.display(),
                 os_user.name,
                 dir.display(),
@@ -68,37 +68,34 @@ impl Location {
         &self.home
     }
 
-    /// The cluster itself: what Postgres calls its data directory.
+    /// Path of the cluster, which Postgres calls the data directory.
     pub fn cluster(&self) -> PathBuf {
         self.home.join(CLUSTER)
     }
 
-    /// The major version that made the cluster; `None` when there is none.
+    /// Reads the major version that created the cluster; `None` when there is no cluster.
     pub fn cluster_major(&self) -> Result<Option<u32>, Error> {
         let path = self.cluster().join("PG_VERSION");
         match fs::read_to_string(&path) {
             Ok(text) => text.trim().parse().map(Some).map_err(|_| {
-                Error::Refused(format!(
-                    "{} does not name a version: is this a Postgres cluster?",
-                    path.display()
-                ))
+                Error::Refused(format!("{} contains no version: is this a Postgres cluster?", path.display()))
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io(format!("could not read {}", path.display()))(error)),
         }
     }
 
-    /// Where the server rotates its log.
+    /// Directory in which the server rotates its log.
     pub fn log_dir(&self) -> PathBuf {
         self.home.join("log")
     }
 
-    /// What the server says before its log is open.
+    /// Output of the server before its log is open.
     pub fn startup_log(&self) -> PathBuf {
         self.home.join("startup.log")
     }
 
-    /// A file of settings, outside of what the server's user can write.
+    /// Path of a settings file, in a directory that the server's user cannot write.
     pub fn settings(&self, name: &str) -> PathBuf {
         self.home.join(name)
     }
@@ -107,13 +104,14 @@ impl Location {
         &self.sockets
     }
 
-    /// Makes the directory of the sockets again. Call it with the transition locked:
-    /// whoever stopped the server between our first look and the lock took it away.
+    /// Recreates the directory of the sockets. Call it with the transition lock held.
+    ///
+    /// A process that stopped the server between `open` and the lock has removed the directory.
     pub fn keep_sockets(&self, os_user: &OsUser) -> Result<(), Error> {
         make_sockets(&self.home, os_user).map(drop)
     }
 
-    /// Takes the directory of the socket away, unless a socket is in it.
+    /// Removes the directory of the sockets, unless it contains a socket.
     pub fn remove_sockets(&self) {
         let _left_to_the_next_start = fs::remove_dir(&self.sockets);
     }
@@ -126,7 +124,7 @@ impl Location {
         self.home.join("transition.lock")
     }
 
-    /// A connection over the socket, whatever `PG*` variables say.
+    /// URL of a connection over the socket; ignores `PG*` variables.
     pub fn url(&self, role: &str, database: &str) -> String {
         let host: String =
             url::form_urlencoded::byte_serialize(self.sockets.as_os_str().as_encoded_bytes()).collect();
@@ -134,49 +132,49 @@ impl Location {
     }
 }
 
-/// Makes the data directory and names it without links.
+/// Creates the data directory and returns its path without links.
 pub fn make_data_dir(data_dir: &Path) -> Result<PathBuf, Error> {
     fs::create_dir_all(data_dir)
         .and_then(|()| data_dir.canonicalize())
-        .map_err(Error::io(format!("could not make the data directory {}", data_dir.display())))
+        .map_err(Error::io(format!("could not create the data directory {}", data_dir.display())))
 }
 
-/// The cluster of a data directory, which need not exist.
+/// Path of the cluster of a data directory, which need not exist.
 pub fn cluster_of(data_dir: &Path) -> PathBuf {
     data_dir.join(LINK).join(CLUSTER)
 }
 
-/// A path that can stand in a settings file and in a URL.
+/// Checks that a path fits in a settings file and in a URL.
 fn utf8(path: &Path) -> Result<(), Error> {
     match path.to_str() {
         Some(text) if !text.contains(['\n', '\r']) => Ok(()),
         Some(_) | None => Err(Error::Refused(format!(
-            "{} cannot hold a database: its name is not plain UTF-8 on one line",
+            "{} cannot contain a database: its path must be UTF-8 without line breaks",
             path.display()
         ))),
     }
 }
 
 fn make_home(data_dir: &Path, link: &Path, os_user: &OsUser, origin: &Origin) -> Result<(), Error> {
-    let barred = os_user.barred_at(data_dir).map_err(Error::io("could not look at the data directory"))?;
+    let barred = os_user.barred_at(data_dir).map_err(Error::io("could not check the data directory"))?;
     if barred.is_none() {
         return make_dir(link, 0o755);
     }
-    // A name of its own rather than one made from the path: a data directory
-    // that was removed and made again must not find the database of the old one.
+    // The name is random and not derived from the path: a data directory that was removed and
+    // recreated must not find the database of the old one.
     let home = Path::new(CLUSTERS_OF_ROOT).join(text::hex(&origin.bytes::<8>()));
     make_dir(Path::new(CLUSTERS_OF_ROOT), 0o755)?;
     make_dir(&home, 0o755)?;
     match symlink(&home, link) {
-        // Another process was first: its home is the one.
+        // Another process created the link first; its home is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             fs::remove_dir(&home).map_err(Error::io(format!("could not remove {}", home.display())))
         }
-        made => made.map_err(Error::io(format!("could not make the link {}", link.display()))),
+        made => made.map_err(Error::io(format!("could not create the link {}", link.display()))),
     }
 }
 
-/// A short directory for the socket, closed to everyone else.
+/// Creates a directory for the socket with a short path, closed to other users.
 fn make_sockets(home: &Path, os_user: &OsUser) -> Result<PathBuf, Error> {
     let name = format!("pg-{}", &text::hex(&Sha256::digest(home.as_os_str().as_encoded_bytes()))[..16]);
     let me = rustix::process::geteuid().as_raw();
@@ -193,10 +191,10 @@ fn make_sockets(home: &Path, os_user: &OsUser) -> Result<PathBuf, Error> {
             Err(error) => refused = Some(error),
         }
     }
-    Err(refused.expect("there are two places and neither was taken"))
+    Err(refused.expect("the loop tries two directories and both failed"))
 }
 
-/// Nobody but us may put things beside our socket, and its user must get there.
+/// Checks that only we can create files beside our socket, and lets the server's user pass.
 fn vet_parent(parent: &Path, me: u32) -> Result<(), Error> {
     let what = || format!("could not use {} for the database's socket", parent.display());
     let data = parent.symlink_metadata().map_err(Error::io(what()))?;
@@ -211,7 +209,7 @@ fn vet_parent(parent: &Path, me: u32) -> Result<(), Error> {
     fs::set_permissions(parent, fs::Permissions::from_mode(mode)).map_err(Error::io(what()))
 }
 
-/// A directory for the server's user alone.
+/// Creates a directory for the server's user alone.
 pub fn make_private(dir: &Path, os_user: &OsUser) -> Result<(), Error> {
     make_dir(dir, 0o700)?;
     os_user.give(dir)
@@ -220,12 +218,12 @@ pub fn make_private(dir: &Path, os_user: &OsUser) -> Result<(), Error> {
 fn make_dir(dir: &Path, mode: u32) -> Result<(), Error> {
     let made = fs::DirBuilder::new().mode(mode).create(dir);
     let there = match made {
-        // The process's umask may have taken bits that the server's user needs.
+        // The umask may have removed bits that the server's user needs.
         Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(mode)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         Err(error) => Err(error),
     };
-    there.map_err(Error::io(format!("could not make the directory {}", dir.display())))
+    there.map_err(Error::io(format!("could not create the directory {}", dir.display())))
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
-//! A private Postgres for those who bring none: made, started, adopted, stopped.
+//! Embedded Postgres for installations without their own: create, start, adopt, stop.
 //!
-//! Called by `app` when no `DATABASE_URL` is set, and by the tests; calls the
-//! `initdb` and `postgres` of the system. The cluster listens on a unix socket
-//! only, in a directory that only its own user (and root) may enter, and the
-//! kernel says who is at the other end. It is a child in no more than name: a
-//! service that is killed leaves it running, and the next start adopts it.
+//! Called by `app` when no `DATABASE_URL` is set, and by the tests; calls the system's `initdb` and
+//! `postgres`. The cluster listens only on a unix socket, in a directory that only its own user
+//! (and root) can enter, and the kernel authenticates the peer. The server outlives the service: a
+//! killed service leaves it running, and the next start adopts it.
 //!
-//! Several processes may use one data directory (`serve`, `admin`): each holds a
-//! shared lock while it lives, and the last one to leave stops the server.
+//! Several processes may use one data directory (`serve`, `admin`). Each holds a shared lock while
+//! it runs, and the last one stops the server.
 //!
-//! Files are read and written without yielding: this is start-up, and they are
-//! small.
+//! Files are read and written synchronously: this happens at start-up, and they are small.
 
 mod binaries;
 mod cluster;
@@ -32,27 +30,28 @@ use crate::base::{Origin, backoff::Backoff, limit};
 pub use self::binaries::newest;
 use self::{binaries::Binaries, location::Location, os_user::OsUser, postmaster::Postmaster};
 
-/// Why there is no embedded database. Every message is one line that says what
-/// to do; none is worth a retry without it.
+/// Reasons why there is no embedded database.
+///
+/// Every message is one line that says what to do. A retry without that change fails again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operator has to change something first; the text says what.
     #[error("{0}")]
     Refused(String),
-    /// A file or a process of the cluster could not be handled.
+    /// A file or a process of the cluster failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The server runs and refused what the service needs of it.
+    /// The server runs and rejected a statement of the service.
     #[error("{what}: {source}")]
     Database {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// What the server said.
+        /// The server's error.
         source: sqlx::Error,
     },
 }
@@ -64,29 +63,29 @@ impl Error {
     }
 }
 
-/// What to tell the person at the terminal while they wait.
+/// Reports progress to the person at the terminal.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
-/// A running server and this process's share in it.
+/// A running server and this process's use of it.
 #[derive(Debug)]
 pub struct Embedded {
     location: Location,
-    // Held for as long as this process uses the server; the kernel drops it
-    // however the process ends.
+    // Locked while this process uses the server; the kernel releases it however the process ends.
     users: File,
     origin: Origin,
 }
 
 impl Embedded {
-    /// Makes the cluster if there is none, starts or adopts its server, and
-    /// makes its roles and its database.
+    /// Starts or adopts the server of the cluster.
     ///
-    /// `data_dir` need not exist. The cluster lies in `<data_dir>/postgres`, or,
-    /// where the user that runs it cannot get there, behind a link of that name.
+    /// Creates the cluster, its roles and its database if missing.
+    ///
+    /// `data_dir` need not exist. The cluster is in `<data_dir>/postgres`, or, if the user that
+    /// runs it has no access there, behind a link of that name.
     ///
     /// # Errors
-    /// `Refused` when something is missing, too old, or in the way. Cancelled
-    /// half way it leaves what the next start completes.
+    /// `Refused` when something is missing, too old, or in the way. If it is canceled half way, the
+    /// next start completes the work.
     pub async fn start(data_dir: &Path, origin: &Origin, progress: Progress<'_>) -> Result<Self, Error> {
         let data_dir = location::make_data_dir(data_dir)?;
         let os_user = OsUser::for_cluster(&location::cluster_of(&data_dir), progress).await?;
@@ -103,26 +102,28 @@ impl Embedded {
         Ok(Self { location, users, origin: origin.clone() })
     }
 
-    /// Where to connect.
+    /// Returns the connection URLs.
     pub fn urls(&self) -> Urls {
         let url = |role| self.location.url(role, roles::DATABASE);
         Urls { owner: url(roles::OWNER), app: url(roles::APP), system: url(roles::SYSTEM) }
     }
 
-    /// Where the server writes its log.
+    /// Returns the directory of the server's log.
     pub fn log_dir(&self) -> PathBuf {
         self.location.log_dir()
     }
 
-    /// Leaves the server, and stops it when nobody else uses it: a fast
-    /// shutdown, so close every connection first. `true` when it was stopped.
+    /// Stops using the server, and stops it when no other process uses it.
+    ///
+    /// This is a fast shutdown, so close every connection first. Returns `true` when it was
+    /// stopped.
     ///
     /// # Errors
-    /// `Refused` when it did not stop in time; it is then left as it is.
+    /// `Refused` when it did not stop in time; it is then left running.
     pub async fn stop(self) -> Result<bool, Error> {
         let _transition = lock_transition(&self.location, &self.origin, &|_| {}).await?;
-        // Not atomic: the shared lock goes before the exclusive one is tried. It
-        // need not be, for nobody joins while the transition is locked.
+        // Not atomic: the shared lock is released before the exclusive one is tried. This is safe,
+        // because no process joins while the transition lock is held.
         if self.users.try_lock().is_err() {
             return Ok(false);
         }
@@ -140,8 +141,8 @@ async fn ensure_running(
     progress: Progress<'_>,
 ) -> Result<(), Error> {
     location.keep_sockets(os_user)?;
-    // Also under a server that runs already: a newer service may bring other
-    // rules, and whoever starts it now may be another user than last time.
+    // Also for a server that already runs: a newer service may have other rules, and the user that
+    // starts it may differ from last time.
     cluster::write_settings(location, os_user)?;
     if let Some(postmaster) = Postmaster::find(location)? {
         progress("the embedded database is still running: adopting it");
@@ -149,7 +150,7 @@ async fn ensure_running(
         if postmaster.ready(location, origin, progress).await? {
             return Ok(());
         }
-        // It was on its way out; the next one may start now.
+        // It was shutting down; the next one may start now.
     }
     let binaries = Binaries::find(location, os_user).await?;
     cluster::ensure(location, os_user, &binaries, progress).await?;
@@ -169,7 +170,7 @@ async fn ensure_running(
     Ok(())
 }
 
-/// Nobody else starts or stops this cluster while the lock is held.
+/// Takes the lock under which this cluster is started or stopped.
 async fn lock_transition(
     location: &Location,
     origin: &Origin,
@@ -185,7 +186,7 @@ async fn lock_transition(
                 Err(TryLockError::Error(error)) => return Err(error),
             }
             if attempt == 1 {
-                progress("another process starts or stops the embedded database: waiting for it");
+                progress("another process is starting or stopping the embedded database: waiting for it");
             }
             tokio::time::sleep(backoff.delay(attempt, origin)).await;
         }
@@ -194,7 +195,7 @@ async fn lock_transition(
     match tokio::time::timeout(limit::EMBEDDED_START_TIMEOUT, wait).await {
         Ok(locked) => locked.map(|()| lock).map_err(Error::io("could not lock the cluster of the database")),
         Err(_) => Err(Error::Refused(format!(
-            "another process has been starting or stopping the database in {} for {} s: end it, then try again",
+            "another process has been starting or stopping the database in {} for {} s: stop it, then try again",
             location.home().display(),
             limit::EMBEDDED_START_TIMEOUT.as_secs(),
         ))),

@@ -1,8 +1,7 @@
-//! Which user of the machine runs the server, and how a program is run as it.
+//! The operating system user that runs the server, and commands run as that user.
 //!
-//! Postgres refuses to run as root. A service that is root runs it as the user
-//! `sojourn`, which it makes when missing; any other service runs it as itself.
-//! A cluster that exists is run by whoever owns it.
+//! Postgres refuses to run as root. A service that runs as root uses the user `sojourn`, which it
+//! creates if missing; any other service uses its own user. An existing cluster runs as its owner.
 
 use std::{
     io,
@@ -18,19 +17,19 @@ use crate::base::limit;
 
 const SYSTEM_USER: &str = "sojourn";
 
-/// A user of the machine that owns a cluster and runs its server.
+/// An operating system user that owns a cluster and runs its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsUser {
-    /// The name, as the kernel's peer check reports it.
+    /// Name, as the kernel's peer check reports it.
     pub name: String,
-    /// Who connects: the user that the service itself runs as.
+    /// User of the service itself, which connects to the server.
     pub service: String,
     uid: u32,
     gid: u32,
 }
 
 impl OsUser {
-    /// The owner of the cluster, or, when there is none yet, who shall own it.
+    /// Returns the owner of the cluster or, if there is none, its future owner.
     pub async fn for_cluster(cluster: &Path, progress: Progress<'_>) -> Result<Self, Error> {
         let me = rustix::process::geteuid();
         if !me.is_root() {
@@ -46,13 +45,14 @@ impl OsUser {
         Ok(Self { name, service, uid, gid })
     }
 
-    /// A program run as this user, far from the service's terminal and without
-    /// its environment, where keys of providers may stand.
+    /// Builds a command that runs as this user.
+    ///
+    /// It has neither the service's terminal nor its environment, which may contain provider keys.
     pub fn command(&self, program: &Path, current_dir: &Path) -> Command {
         let mut command = Command::new(program);
         command.env_clear().env("LC_ALL", "C").current_dir(current_dir).stdin(Stdio::null());
-        // A process group of its own: the terminal's Ctrl-C is for the service,
-        // which still needs the database while it drains.
+        // Its own process group: Ctrl-C at the terminal is for the service, which still needs the
+        // database while it drains.
         command.process_group(0);
         if rustix::process::geteuid().as_raw() != self.uid {
             // Also drops the supplementary groups.
@@ -64,14 +64,15 @@ impl OsUser {
     /// Makes this user the owner of a path.
     pub fn give(&self, path: &Path) -> Result<(), Error> {
         chown(path, Some(self.uid), Some(self.gid)).map_err(Error::io(format!(
-            "could not give {} to user {}",
+            "could not change the owner of {} to user {}",
             path.display(),
             self.name
         )))
     }
 
-    /// The first directory on the way to `path` that this user cannot pass.
-    /// `path` is absolute and free of links.
+    /// Returns the topmost directory on `path` that this user has no access to.
+    ///
+    /// `path` is absolute and contains no links.
     pub fn barred_at<'a>(&self, path: &'a Path) -> io::Result<Option<&'a Path>> {
         let mut barred = None;
         for dir in path.ancestors() {
@@ -95,7 +96,7 @@ pub async fn output(mut command: Command, what: &str) -> Result<Output, Error> {
     match tokio::time::timeout(limit::EMBEDDED_START_TIMEOUT, run).await {
         Ok(output) => output.map_err(Error::io(format!("could not run {what}"))),
         Err(_) => {
-            Err(Error::Refused(format!("{what} did not end in time: is the machine or its disk stuck?")))
+            Err(Error::Refused(format!("{what} did not end in time: is the machine or disk overloaded?")))
         }
     }
 }
@@ -112,22 +113,22 @@ async fn system_user(progress: Progress<'_>) -> Result<(String, u32, u32), Error
     if let Some(user) = lookup(SYSTEM_USER).await? {
         return Ok(user);
     }
-    progress("making the system user sojourn, which runs the embedded database");
+    progress("creating the system user sojourn, which runs the embedded database");
     let mut useradd = Command::new("useradd");
     useradd.args(["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]);
     useradd.args(["--shell", "/usr/sbin/nologin", SYSTEM_USER]);
     let made = output(useradd, "useradd").await?;
-    // Another process may have made it in the meantime: what counts is that it is there.
+    // Another process may have created it meanwhile, so only the lookup counts.
     lookup(SYSTEM_USER).await?.ok_or_else(|| {
         let said = String::from_utf8_lossy(&made.stderr);
         Error::Refused(format!(
-            "the system user sojourn could not be made: {}",
+            "the system user sojourn could not be created: {}",
             said.trim().replace('\n', " ")
         ))
     })
 }
 
-/// Name, user id, group id. Through `getent`, as not every user stands in a file.
+/// Returns name, user id and group id. Uses `getent`, because not every user is in `/etc/passwd`.
 async fn lookup(user: &str) -> Result<Option<(String, u32, u32)>, Error> {
     let mut getent = Command::new("getent");
     getent.args(["passwd", user]);

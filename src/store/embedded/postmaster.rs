@@ -1,7 +1,7 @@
-//! The running server: found by its own pid file, launched, waited for, stopped.
+//! The running server: find by its pid file, launch, wait for, stop.
 //!
-//! Signals go to a pidfd that was opened before the process was checked, so that
-//! they never reach a process which got the number later.
+//! Signals go to a pidfd that was opened before the process was checked, so they never reach
+//! another process that got the same pid later.
 
 use std::{
     fmt,
@@ -27,16 +27,16 @@ use crate::base::{Origin, backoff::Backoff, limit};
 /// The first process of a server.
 pub struct Postmaster {
     pid: i32,
-    // Readable once the process has ended, whoever its parent is.
+    // Readable once the process has ended, whichever process is its parent.
     pidfd: AsyncFd<OwnedFd>,
 }
 
 impl Postmaster {
-    /// The server that runs on this cluster, if one does.
+    /// Returns the server that runs on this cluster, if any.
     ///
     /// # Errors
-    /// `Refused` when the pid file names a Postgres of which it cannot be said
-    /// that it is this one: two servers on one cluster destroy it.
+    /// `Refused` when the pid file names a Postgres that may not be this one: two servers on one
+    /// cluster destroy it.
     pub fn find(location: &Location) -> Result<Option<Self>, Error> {
         let path = location.cluster().join("postmaster.pid");
         let text = match fs::read_to_string(&path) {
@@ -50,8 +50,8 @@ impl Postmaster {
         let Some(found) = Self::open(pid)? else { return Ok(None) };
         match Process::look(pid) {
             Process::Gone => Ok(None),
-            // The number was given to something else, as happens in containers.
-            // Postgres would refuse to start because of it when its user is the same.
+            // The pid belongs to another program now, as happens in containers. Postgres would
+            // refuse to start because of it if the user is the same.
             Process::Other => fs::remove_file(&path)
                 .map(|()| None)
                 .map_err(Error::io(format!("could not remove the stale {}", path.display()))),
@@ -75,18 +75,18 @@ impl Postmaster {
         command.arg("-D").arg(location.cluster());
         command.arg("-c").arg(format!("config_file={}", location.settings(SETTINGS).display()));
         let child = command.stdout(out).stderr(err).spawn().map_err(Error::io("could not start postgres"))?;
-        // Dropped unwaited: the runtime reaps it, and this room only ever knows
-        // the server by its pid file, whether it is our child or was adopted.
+        // Dropped without a wait: the runtime reaps it. This module identifies the server only by
+        // its pid file, whether it is our child or was adopted.
         let pid = child.id().expect("a child that was never waited for has an id");
         let launched = Self::open(pid as i32)?;
         launched.ok_or_else(|| Error::Refused(why_it_ended(location).to_string()))
     }
 
-    /// Waits until the server takes connections; `false` when it ended instead.
+    /// Waits until the server accepts connections; `false` when it ended instead.
     ///
     /// # Errors
-    /// `Refused` when it takes too long; it is left running, for it may be
-    /// recovering, and the next start adopts it.
+    /// `Refused` when it takes too long. It is left running, because it may be in recovery, and the
+    /// next start adopts it.
     pub async fn ready(
         &self,
         location: &Location,
@@ -100,12 +100,12 @@ impl Postmaster {
             let tried = timeout(limit::EMBEDDED_CONNECT_TIMEOUT, roles::connect(location)).await;
             let reason = match tried {
                 Ok(Ok(connection)) => {
-                    // The server may go away again at once; that is the next caller's error.
+                    // The server may stop again at once; the next caller then gets the error.
                     let _closed = connection.close().await;
                     return Ok(true);
                 }
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => "it does not answer".to_owned(),
+                Err(_) => "connection timed out".to_owned(),
             };
             if timeout(backoff.delay(attempt, origin), self.ended()).await.is_ok() {
                 return Ok(false);
@@ -125,13 +125,12 @@ impl Postmaster {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Makes the server read its settings again.
+    /// Makes the server reload its settings.
     pub fn reload(&self) -> Result<(), Error> {
         self.signal(Signal::HUP)
     }
 
-    /// Ends the server: connections are closed, open transactions rolled back,
-    /// memory written to disk.
+    /// Stops the server: closes connections, rolls back open transactions, writes memory to disk.
     pub async fn stop(self) -> Result<(), Error> {
         self.signal(Signal::INT)?;
         if timeout(limit::EMBEDDED_STOP_TIMEOUT, self.ended()).await.is_ok() {
@@ -141,7 +140,7 @@ impl Postmaster {
         self.signal(Signal::QUIT)?;
         timeout(limit::EMBEDDED_STOP_TIMEOUT, self.ended()).await.map_err(|_| {
             Error::Refused(format!(
-                "the embedded database (process {}) did not stop: is its disk stuck?",
+                "the embedded database (process {}) did not stop: is its disk overloaded?",
                 self.pid
             ))
         })
@@ -152,8 +151,8 @@ impl Postmaster {
         let what = format!("could not watch process {pid}");
         match pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => {
-                // SAFETY: an `OwnedFd` is valid and keeps its one descriptor until it
-                // is dropped, and only the `AsyncFd` owns it.
+                // SAFETY: an `OwnedFd` is valid and keeps its one descriptor until it is dropped,
+                // and only the `AsyncFd` owns it.
                 let pidfd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
                 let pidfd = pidfd.map_err(|failed| Error::io(what)(failed.into()))?;
                 Ok(Some(Self { pid, pidfd }))
@@ -169,7 +168,7 @@ impl Postmaster {
 
     fn signal(&self, signal: Signal) -> Result<(), Error> {
         match pidfd_send_signal(&self.pidfd, signal) {
-            // It has ended already, which is what a stop wants.
+            // It has already ended, which is the goal of a stop.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(Error::io(format!(
                 "could not signal the embedded database (process {})",
@@ -179,18 +178,20 @@ impl Postmaster {
     }
 }
 
-/// Why a server ended before it was ready, in one line.
+/// Reason why a server ended before it was ready, in one line.
 #[derive(Debug)]
 pub enum Ended {
-    /// What it said.
+    /// Its last error message.
     Said(String),
-    /// It said nothing; here is the file in which it should have.
+    /// No message was found; the file that should contain one.
     Silent(PathBuf),
 }
 
 impl Ended {
-    /// The processes of a server whose first one was killed end within moments
-    /// by themselves, and no new server starts before (`LC_ALL=C`, so English).
+    /// Returns whether a retry can succeed.
+    ///
+    /// The child processes of a killed server end by themselves within moments, and no new server
+    /// starts before that. (`LC_ALL=C`, so the message is English.)
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Said(line) => line.contains("pre-existing shared memory block"),
@@ -208,12 +209,12 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Reads what the server said last.
+/// Reads the server's last error message.
 pub fn why_it_ended(location: &Location) -> Ended {
     let logs = fs::read_dir(location.log_dir()).into_iter().flatten().flatten();
     let newest = logs.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).max();
     let startup = location.startup_log();
-    // The start-up log first: it is empty once the other one is open.
+    // The start-up log first: it stays empty once the other log is open.
     last_complaint(&startup)
         .or_else(|| last_complaint(&newest?.1))
         .map_or(Ended::Silent(startup), Ended::Said)
@@ -228,7 +229,7 @@ fn last_complaint(log: &Path) -> Option<String> {
     })
 }
 
-/// What a process number stands for now.
+/// The process that a pid belongs to now.
 enum Process {
     Gone,
     Other,
@@ -236,12 +237,12 @@ enum Process {
 }
 
 impl Process {
-    // Both files can be read whoever owns the process, unlike its directory.
+    // Both files are readable whoever owns the process, unlike its directory.
     fn look(pid: i32) -> Self {
         let read = |name: &str| fs::read(format!("/proc/{pid}/{name}"));
         let (Ok(stat), Ok(arguments)) = (read("stat"), read("cmdline")) else { return Self::Gone };
         let stat = String::from_utf8_lossy(&stat);
-        // "pid (name) state ...", where the name may hold anything.
+        // "pid (name) state ...", where the name may contain any character.
         let Some((name, rest)) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')) else {
             return Self::Gone;
         };

@@ -1,5 +1,4 @@
-//! The roles and the database of the service, made as the superuser, which is
-//! used for nothing else.
+//! Roles and database of the service, created as the superuser, which has no other use.
 
 use std::str::FromStr;
 
@@ -7,7 +6,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::Pg
 
 use super::{Error, location::Location};
 
-/// Exists in every cluster; only the owner of the machine can be it.
+/// Exists in every cluster; only the machine's administrator can use it.
 pub const SUPERUSER: &str = "postgres";
 /// Owns the database and its schema, and migrates it.
 pub const OWNER: &str = "sojourn_owner";
@@ -15,7 +14,7 @@ pub const OWNER: &str = "sojourn_owner";
 pub const APP: &str = "sojourn_app";
 /// Runs the queue, the log and the outbox.
 pub const SYSTEM: &str = "sojourn_system";
-/// The one database of the service.
+/// Name of the service's database.
 pub const DATABASE: &str = "sojourn";
 
 /// Opens a connection as the superuser.
@@ -26,9 +25,9 @@ pub async fn connect(location: &Location) -> Result<PgConnection, sqlx::Error> {
         .await
 }
 
-/// Makes what is missing and takes back what is too much. Idempotent.
+/// Creates missing roles and the database, and revokes excess privileges. Idempotent.
 pub async fn ensure(location: &Location) -> Result<(), Error> {
-    let failed = |source| Error::Database { what: "could not make the roles of the database", source };
+    let failed = |source| Error::Database { what: "could not create the roles of the database", source };
     let mut connection = connect(location).await.map_err(failed)?;
     make_roles(&mut connection).await.map_err(failed)?;
     make_database(&mut connection).await.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Taking jobs: which of those that are due, for whom, and in which order.
+//! Claiming jobs: selection of due jobs and their order.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use crate::{
     store::{Result, Store},
 };
 
-/// Who claims, and which sandboxes it can reach.
+/// Identity of a claiming worker and its node.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimant {
     pub worker: Uuid,
     pub node: Uuid,
     pub lease: Duration,
-    /// How long a node may be silent before its sandboxes are given up.
+    /// Time without a heartbeat after which a node's sandboxes are considered lost.
     pub node_silence: Duration,
 }
 
-/// A job that was taken.
+/// A claimed job.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pub org: OrgId,
     pub session: SessionId,
     pub kind: Kind,
     pub epoch: i64,
-    /// The holder before let its lease run out: it crashed or hangs.
+    /// The previous holder let its lease expire: it crashed or hangs.
     pub taken_over: bool,
-    /// How often that has happened since the job was last done.
+    /// Number of takeovers since the job last finished.
     pub takeovers: i32,
 }
 
@@ -46,21 +46,24 @@ struct ClaimRow {
 }
 
 impl Store {
-    /// Takes up to `jobs_max` ready jobs: of each organization in turn, beginning after the
-    /// organization `after`, the longest waiting first.
+    /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
-    /// One visit takes `weight` jobs of an organization, and never more than its concurrency
-    /// leaves; organizations and their jobs are found by the index `job_org`, what is held
-    /// by `job_held`. A job whose session a command holds is passed by until the next
-    /// look: it is never waited for, so the two cannot deadlock.
-    /// A lease that ran out while the server was down is honoured for one more lease:
-    /// its holder could not renew it.
+    /// The rotation begins after the organization `after`. Within an organization the longest
+    /// waiting job comes first.
     ///
-    /// A session has one holder: a turn waits for what else is under way, an operation for
-    /// that and for a turn that is due, a rest for every other that is held or due. Two claims at once may not know of each
-    /// other; the later one finds another epoch under its lock than before and passes by.
+    /// One round takes `weight` jobs of an organization, and never more than its concurrency
+    /// allows. Organizations and their jobs are found by the index `job_org`, held jobs by
+    /// `job_held`. A job whose session is locked by a command is skipped (`skip locked`) until the
+    /// next poll. The claim never waits for it, so the two cannot deadlock. A lease that expired
+    /// while the server was down is honored for one more lease period: its holder could not renew
+    /// it.
     ///
-    /// With `takes_over`, also jobs whose holder let its lease run out.
+    /// A session has one holder. A turn waits for other held jobs. An operation waits for those and
+    /// for a due turn. A `rest` job waits for every other job that is held or due. Two concurrent
+    /// claims may not see each other; the later one finds a changed epoch under its lock and skips
+    /// the session.
+    ///
+    /// With `takes_over`, also claims jobs whose holder let its lease expire.
     pub async fn claim(
         &self,
         claimant: Claimant,
@@ -91,8 +94,10 @@ impl Store {
         Ok(rows.into_iter().map(claimed).collect())
     }
 
-    /// The organization after which a claim should go on that found nothing to take of the
-    /// first `CLAIM_ORGS_MAX`; `None` when there are no more than those.
+    /// Returns the start of the next claim after one that found no job.
+    ///
+    /// That is the last of the first `CLAIM_ORGS_MAX` organizations; `None` when there are no more
+    /// than those.
     pub async fn skip_orgs(&self, after: OrgId) -> Result<Option<OrgId>> {
         let row: Option<(Option<Uuid>,)> = sqlx::query_as(
             "with recursive visited as (
@@ -113,16 +118,17 @@ impl Store {
     }
 }
 
-/// Written out in the statement, where no claim comes near it.
-const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the planner is told how few jobs a claim takes");
+/// The limit is a literal in the statement, larger than any claim.
+const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the literal limit in the statement must cover a claim");
 
-/// The jobs are found first and then the session of each, by its key: limits, locks and
-/// `offset 0` keep the planner from the way about, which reads every session that the
-/// organization has, and the number at the end from a join that reads them all.
+/// Finds the jobs first and then the session of each by its key.
 ///
-/// $1 worker, $2 node, $3 lease and $4 least silence of a lost node in ms, $5 jobs, $6 the
-/// organization served last, $7 organizations of one visit, $8 concurrency by default, $9 whether
-/// leases that ran out are taken over.
+/// Limits, locks and `offset 0` keep the planner from a plan that reads every session of the
+/// organization, and the literal limit at the end keeps it from a join that reads them all.
+///
+/// $1 worker, $2 node, $3 lease and $4 minimum silence of a lost node in ms, $5 jobs, $6 the
+/// organization served last, $7 organizations of one visit, $8 default concurrency, $9 whether
+/// expired leases are taken over.
 const CLAIM: &str = "
 with recursive visited as (
     (select org_id, 1 as place from job where org_id > $6 order by org_id limit 1)

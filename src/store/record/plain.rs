@@ -1,6 +1,7 @@
-//! The fenced append of events that make no difference beside the log: no start, no end,
-//! nothing used. Most of what a turn writes is that, and a statement that may look at no
-//! sum and no job is shorter to plan and to begin.
+//! Fenced append of events that change only the log: no turn start, no turn end, no usage.
+//!
+//! Most events of a turn are of this kind. A statement without sums and jobs is faster to plan and
+//! to start.
 
 use uuid::Uuid;
 

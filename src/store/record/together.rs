@@ -1,9 +1,9 @@
-//! The fenced appends of several sessions in one commit.
+//! Fenced appends of several sessions in one commit.
 //!
-//! Each member is judged for itself: a stale one changes nothing, the others are
-//! written. Rows are locked in one order, sessions before sums before jobs, so that two
-//! of these statements cannot wait for each other; and a session that someone else holds
-//! is left out, so that one slow caller delays nobody's turn but its own.
+//! Each member is checked separately: a stale one changes nothing, the others are written. Rows are
+//! locked in one order, sessions before sums before jobs, so two of these statements cannot
+//! deadlock. A session that another transaction has locked is left out, so a slow caller delays
+//! only its own turn.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// What the members ask for, one vector a column, as `unnest` takes them.
+/// Parameters of the members, one vector for each column, for `unnest`.
 #[derive(Default)]
 struct Members {
     orgs: Vec<Uuid>,
@@ -43,7 +43,7 @@ struct Members {
     used: Used,
 }
 
-/// What the members used, one vector a column.
+/// Usage of the members, one vector for each column.
 #[derive(Default)]
 struct Used {
     is_any: Vec<bool>,
@@ -82,10 +82,10 @@ impl Used {
     }
 }
 
-/// What became of a member.
+/// Result of one member.
 #[derive(FromRow)]
 pub(super) struct MemberRow {
-    /// Whether nobody else held the session's row.
+    /// False when another transaction had locked the session's row.
     seen: bool,
     base: Option<i64>,
     held: bool,
@@ -130,13 +130,14 @@ impl Members {
 }
 
 impl Store {
-    /// Writes the records of different sessions in one commit; each as [`Store::record`]
-    /// does. `None` for one whose session's row somebody held: it is to be recorded by
-    /// itself, which waits.
+    /// Writes the records of different sessions in one commit.
+    ///
+    /// Each is written as [`Store::record`] does. Returns `None` for a session whose row was
+    /// locked. Write that record alone, which waits for the lock.
     ///
     /// # Errors
-    /// Any but `Unavailable` means that nothing of it was written: one member's text may
-    /// be `Unstorable`, and all go with it.
+    /// Any error except `Unavailable` means that nothing was written: one member's text may be
+    /// `Unstorable`, and all members fail with it.
     pub async fn record_together(&self, records: &[Record]) -> Result<Vec<Option<Recorded>>> {
         let deltas: Vec<_> = records.iter().map(Record::delta).collect();
         let rows = match deltas.iter().all(Delta::is_none) {
@@ -190,21 +191,21 @@ impl Store {
     }
 }
 
-/// Which member each event is of, from 1.
+/// Returns the member number of each event, from 1.
 pub(super) fn members_of_events(records: &[Record]) -> Vec<i64> {
     let of = |(member, record): (i64, &Record)| std::iter::repeat_n(member, record.events.len());
     (1..).zip(records).flat_map(of).collect()
 }
 
-/// The place of each event among those of its member, from 1.
+/// Returns the position of each event among those of its member, from 1.
 pub(super) fn places_of_events(records: &[Record]) -> Vec<i64> {
     records.iter().flat_map(|record| 1..=record.events.len() as i64).collect()
 }
 
-/// $1-$16 the members, $17-$28 their events, $29-$42 what the members used.
+/// $1-$16 the members, $17-$28 their events, $29-$42 the usage of the members.
 ///
-/// Locked rows are read as they are now, not as the statement began: what `fit` holds
-/// stays true until the commit.
+/// Locked rows are read in their current state, not in the statement's snapshot, so the conditions
+/// of `fit` stay true until the commit.
 const TOGETHER: &str = concat!(
     "
 with m as (
