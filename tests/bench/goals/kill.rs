@@ -24,7 +24,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let anchor = Anchor::open(bench).await?;
     let metrics = vec![Metric::new(
         Goal::P10,
-        format!("{count} turns running again, beyond the lease"),
+        format!("{count} turns resumed, time beyond the lease"),
         "s",
         Target::AtMost(BEYOND),
     )];
@@ -40,7 +40,8 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
 }
 
 async fn takeover(bench: &Bench, count: usize) -> anyhow::Result<f64> {
-    let (lease, workers) = (format!("--lease-ms={}", LEASE.as_millis()), format!("--max-concurrent-turns={count}"));
+    let (lease, workers) =
+        (format!("--lease-ms={}", LEASE.as_millis()), format!("--max-concurrent-turns={count}"));
     let api = bench.ground.serve(&["--role=api", &lease]).await?;
     let doomed = bench.ground.serve(&["--role=worker", &lease, &workers]).await?;
     let caller = Caller::of(api.address)?;

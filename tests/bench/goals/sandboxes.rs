@@ -33,7 +33,8 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     }
     let (span, count) = (bench.plan.span(), bench.plan.size(20, 2));
     let anchor = Anchor::open(bench).await?;
-    let service = bench.ground.serve(&[["--role=all", "--max-concurrent-turns=4"].as_slice(), &HASTY].concat()).await?;
+    let service =
+        bench.ground.serve(&[["--role=all", "--max-concurrent-turns=4"].as_slice(), &HASTY].concat()).await?;
     let place = Place { caller: Caller::of(service.address)?, config: Config::new(&bench.ground.data_dir) };
     let agent = place.caller.agent().await?;
     let mut metrics = vec![
@@ -42,13 +43,13 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         Metric::new(Goal::P13, "warm, p50", "ms", Target::AtMost(5.0)),
         Metric::new(Goal::P13, "frozen, p50", "ms", Target::AtMost(15.0)),
         Metric::new(Goal::P13, "restored from 20 MB, p50", "ms", Target::AtMost(200.0)),
-        Metric::new(Goal::P13, "beside it: `true` by runc alone, p50", "ms", Target::Told),
+        Metric::new(Goal::P13, "for comparison: `true` with runc alone, p50", "ms", Target::Told),
     ];
     let (session, config) = place.live(&agent).await?;
     let has_gvisor = place.raw("runsc", &config).await?.is_some();
     place.archive(&session).await?;
     if has_gvisor {
-        let what = "beside it: `true` by gVisor's runsc alone, p50";
+        let what = "for comparison: `true` with gVisor's runsc alone, p50";
         metrics.push(Metric::new(Goal::P13, what, "ms", Target::Told));
     }
     let runtimes = &["runc", "runsc"][..metrics.len() - 5];
