@@ -22,7 +22,7 @@ const RUN_MAX: Duration = Duration::from_secs(120);
 /// Invocations that Restate accepts a second at as many callers.
 pub async fn created(bench: &Bench, anchor: &Anchor) -> anyhow::Result<Vec<Measured>> {
     let seconds = bench.plan.span().as_secs_f64().max(1.0).to_string();
-    let metric = Metric::new(Goal::P4, "beside it: invocations accepted by Restate", "/s", Target::Told);
+    let metric = Metric::new(Goal::P4, "for comparison: invocations accepted by Restate", "/s", Target::Told);
     measure(bench, anchor, vec![metric], async || run(&["create", &seconds]).await).await
 }
 
@@ -30,7 +30,7 @@ pub async fn created(bench: &Bench, anchor: &Anchor) -> anyhow::Result<Vec<Measu
 pub async fn turns(bench: &Bench, anchor: &Anchor) -> anyhow::Result<Vec<Measured>> {
     let count = bench.plan.size(400, 20).to_string();
     let metrics = ["p50", "p99"].map(|part| {
-        let what = format!("beside it: an invocation without work by Restate, {part}");
+        let what = format!("for comparison: an invocation without work by Restate, {part}");
         Metric::new(Goal::P6, what, "ms", Target::Told)
     });
     let figures = async || {
@@ -47,7 +47,7 @@ async fn measure(
     figures: impl AsyncFnMut() -> anyhow::Result<Vec<f64>>,
 ) -> anyhow::Result<Vec<Measured>> {
     if let Err(error) = install().await {
-        println!("  no peer beside it: {error:#}");
+        println!("  no peer for comparison: {error:#}");
         return Ok(Vec::new());
     }
     let span = bench.plan.span();

@@ -1,4 +1,4 @@
-//! The table of a run: printed, and kept in docs/performance.md when asked for.
+//! The table of a run: printed, and with `--write` stored in docs/performance.md.
 
 use std::{fmt::Write, fs, path::Path};
 
@@ -14,22 +14,22 @@ use crate::{
     stats::Spread,
 };
 
-/// Where the written part of the page begins, which stays as it is.
-const CAUSES: &str = "\n## What costs\n";
-/// What stands below the table, and behind it the goals that were measured without the others.
-const MISSED: &str = "A goal that is missed is reported as missed.";
-const SINCE: &str = " Measured anew since, without the others: ";
+/// Heading of the hand-written part of the page, which a run does not change.
+const CAUSES: &str = "\n## Missed goals\n";
+/// The line below the table; the goals that were measured separately follow it.
+const MISSED: &str = "A goal that was not met is marked **missed**.";
+const SINCE: &str = " Measured again later, without the other goals: ";
 
-/// Everything that a run has to say.
+/// The results of a run.
 pub struct Report {
     machine: String,
-    /// What the database gives: the way, events a second, microseconds per event.
+    /// Raw database throughput: the method, events a second, microseconds per event.
     raw: Vec<(&'static str, Vec<f64>)>,
     measured: Vec<Measured>,
     skipped: Vec<(Goal, String)>,
     repeats: usize,
     is_quick: bool,
-    /// Whether it is of some goals only.
+    /// Whether the run covers some goals only.
     is_part: bool,
 }
 
@@ -83,8 +83,8 @@ impl Report {
         table
     }
 
-    /// Keeps the run as the last one, with a plot for each goal. One of some goals takes
-    /// their place in the page that is there.
+    /// Writes the page and a plot for each goal. A run of some goals replaces only their
+    /// rows in the existing page.
     pub fn write(&self) -> anyhow::Result<()> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
         let plots = docs.join("performance");
@@ -98,7 +98,7 @@ impl Report {
         }
         let page = docs.join("performance.md");
         let before = fs::read_to_string(&page).unwrap_or_default();
-        // What a person found out about the figures is not this program's to write.
+        // The explanations are written by hand and stay.
         let causes = before.find(CAUSES).unwrap_or(before.len());
         let (figures, causes) = before.split_at(causes);
         let figures = if self.is_part { self.renewed(figures)? } else { self.text(&pictures) };
@@ -111,7 +111,7 @@ impl Report {
         GOALS.into_iter().filter(|goal| self.measured.iter().any(|measured| measured.metric.goal == *goal))
     }
 
-    /// The figures of a run of all goals, with those of this one in their place.
+    /// The page of a run of all goals, with the rows of this run in place of the old ones.
     fn renewed(&self, before: &str) -> anyhow::Result<String> {
         let of = |goal: Goal| format!("| {goal} | ");
         let mut page = String::new();
@@ -119,10 +119,10 @@ impl Report {
             match self.goals().find(|goal| line.starts_with(&of(*goal))) {
                 None if line.starts_with(MISSED) => writeln!(page, "{MISSED}{SINCE}{}.", self.since(line))?,
                 None => writeln!(page, "{line}")?,
-                // Its first row makes room for all of the new ones.
+                // The first old row of a goal is replaced by all of its new rows.
                 Some(goal) if !page.contains(&of(goal)) => {
                     let rows = self.measured.iter().filter(|measured| measured.metric.goal == goal);
-                    rows.for_each(|measured| row(&mut page, measured).expect("a string takes all"));
+                    rows.for_each(|measured| row(&mut page, measured).expect("a string accepts all"));
                 }
                 Some(_) => {}
             }
@@ -133,7 +133,7 @@ impl Report {
         Ok(page)
     }
 
-    /// The goals that were measured without the others, by this run or before it.
+    /// Goals that were measured without the others, by this run or an earlier one.
     fn since(&self, line: &str) -> String {
         let before = line.split_once(SINCE).map_or("", |(_, goals)| goals.trim_end_matches('.'));
         let before: Vec<_> = before.split(", ").collect();
@@ -143,28 +143,34 @@ impl Report {
     }
 
     fn text(&self, pictures: &str) -> String {
-        let mut raw =
-            String::from("| way to append | events/s | server's processor time per event |\n|---|---|---|\n");
+        let mut raw = String::from("| method | events/s | server CPU time per event |\n|---|---|---|\n");
         for (what, figures) in &self.raw {
             writeln!(raw, "| {what} | {:.0} | {:.1} us |", figures[0], figures[1])
                 .expect("writing to a string cannot fail");
         }
         let form = if self.is_quick {
-            "**This is the short form: it shows that everything runs, and its figures mean nothing.**\n\n"
+            "**This is the quick run: it only shows that every measurement works. Its figures mean nothing.**\n\n"
         } else {
             ""
         };
         format!(
-            "# Performance, measured\n\nWritten by `make bench` (`tests/bench`). {form}{}\n\nClient, service and database \
-             share the machine's cores. Every measurement stands between two runs of a raw anchor\non the same server; \
-             a ratio is taken to the mean of its own two. Repeats whose anchors differ by more than 25 %\nare rejected, \
-             and {} accepted ones give median and spread. Processor time is the operating system's count.\n\
-             Before each goal the server does its housekeeping (`vacuum analyze`, `checkpoint`), so that none is measured with \
-             what\nanother one left.\n\n\
-             ## What the database gives\n\nBare statements, 393 bytes of JSON in each event, 8 writers:\n\n{raw}\n\
-             ## Goals\n\n{}\n{MISSED}\n\n## Plots\n\nEach dot is a repeat, the \
-             bar its median; grey is the raw anchor, the dashed line the goal. Hollow dots are noisy\nrepeats that do \
-             not count.\n\n{}\n",
+            "# Performance\n\nBenchmark results for each goal. {form}Machine: {}\n\n\
+             ## Method\n\n`make bench` (`tests/bench`) writes this page. Client, service and database share the \
+             machine's cores.\n\n\
+             - Every measurement runs between two runs of a raw anchor on the same server. The anchor does the same \
+             database\n  work without the service.\n\
+             - A ratio (`x`) is relative to the mean of its own two anchors.\n\
+             - A repeat whose anchors differ by more than 25 % is rejected. {} accepted repeats give median and \
+             spread.\n\
+             - P9 is measured once. The memory of an idle stream (P8) and the copied sessions (P11) are measured \
+             once and\n  shown with each repeat.\n\
+             - CPU time is as counted by the operating system.\n\
+             - `vacuum analyze` and `checkpoint` run before each goal, so that no goal pays for the work of \
+             another.\n\n\
+             ## Raw database throughput\n\nSQL statements without the service, 393 bytes of JSON in each event, \
+             8 writers:\n\n{raw}\n\
+             ## Goals\n\n{}\n{MISSED}\n\n## Plots\n\nEach dot is a repeat, the bar is the median, grey is the \
+             raw anchor,\nand the dashed line is the goal. Hollow dots are noisy repeats that do not count.\n\n{}\n",
             self.machine,
             self.repeats,
             self.table(),
@@ -198,7 +204,7 @@ fn row(table: &mut String, measured: &Measured) -> std::fmt::Result {
     )
 }
 
-/// A figure with as many digits as it can carry.
+/// A figure with its significant digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -207,8 +213,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// What the figures were taken on.
-/// What it runs on, in one line.
+/// The machine, in one line.
 pub async fn machine(ground: &Ground) -> anyhow::Result<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, name: &str| {

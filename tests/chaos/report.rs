@@ -1,4 +1,4 @@
-//! The table of a run: printed, and kept in docs/reliability.md when asked for.
+//! The table of a run: printed, and with an option written to docs/reliability.md.
 
 use std::{fmt::Write, fs, path::Path, sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -40,47 +40,47 @@ impl Outcome<'_> {
         let late_cancel =
             self.undisturbed.get(self.undisturbed.len() * 99 / 100).copied().unwrap_or_default();
         let of = |done: u32, wanted: u32| format!("{done} of {wanted}");
-        let at_seam = |done: u32, seam: u32| format!("{done} ({seam} at a seam)");
+        let at_seam = |done: u32, seam: u32| format!("{done} ({seam} between two writes of a call)");
         let verbs = self.load.verbs.each_ref().map(|count| count.load(Relaxed));
         let rows = [
             ("kills", of(counts.kills.load(Relaxed), plan.kills)),
-            ("of them between two writes of a call", counts.kills_at_seam.load(Relaxed).to_string()),
+            ("of which between two writes of a call", counts.kills_at_seam.load(Relaxed).to_string()),
             (
-                "freezes beyond the lease",
+                "freezes longer than the lease",
                 at_seam(counts.freezes.load(Relaxed), counts.freezes_at_seam.load(Relaxed)),
             ),
-            ("Postgres restarts, immediate", of(counts.restarts.load(Relaxed), plan.postgres_restarts)),
-            ("drains by TERM", of(counts.drains.load(Relaxed), plan.drains)),
+            ("Postgres restarts (immediate)", of(counts.restarts.load(Relaxed), plan.postgres_restarts)),
+            ("drains (SIGTERM)", of(counts.drains.load(Relaxed), plan.drains)),
             ("stream cuts", format!("{} of {}", self.readers.cuts.load(Relaxed), plan.stream_cuts)),
             ("stream resumes", self.readers.resumes.load(Relaxed).to_string()),
             ("sessions, turns", format!("{}, {}", self.found.sessions, self.found.turns)),
             ("events in the logs", self.found.events.to_string()),
             ("events read from streams", self.readers.events.load(Relaxed).to_string()),
             ("tool calls", self.found.calls.to_string()),
-            ("commands that ran, by their own count", self.found.ran.to_string()),
-            ("commands of callers past the agent", self.found.direct.to_string()),
-            ("sandboxes paused and resumed, stopped and started", format!("{}, {}", verbs[0], verbs[1])),
-            ("saved and gone back, packed and unpacked", format!("{}, {}", verbs[2], verbs[3])),
-            ("calls with an unknown outcome (canceled ones too)", self.found.unknown.to_string()),
-            ("turns that changed their worker after a fault", self.found.recovered.to_string()),
-            ("most attempts of a turn", self.found.attempts_max.to_string()),
-            ("turns that were interrupted too often", self.found.exhausted.to_string()),
-            ("takeovers that no fault explains", self.recoveries.unexplained.to_string()),
+            ("commands that ran, counted by the commands", self.found.ran.to_string()),
+            ("commands of callers", self.found.direct.to_string()),
+            ("pauses with resume, stops with start", format!("{}, {}", verbs[0], verbs[1])),
+            ("checkpoints with restore, archive reads with write", format!("{}, {}", verbs[2], verbs[3])),
+            ("calls with an unknown outcome, including canceled calls", self.found.unknown.to_string()),
+            ("turns taken over after a fault", self.found.recovered.to_string()),
+            ("maximum attempts of a turn", self.found.attempts_max.to_string()),
+            ("turns that ended with `recovery_exhausted`", self.found.exhausted.to_string()),
+            ("takeovers without a fault in the same period", self.recoveries.unexplained.to_string()),
             ("fault to next attempt, p50", seconds(middle)),
-            ("fault to next attempt, slowest", seconds(longest)),
-            ("turns canceled under way", cancels.len().to_string()),
-            ("of them with a worker that lived", self.undisturbed.len().to_string()),
-            ("cancel to end of the turn, its worker lives, p99", seconds(late_cancel)),
-            ("cancel to end of the turn, its worker lives, slowest", seconds(slowest_undisturbed)),
-            ("cancel to end of the turn, whatever happens, slowest", seconds(slowest_cancel)),
-            ("slowest drain", ms(counts.slowest_drain_ms.load(Relaxed))),
-            ("longest time without Postgres", ms(counts.longest_outage_ms.load(Relaxed))),
-            ("answers 503, each with Retry-After", self.load.client.unavailable.load(Relaxed).to_string()),
-            ("last fault until all is at rest", seconds(self.settled)),
-            ("lost, doubled or broken", self.violations.len().to_string()),
+            ("fault to next attempt, maximum", seconds(longest)),
+            ("turns canceled while running", cancels.len().to_string()),
+            ("of which with a live worker", self.undisturbed.len().to_string()),
+            ("cancel to end of the turn, live worker, p99", seconds(late_cancel)),
+            ("cancel to end of the turn, live worker, maximum", seconds(slowest_undisturbed)),
+            ("cancel to end of the turn, all turns, maximum", seconds(slowest_cancel)),
+            ("longest drain", ms(counts.slowest_drain_ms.load(Relaxed))),
+            ("longest Postgres outage", ms(counts.longest_outage_ms.load(Relaxed))),
+            ("503 responses, each with Retry-After", self.load.client.unavailable.load(Relaxed).to_string()),
+            ("last fault until all sessions are at rest", seconds(self.settled)),
+            ("violations", self.violations.len().to_string()),
         ];
         let mut table = format!(
-            "seed {}, {} API and {} worker processes, {} sessions at a time, lease {} ms, {:.0} s\n\n| what | count |\n|---|---|\n",
+            "seed {}, {} API and {} worker processes, {} concurrent sessions, lease {} ms, {:.0} s\n\n| measure | value |\n|---|---|\n",
             self.seed,
             plan.apis,
             plan.workers,
@@ -101,9 +101,10 @@ impl Outcome<'_> {
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         let cores = std::thread::available_parallelism()?;
         let text = format!(
-            "# Reliability, measured\n\nWritten by `make chaos` (`tests/chaos`), which kills, freezes and cuts a whole \
-             deployment under load and then\nchecks every promise on its database. The last full run, of a {profile} build on {cores} cores:\n\n{}\n\
-             Zero of {kills} kills means: at most {:.2} % per kill lose something, at 95 % confidence.\n",
+            "# Reliability\n\nResults of the fault tests. The chaos test (`make chaos`, `tests/chaos`) kills and freezes \
+             the processes of a\nwhole deployment under load, cuts its streams, and then checks all guarantees in the \
+             database. The last full run used\na {profile} build on {cores} cores:\n\n{}\n\
+             Zero violations in {kills} kills mean that at most {:.2} % of kills cause one, at 95 % confidence.\n",
             self.table(),
             300.0 / kills,
         );

@@ -21,17 +21,17 @@ pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let mut measured = Vec::new();
     let one = vec![
         Metric::new(Goal::P1, "one event at a time", "events/s", Target::RatioAtLeast(0.40)),
-        Metric::new(Goal::P2, "per event, one at a time", "us", Target::RatioAtMost(2.5)),
+        Metric::new(Goal::P2, "CPU time per event, one at a time", "us", Target::RatioAtMost(2.5)),
     ];
     measured.extend(drive(bench, one, Way::TenSessions, 1, false).await?);
     let burst = vec![
         Metric::new(Goal::P1, "ten events at a time", "events/s", Target::RatioAtLeast(0.50)),
-        Metric::new(Goal::P2, "per event, ten at a time", "us", Target::Told),
+        Metric::new(Goal::P2, "CPU time per event, ten at a time", "us", Target::Told),
     ];
     measured.extend(drive(bench, burst, Way::Several(10), 10, false).await?);
     let sent = vec![
-        Metric::new(Goal::P1, "one at a time, with a destination", "events/s", Target::Told),
-        Metric::new(Goal::P2, "per event, with a destination", "us", Target::Told),
+        Metric::new(Goal::P1, "one event at a time, with a destination", "events/s", Target::Told),
+        Metric::new(Goal::P2, "CPU time per event, with a destination", "us", Target::Told),
     ];
     measured.extend(drive(bench, sent, Way::TenSessions, 1, true).await?);
     Ok(measured)

@@ -31,7 +31,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let bare = Bare::start(&bench.ground.superuser()).await?;
     let service = bench.ground.serve(&["--role=api"]).await?;
     let agent = Caller::of(service.address)?.agent().await?;
-    let metrics = vec![Metric::new(Goal::P4, "sessions made", "sessions/s", Target::RatioAtLeast(0.60))];
+    let metrics = vec![Metric::new(Goal::P4, "sessions created", "sessions/s", Target::RatioAtLeast(0.60))];
     let mut measured = bench
         .measure(
             metrics,

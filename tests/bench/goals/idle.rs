@@ -43,15 +43,15 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let (few, many) = (bench.plan.size(10_000, 500), bench.plan.size(1_000_000, 5_000));
     let mut connection = bench.ground.connection().await?;
     let metrics = vec![
-        Metric::new(Goal::P9, "beside its events", "bytes", Target::AtMost(1_000.0)),
+        Metric::new(Goal::P9, "storage without its events", "bytes", Target::AtMost(1_000.0)),
         Metric::new(
             Goal::P9,
             format!("memory of the service, {few} to {many} sessions"),
             "x",
             Target::AtMost(1.05),
         ),
-        Metric::new(Goal::P9, "connections for the many sessions", "", Target::AtMost(0.0)),
-        Metric::new(Goal::P9, "processor time of the idle service", "ms/s", Target::Told),
+        Metric::new(Goal::P9, "additional connections", "", Target::AtMost(0.0)),
+        Metric::new(Goal::P9, "CPU time of the idle service", "ms/s", Target::Told),
     ];
     let measured = bench
         .measure_once(

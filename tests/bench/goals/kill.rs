@@ -24,7 +24,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let anchor = Anchor::open(bench).await?;
     let metrics = vec![Metric::new(
         Goal::P10,
-        format!("{count} turns running again, beyond the lease"),
+        format!("{count} turns resumed, time beyond the lease"),
         "s",
         Target::AtMost(BEYOND),
     )];

@@ -32,7 +32,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         Metric::new(Goal::P11, of("first page"), "ms", Target::Told),
         Metric::new(Goal::P11, of("stream"), "events/s", Target::Told),
         Metric::new(Goal::P11, of("export"), "events/s", Target::Told),
-        Metric::new(Goal::P11, of("most memory for stream and export"), "MB", Target::AtMost(32.0)),
+        Metric::new(Goal::P11, of("peak memory of stream and export"), "MB", Target::AtMost(32.0)),
     ];
     let measured = bench
         .measure(

@@ -43,13 +43,13 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         Metric::new(Goal::P13, "warm, p50", "ms", Target::AtMost(5.0)),
         Metric::new(Goal::P13, "frozen, p50", "ms", Target::AtMost(15.0)),
         Metric::new(Goal::P13, "restored from 20 MB, p50", "ms", Target::AtMost(200.0)),
-        Metric::new(Goal::P13, "beside it: `true` by runc alone, p50", "ms", Target::Told),
+        Metric::new(Goal::P13, "for comparison: `true` with runc alone, p50", "ms", Target::Told),
     ];
     let (session, config) = place.live(&agent).await?;
     let has_gvisor = place.raw("runsc", &config).await?.is_some();
     place.archive(&session).await?;
     if has_gvisor {
-        let what = "beside it: `true` by gVisor's runsc alone, p50";
+        let what = "for comparison: `true` with gVisor's runsc alone, p50";
         metrics.push(Metric::new(Goal::P13, what, "ms", Target::Told));
     }
     let runtimes = &["runc", "runsc"][..metrics.len() - 5];
