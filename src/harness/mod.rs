@@ -1,9 +1,8 @@
-//! The turn loop: what the agent does between its input and its yield.
+//! Turn loop of the harness: runs an agent from its input to its yield.
 //!
-//! Called by `worker` under a lease. It sees only ports ([`Model`], [`Tools`],
-//! [`Journal`]) and time, never HTTP or SQL, so a simulation can run it. What to
-//! do next is read from the log alone, so a turn that another worker began goes on
-//! where its log ends.
+//! Called by `worker` under a lease. It uses only ports ([`Model`], [`Tools`], [`Journal`]) and
+//! time, never HTTP or SQL, so a simulation can run it. The next action is computed from the log
+//! alone, so a turn of another worker continues where its log ends.
 
 mod aborted;
 pub mod history;
@@ -31,96 +30,96 @@ use crate::domain::{
 pub use crate::model::{Delta, Model};
 pub use turn::{Ports, Turn, run};
 
-/// The log, as a leased turn may write it.
+/// The log, as a leased turn may append to it.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Appends in one go and returns the events with their places.
+    /// Appends atomically and returns the events with their `seq` and time.
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt>;
-    /// The whole log so far.
+    /// Returns the whole log so far.
     async fn log(&self) -> Result<Vec<Event>, Halt>;
-    /// Takes back the log of a turn that ended.
+    /// Takes back the log of a turn that ended, for the log cache.
     fn keep(&self, _log: Vec<Event>) {}
-    /// The session as it is now: its limits may have been raised.
+    /// Returns the current session; its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
-    /// Whether anybody listens to answers while they grow.
+    /// Returns whether any reader streams response deltas.
     fn is_heard(&self) -> bool {
         false
     }
-    /// Tells a piece of a growing answer. It is never written down.
+    /// Sends a delta of a response; it is never stored.
     fn tell(&self, _piece: Piece) {}
-    /// The limits that the session shares with those above and below it, as they are now.
+    /// Returns the current limits that the session shares with its ancestors and descendants.
     async fn budgets(&self, _session: &Session) -> Result<Vec<Budget>, Halt> {
         Ok(Vec::new())
     }
-    /// Asks for the next model call, which may use as much as `most` says, and keeps
-    /// that for it until the append that tells of its end; of shared limits too where the
-    /// session has any. `most` is asked only where something binds.
+    /// Reserves the money for the next model call until the append that records its end.
+    ///
+    /// Also reserves amounts of shared limits, if the session has any. `most` is the max usage of
+    /// the call; it is evaluated only if a limit applies.
     async fn reserve(
         &self,
         most: &(dyn Fn() -> Most + Send + Sync),
         is_shared: bool,
     ) -> Result<Verdict, Halt>;
-    /// The same for a command of the tool call `call_id`, which may cost `most`, until
+    /// Reserves `most` micro-USD for a command of the tool call `call_id`, until
     /// [`Journal::release_exec`].
     async fn reserve_exec(&self, _call_id: &str, _most: u64, _is_shared: bool) -> Result<Verdict, Halt> {
         Ok(Verdict::Granted { close: Vec::new() })
     }
-    /// Pays for what was begun when the session was closed, where it was: nothing can be
-    /// appended any more.
+    /// Records the cost of work that was in progress when the session was archived; its log takes
+    /// no more events.
     async fn pay_late(&self, _drafts: Vec<Draft>) -> Result<(), Halt> {
         Ok(())
     }
-    /// Frees what was kept for commands, after their cost was recorded.
+    /// Releases the reservations for commands after their cost was recorded.
     async fn release_exec(&self, _call_id: &str) -> Result<(), Halt> {
         Ok(())
     }
 }
 
-/// The tools of the session, with its sandbox behind them.
+/// The tools of the session and the sandbox that runs them.
 #[async_trait]
 pub trait Tools: Send + Sync {
-    /// What the model may call, in catalogue order.
+    /// Returns the tools that the model may call, in catalog order.
     fn specs(&self) -> &[ToolSpec];
-    /// Words for the model when a call cannot run as it is: an unknown tool,
-    /// arguments that do not fit. Known without a sandbox.
+    /// Returns an error for the model if a call is invalid: an unknown tool, or arguments that do
+    /// not match. Needs no sandbox.
     fn refused(&self, call: &ToolCall) -> Option<String>;
-    /// The longest that a command may run which the call starts; `None` where it starts
-    /// none that costs anything.
+    /// Returns the max run time of the command that the call starts; `None` if it starts none that
+    /// costs anything.
     fn longest(&self, call: &ToolCall) -> Option<Duration>;
-    /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a
-    /// command running; [`Tools::cancel`] ends it.
+    /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a command running;
+    /// [`Tools::cancel`] ends it.
     async fn run(&self, call: &ToolCall) -> Result<Done, ToolFault>;
-    /// Settles a call whose worker died: by its replay class, never twice when unsafe.
+    /// Settles a call of a crashed worker by its replay class; never runs an unsafe call twice.
     async fn recover(&self, call: &ToolCall) -> Result<Done, ToolFault>;
-    /// Ends whatever the call started. Returns when nothing of it is left, with the command
-    /// that it was, where its sandbox says how that ended.
+    /// Ends everything that the call started, and returns once it is gone. Returns the command, if
+    /// the sandbox reports how it ended.
     async fn cancel(&self, call: &ToolCall) -> Option<(Executed, Duration)>;
-    /// For how long the command of a call has been at work under this lease; none of what
-    /// starts none, or has not begun.
+    /// Returns how long the command of a call has run under this lease; `None` if the call starts
+    /// none or has not begun.
     fn running(&self, _call: &ToolCall) -> Option<Duration> {
         None
     }
 }
 
 impl dyn Tools + '_ {
-    /// What a crash in the middle of a call would mean; a tool that does not exist
-    /// runs nothing.
+    /// Returns the replay class of a tool; an unknown tool runs nothing.
     pub fn replay(&self, tool: &str) -> Replay {
         let spec = self.specs().iter().find(|spec| spec.name == tool);
         spec.map_or(Replay::ReadOnly, |spec| spec.replay)
     }
 }
 
-/// What a tool has to say.
+/// Result of a tool that ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// Text for the model, already capped.
+    /// Text for the model, already truncated.
     pub output: String,
     pub is_error: bool,
-    /// Whether it ran at all, as far as anyone can know.
+    /// Whether it ran, as far as can be known.
     pub outcome: crate::domain::event::Outcome,
     pub duration: Duration,
-    /// What was run in the sandbox, if anything.
+    /// The command that ran in the sandbox, if any.
     pub exec: Option<Executed>,
 }
 
@@ -134,36 +133,36 @@ pub struct Executed {
     pub cause: String,
 }
 
-/// Why a tool could not be run; what the model can be told is [`Done`] instead.
+/// Reason why a tool could not run. Errors that the model can handle are [`Done`] instead.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ToolFault {
-    /// The lease is another's: stop.
+    /// Another worker has the lease: stop.
     #[error("another worker holds the sandbox")]
     Stale,
-    /// No sandbox could be had after bounded tries: the turn ends.
-    #[error("no sandbox could be had: {0}")]
+    /// No sandbox was available after bounded tries: the turn ends.
+    #[error("no sandbox is available: {0}")]
     Unavailable(String),
-    /// The sandbox is not what the session needs: the turn ends, trying again would not help.
-    #[error("the sandbox could not be made ready: {1}")]
+    /// The sandbox could not be prepared: the turn ends, a retry would not help.
+    #[error("the sandbox could not be prepared: {1}")]
     Unready(Unready, String),
-    /// The record is out of reach: what became of the call is asked later.
-    #[error("the record is out of reach: {0}")]
+    /// The database is unavailable: the outcome of the call is queried later.
+    #[error("the database is unavailable: {0}")]
     Away(String),
 }
 
-/// What a session's sandbox lacks.
+/// Missing requirement of a session's sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unready {
     /// A lifecycle hook of the environment failed.
     LifecycleHook,
-    /// A repository may not be read with what there is for it.
+    /// The available credential may not read a repository.
     RepoAccess,
-    /// A repository cannot be cloned as it is named.
+    /// A repository cannot be cloned as configured.
     Source,
 }
 
 impl Unready {
-    /// The error of a turn that ends by it.
+    /// Returns the error code of a turn that ends for this reason.
     pub fn code(self) -> &'static str {
         match self {
             Self::LifecycleHook => "lifecycle_hook_failed",
@@ -173,33 +172,33 @@ impl Unready {
     }
 }
 
-/// Why a turn stops without an end of its own. The log says where to go on.
+/// Reason why a turn stops without its own end; the log shows where to continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Halt {
-    /// The lease is another's; nothing may be written any more.
+    /// Another worker has the lease; nothing may be appended any more.
     #[error("the lease was lost")]
     Stale,
-    /// Input arrived before the turn started: begin again with the new window.
-    #[error("the session moved on before the turn started")]
+    /// Input arrived before the turn started: start again with the new window.
+    #[error("the session changed before the turn started")]
     Moved,
-    /// The worker was asked to stop: the next one goes on.
-    #[error("the worker drains")]
+    /// The worker is shutting down; the next worker continues the turn.
+    #[error("the worker is draining")]
     Drained,
-    /// Nothing to do before this has passed: give the slot to others.
-    #[error("waits for the provider")]
+    /// Nothing can be done before this duration has passed: release the slot.
+    #[error("waiting for the provider")]
     Wait(Duration),
-    /// The database or a blob is out of reach; the lease decides who goes on.
-    #[error("the record is out of reach: {0}")]
+    /// The database or a blob is unavailable; the lease decides which worker continues.
+    #[error("the database or the blob store is unavailable: {0}")]
     Unavailable(String),
 }
 
-/// What may stop a turn from outside, in order of urgency.
+/// External signals that stop a turn, in order of urgency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
     /// The lease was lost: drop everything.
     pub lost: bool,
-    /// A caller asked the turn to end.
+    /// A caller requested that the turn end.
     pub cancel: bool,
-    /// The worker is asked to stop: hand back at the next checkpoint.
+    /// The worker is shutting down: release the turn at the next checkpoint.
     pub drain: bool,
 }

@@ -1,4 +1,4 @@
-//! Running the calls of an answer: read-only ones together, all others alone.
+//! Tool calls of a response: read-only calls run concurrently, all others alone.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ const BACKOFF: Backoff =
     Backoff { first: limit::INFRASTRUCTURE_BACKOFF.0, longest: limit::INFRASTRUCTURE_BACKOFF.1 };
 
 impl Run<'_> {
-    /// Runs the next calls and writes their results. Returns whether the turn is over.
+    /// Runs the next calls and appends their results. Returns whether the turn ended.
     pub(super) async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<bool, Halt> {
         if self.wait_for_retry().await? {
-            // A signal ended the wait; the loop looks at it first.
+            // A signal ended the wait; the loop handles it first.
             return Ok(false);
         }
         let Some(first) = calls.first() else { return Ok(false) };
@@ -35,7 +35,7 @@ impl Run<'_> {
         if asked_for > limit::TOOL_CALLS_PER_STEP_MAX {
             let max = limit::TOOL_CALLS_PER_STEP_MAX;
             let done =
-                not_run(format!("One answer may ask for {max} calls; this one asked for {asked_for}."));
+                not_run(format!("A response may have at most {max} tool calls; this one has {asked_for}."));
             let result = self.result_events(first, done);
             self.record(result).await?;
             return Ok(false);
@@ -55,7 +55,7 @@ impl Run<'_> {
                 && self.ports.tools.replay(&call.tool) == Replay::ReadOnly
                 && self.ports.tools.refused(call).is_none()
         };
-        // Read-only calls run together; whatever changes something runs alone.
+        // Read-only calls run concurrently; a call with effects runs alone.
         let together = calls.iter().take_while(is_parallel).take(limit::PARALLEL_TOOLS_MAX).count().max(1);
         let batch = &calls[..together];
         let batch = match self.reserve_execs(batch).await? {
@@ -63,7 +63,7 @@ impl Run<'_> {
             Reserved::First(count) => &batch[..count],
         };
         let settled = tokio::select! {
-            biased; // what ran is told, also when the turn ends now
+            biased; // completed calls are recorded even if the turn ends now
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
             interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => {
                 if interrupt == Interrupt::Lost {
@@ -86,7 +86,8 @@ impl Run<'_> {
             match settled {
                 Ok(done) => drafts.extend(self.result_events(call, done)),
                 Err(ToolFault::Stale) => {
-                    // The sandbox of a closed session is removed: that can be felt before it is heard of.
+                    // The sandbox of an archived session is removed: the sandbox call can fail
+                    // before the lease watcher reports the loss.
                     self.pay_late_execs(batch).await?;
                     return Err(Halt::Stale);
                 }
@@ -105,8 +106,8 @@ impl Run<'_> {
         }
     }
 
-    /// Tries again from scratch as long as the agent has done nothing; else, or when
-    /// that was tried often enough, ends the turn.
+    /// Retries as long as the agent has not done anything; otherwise, or after the max number of
+    /// tries, ends the turn.
     async fn no_sandbox(
         &mut self,
         batch: &[ToolCall],
@@ -131,8 +132,8 @@ impl Run<'_> {
             self.record(drafts).await?;
             return Ok(false);
         }
-        // The turn ends here: every call of the answer gets a result, also those
-        // whose turn had not come. What its tools wrote is read for that.
+        // The turn ends here, so every call of the response needs a result, including those that
+        // did not run. That requires the events that the tools appended.
         let log = self.ports.journal.log().await?;
         for call in history::open_calls(&self.log, self.turn.id) {
             if !answered(&drafts, &call) {
@@ -143,21 +144,21 @@ impl Run<'_> {
         self.fail(code, reason, drafts).await
     }
 
-    /// Whether nothing of a call has begun that no sandbox could be had for.
+    /// Returns whether a call that got no sandbox has not begun at all.
     fn never_began(&self, log: &[Event], call: &ToolCall) -> bool {
         self.fresh.contains(&call.call_id) || !history::may_have_run(log, &call.call_id)
     }
 
-    /// What a call without a sandbox came to.
+    /// Returns the result of a call that got no sandbox.
     fn without_sandbox(&self, log: &[Event], call: &ToolCall) -> Done {
         if self.never_began(log, call) {
             return not_run("No sandbox could be started, so this tool did not run.".to_owned());
         }
-        let words = "No sandbox could be reached to ask what became of this tool; its outcome is unknown.";
+        let words = "The sandbox could not be reached to query the result of this tool; its outcome is unknown.";
         Done { outcome: Outcome::Unknown, ..not_run(words.to_owned()) }
     }
 
-    /// Runs a call, or asks what became of it when another worker announced it.
+    /// Runs a call, or queries its outcome if another worker announced it.
     async fn settle(&self, call: &ToolCall) -> Result<Done, ToolFault> {
         if self.fresh.contains(&call.call_id) {
             self.ports.tools.run(call).await
@@ -166,7 +167,7 @@ impl Run<'_> {
         }
     }
 
-    /// A question: a message for the caller, and a result for the model.
+    /// Returns the events of a question: a message for the caller, a result for the model.
     fn ask(&self, call: &ToolCall) -> Vec<Draft> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let options = call.input.get("options").and_then(Value::as_array).into_iter().flatten();
@@ -178,7 +179,7 @@ impl Run<'_> {
         let mut message = self.draft(body, Actor::agent());
         message.level = Level::User;
         let done = Done {
-            output: "The question was put to the caller. The answer comes as the next message.".to_owned(),
+            output: "The question was sent to the caller. The answer will be the next message.".to_owned(),
             is_error: false,
             outcome: Outcome::Ran,
             duration: Duration::ZERO,
@@ -201,7 +202,7 @@ impl Run<'_> {
         exec.into_iter().chain([self.draft(body, Actor::agent())]).collect()
     }
 
-    /// The end of a command, with what it cost.
+    /// Returns the event of an ended command, with its cost.
     pub(super) fn exec_event(&self, call: &ToolCall, exec: Executed, duration: Duration) -> Draft {
         let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
@@ -220,7 +221,8 @@ impl Run<'_> {
         self.draft(body, Actor::agent())
     }
 
-    /// Pays for the commands that run when the session is closed: they end with their sandbox.
+    /// Records the cost of commands that run when the session is archived; they end with their
+    /// sandbox.
     async fn pay_late_execs(&self, batch: &[ToolCall]) -> Result<(), Halt> {
         let exec = |call: &ToolCall| {
             let ran = self.ports.tools.running(call)?;
