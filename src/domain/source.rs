@@ -174,7 +174,7 @@ impl Repository {
             (Some(url), None) => url.clone(),
             (None, Some(slug)) if is_slug(slug) => format!("https://github.com/{slug}"),
             (None, Some(_)) => return wrong("repo", "must be owner/name on github.com"),
-            (Some(_), Some(_)) | (None, None) => return wrong("url", "set exactly one of `url` and `repo`"),
+            (Some(_), Some(_)) | (None, None) => return wrong("url", "or `repo` must be set, not both"),
         };
         let place = match place(&url) {
             Ok(place) => place,
@@ -237,10 +237,10 @@ pub fn together(sources: &[PinnedSource]) -> Option<String> {
     sources.iter().enumerate().find_map(|(at, source)| {
         sources[..at].iter().find_map(|other| {
             if source.name == other.name {
-                return Some(format!("two have the name `{}`", source.name));
+                return Some(format!("contains two sources named `{}`", source.name));
             }
             let meet = is_within(&source.path, &other.path) || is_within(&other.path, &source.path);
-            meet.then(|| format!("the paths of `{}` and `{}` overlap", other.name, source.name))
+            meet.then(|| format!("contains `{}` and `{}` at overlapping paths", other.name, source.name))
         })
     })
 }
