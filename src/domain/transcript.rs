@@ -77,7 +77,8 @@ pub fn read(
     origin: &Origin,
 ) -> Result<Transcript, Unreadable> {
     let whole = |reason: &str| Unreadable { line: 0, reason: reason.to_owned() };
-    let body = text.strip_suffix('\n').ok_or_else(|| whole("the last line is not terminated by a newline"))?;
+    let body =
+        text.strip_suffix('\n').ok_or_else(|| whole("the last line is not terminated by a newline"))?;
     let (before, last) = body.rsplit_once('\n').ok_or_else(|| whole("the file has fewer than two lines"))?;
     let hashed = &text[..before.len() + 1];
     let mut lines = before.lines();
@@ -100,7 +101,10 @@ pub fn read(
             return Err(Unreadable { line, reason: format!("`seq` must be {}", log.len() + 1) });
         }
         if matches!(event.draft.body, Body::SessionCreated(_)) != log.is_empty() {
-            return Err(Unreadable { line, reason: "session.created must be first, exactly once".to_owned() });
+            return Err(Unreadable {
+                line,
+                reason: "session.created must be first, exactly once".to_owned(),
+            });
         }
         log.push(event);
     }

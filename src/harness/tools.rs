@@ -154,7 +154,7 @@ impl Run<'_> {
         if self.never_began(log, call) {
             return not_run("No sandbox could be started, so this tool did not run.".to_owned());
         }
-        let words = "The sandbox could not be reached to query the result of this tool; its outcome is unknown.";
+        let words = "The sandbox could not be reached for this tool's result; its outcome is unknown.";
         Done { outcome: Outcome::Unknown, ..not_run(words.to_owned()) }
     }
 

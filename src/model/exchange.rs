@@ -58,7 +58,8 @@ impl Http {
             return Ok(self.trusted.request(Method::POST, endpoint.url.clone()));
         }
         let refused = |reason| Fault::Refused { reason };
-        let guard = self.guard.as_ref().ok_or_else(|| refused("custom base URLs are disabled here".into()))?;
+        let guard =
+            self.guard.as_ref().ok_or_else(|| refused("custom base URLs are disabled here".into()))?;
         guard(&endpoint.url).map_err(refused)
     }
 

@@ -113,7 +113,8 @@ impl Providers {
         let provider = &name.provider;
         let credential = credential.ok_or_else(|| NoModel::NoCredential { provider: provider.clone() })?;
         if credential.provider != *provider {
-            let reason = format!("the credential is for {}, the model's provider is {provider}", credential.provider);
+            let reason =
+                format!("the credential is for {}, the model is from {provider}", credential.provider);
             return Err(NoModel::BadCredential(reason));
         }
         let own = match provider.as_str() {

@@ -1,7 +1,7 @@
 //! `ask`: a question to the caller. It ends the turn and needs no sandbox.
 //!
-//! Called by the catalogue for its spec. The harness puts the question itself: it
-//! is an event, and the answer is the caller's next message.
+//! Called by the catalog for its spec. The harness itself appends the question as an event; the
+//! answer is the caller's next message.
 
 use serde_json::json;
 
@@ -15,17 +15,17 @@ pub(super) fn spec() -> ToolSpec {
     ToolSpec {
         name: ASK.to_owned(),
         description:
-            "Asks the caller a question and ends the turn until there is an answer. Use it only when you \
-            cannot go on without one: a decision that is not yours, or something that only the caller knows."
+            "Asks the caller a question and ends the turn until there is an answer. Use it only if you \
+            cannot continue without one: a decision that is not yours, or a fact that only the caller knows."
                 .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "question": {"type": "string", "minLength": 1, "description": "The question, whole and by itself."},
+                "question": {"type": "string", "minLength": 1, "description": "The complete question."},
                 "options": {
                     "type": "array", "items": {"type": "string", "minLength": 1},
                     "maxItems": limit::ASK_OPTIONS_MAX,
-                    "description": "Answers to choose from, if there are a few likely ones.",
+                    "description": "Suggested answers, if there are a few likely ones.",
                 },
             },
             "required": ["question"],
@@ -35,7 +35,7 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-/// The result of the call: the answer itself is the caller's next message.
+/// Returns the result of the call; the answer is the caller's next message.
 pub(super) fn put() -> Done {
-    Done::ok("The question was put to the caller. The answer comes as the next message.")
+    Done::ok("The question was sent to the caller. The answer will be the next message.")
 }

@@ -1,7 +1,7 @@
 //! `bash`: a command in the sandbox. Unsafe: it runs at most once.
 //!
-//! Called by the catalogue; calls `exec`. Both outputs are one, in the order in
-//! which they were written, as a terminal shows them.
+//! Called by the catalog; calls `exec`. Stdout and stderr are merged, in the order in which they
+//! were written, as on a terminal.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ pub(super) fn spec() -> ToolSpec {
     ToolSpec {
         name: "bash".to_owned(),
         description: "Runs a command with bash in the sandbox and returns its output and exit code. Each call is \
-            a new shell in the working directory: `cd` and variables do not last, files do. Do not start programs \
-            that wait for a terminal. Long output is cut in the middle and kept in a file."
+            a new shell in the working directory: files persist; `cd` and variables do not. Do not run programs \
+            that wait for a terminal. Long output is truncated in the middle and saved to a file."
             .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "command": {"type": "string", "minLength": 1, "description": "The command, as typed into a shell."},
+                "command": {"type": "string", "minLength": 1, "description": "The shell command."},
                 "timeout_seconds": {
                     "type": "integer", "minimum": 1, "maximum": most,
-                    "description": format!("Ends the command after so many seconds (default {default})."),
+                    "description": format!("Kills the command after this many seconds (default {default})."),
                 },
             },
             "required": ["command"],
@@ -45,7 +45,7 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-/// How long the command may run.
+/// Returns the timeout of the command.
 pub(super) fn longest(args: &Args) -> Duration {
     let asked = args.timeout_seconds.map_or(limit::TOOL_TIMEOUT_DEFAULT, Duration::from_secs);
     asked.min(limit::TOOL_TIMEOUT_MAX)
@@ -59,7 +59,7 @@ pub(super) async fn run(call: &ToolCall, args: Args, handle: &SandboxHandle) -> 
     done(handle, &id, args, exit).await
 }
 
-/// The command goes on without its worker: its end is waited for and read.
+/// Recovers a call: the command continues without its worker; waits for its end.
 pub(super) async fn recover(call: &ToolCall, args: Args, handle: &SandboxHandle) -> Result<Recovered, Stop> {
     let id = exec::id(call);
     match exec::found(handle, &id).await? {
@@ -68,7 +68,7 @@ pub(super) async fn recover(call: &ToolCall, args: Args, handle: &SandboxHandle)
     }
 }
 
-/// How the command ended that has just been killed; `None` when it never began.
+/// Returns how a killed command ended; `None` if it never started.
 pub(super) async fn stopped(call: &ToolCall, handle: &SandboxHandle) -> Option<ExecSummary> {
     let exit = exec::found(handle, &exec::id(call)).await.ok().flatten()?;
     let command = call.input.get("command").and_then(serde_json::Value::as_str).unwrap_or_default();
@@ -85,7 +85,7 @@ pub(super) async fn stopped(call: &ToolCall, handle: &SandboxHandle) -> Option<E
 async fn done(handle: &SandboxHandle, id: &str, args: Args, exit: Exit) -> Result<Done, Stop> {
     let mut words = exec::written(handle, id, &exit).await?;
     if exit.stderr_bytes > 0 {
-        // Nothing of the command is here: bash itself could not be started.
+        // The output is not from the command: bash itself could not start.
         let most = limit::EXEC_SUMMARY_BYTES_MAX;
         words += &text::printable(&exec::bytes(handle, id, OutputStream::Stderr, 0, most).await?);
     }
@@ -108,14 +108,14 @@ async fn done(handle: &SandboxHandle, id: &str, args: Args, exit: Exit) -> Resul
     Ok(Done { output: words, is_error, exec: Some(exec) })
 }
 
-/// How it ended, where that is worth a word.
+/// Returns how the command ended, unless it exited with code 0.
 fn note(exit: &Exit) -> Option<String> {
     match exit.cause {
         Cause::Exited if exit.code == 0 => None,
         Cause::Exited => Some(format!("exit code {}", exit.code)),
-        Cause::Timeout => Some(format!("ended after {} s: its time was over", exit.duration.as_secs())),
-        Cause::Oom => Some("ended: the sandbox ran out of memory".to_owned()),
+        Cause::Timeout => Some(format!("killed after {} s: timeout", exit.duration.as_secs())),
+        Cause::Oom => Some("killed: the sandbox ran out of memory".to_owned()),
         Cause::DiskFull => Some(format!("exit code {}: the sandbox's disk is full", exit.code)),
-        Cause::Killed => Some("ended on request".to_owned()),
+        Cause::Killed => Some("killed on request".to_owned()),
     }
 }

@@ -1,8 +1,8 @@
-//! Which tools there are, and which of them a call reaches.
+//! Catalog of tools, and dispatch of calls to them.
 //!
-//! Called by the worker for the harness: `refused` before anything is attached,
-//! `run` once the call is in the log, `recover` after a takeover, `cancel` when the
-//! turn ends. Calls the tools. The order of the specs is fixed: it is part of the cached prefix.
+//! Called by the worker for the harness: `refused` before a sandbox is attached, `run` once the
+//! call is in the log, `recover` after a takeover, `cancel` when the turn ends. Calls the tools.
+//! The order of the specs is fixed, because it is part of the cached prefix.
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,13 +46,13 @@ enum Tool {
     StartSession,
 }
 
-/// The name of every tool, in the order of the specs.
+/// Returns the names of all tools, in the order of the specs.
 pub fn names() -> [&'static str; 10] {
     ["bash", "read", "write", "edit", "glob", "grep", "web_fetch", ASK, SCHEDULED_WAKE, START_SESSION]
 }
 
 impl Catalogue {
-    /// Every tool that is built in.
+    /// Creates the catalog of all built-in tools.
     pub fn builtin() -> Self {
         let entry = |tool, spec: ToolSpec| {
             let schema = Arc::new(Schema::compile(&spec.input_schema));
@@ -73,24 +73,24 @@ impl Catalogue {
         Self(entries.into())
     }
 
-    /// The tools as the model sees them, in a fixed order.
+    /// Returns the tools as the model sees them, in a fixed order.
     pub fn specs(&self) -> Vec<ToolSpec> {
         self.0.iter().map(|entry| ToolSpec::clone(&entry.spec)).collect()
     }
 
-    /// The result of a call that cannot run as it is: an unknown tool, arguments
-    /// that do not fit. Known without a sandbox.
+    /// Returns the error result of an invalid call: an unknown tool, or arguments that do not match
+    /// the schema. Needs no sandbox.
     pub fn refused(&self, call: &ToolCall) -> Option<Done> {
         self.checked(call).err().map(Done::error)
     }
 
     /// Runs a call to its end. Dropping the future leaves its command running.
     ///
-    /// A second run of a call with the same id finds the command of the first.
+    /// A second run of a call with the same id attaches to the command of the first.
     ///
     /// # Errors
-    /// `Retry` may follow a command that was started: `recover` asks for it. After
-    /// `SandboxGone` an unsafe call must not be run again.
+    /// `Retry` may be returned after a command started; `recover` queries it. After `SandboxGone`, an
+    /// unsafe call must not be run again.
     pub async fn run(&self, call: &ToolCall, handle: &SandboxHandle) -> Result<Done, ToolFault> {
         let (tool, input) = match self.checked(call) {
             Ok(checked) => checked,
@@ -105,13 +105,13 @@ impl Catalogue {
             Tool::Grep => grep::run(call, parsed(input), handle).await,
             Tool::WebFetch => web_fetch::run(parsed(input), handle).await,
             Tool::Ask => Ok(ask::put()),
-            // Whoever has timers asks `set_timer` first.
-            Tool::ScheduledWake => tell("No timers are kept here; nothing was scheduled."),
-            Tool::StartSession => tell("No sessions are started here."),
+            // The worker calls `set_timer` first if timers are available.
+            Tool::ScheduledWake => tell("Scheduled wakes are not available; nothing was scheduled."),
+            Tool::StartSession => tell("Starting sessions is not available; no session was started."),
         })
     }
 
-    /// The longest that the command of a call may run; `None` for a call of none.
+    /// Returns the max run time of a call's command; `None` if it runs none.
     pub fn longest(&self, call: &ToolCall) -> Option<Duration> {
         match self.checked(call) {
             Ok((Tool::Bash, input)) => Some(bash::longest(&parsed(input))),
@@ -119,8 +119,8 @@ impl Catalogue {
         }
     }
 
-    /// Sets the timer that a call asks for; `None` when it asks for none. Needs no sandbox,
-    /// and is safe to repeat.
+    /// Schedules the wake that a call requests; `None` if it is another tool. Needs no sandbox and
+    /// is safe to repeat.
     pub async fn set_timer(&self, call: &ToolCall, timers: &dyn Timers) -> Option<Result<Done, ToolFault>> {
         if call.tool != SCHEDULED_WAKE {
             return None;
@@ -131,8 +131,8 @@ impl Catalogue {
         })
     }
 
-    /// Starts the session that a call asks for; `None` when it asks for none. Needs no sandbox,
-    /// and is safe to repeat.
+    /// Starts the session that a call requests; `None` if it is another tool. Needs no sandbox and
+    /// is safe to repeat.
     pub async fn start_session(
         &self,
         call: &ToolCall,
@@ -147,10 +147,9 @@ impl Catalogue {
         })
     }
 
-    /// What became of a call whose worker died, asked of the sandbox that outlived it.
+    /// Returns the outcome of a crashed worker's call, queried from the sandbox that survived it.
     ///
-    /// Calls that are safe to repeat are run again. Waits for a command that is
-    /// still running.
+    /// Calls that are safe to repeat are run again. Waits for a command that is still running.
     ///
     /// # Errors
     /// As for [`Catalogue::run`].
@@ -180,10 +179,10 @@ impl Catalogue {
         }
     }
 
-    /// Ends the command of a call and all its descendants; nothing when there is
-    /// none. Returns when none is left, with how the agent's own command ended; or when
-    /// the sandbox cannot be asked: then the command's own time limit, or the end of the sandbox,
-    /// ends it.
+    /// Kills the command of a call and all its descendants, if there is one.
+    ///
+    /// Returns once none is left, with how the agent's own command ended. If the sandbox cannot be
+    /// reached, returns immediately; then the command's timeout or the end of the sandbox ends it.
     pub async fn cancel(&self, call: &ToolCall, handle: &SandboxHandle) -> Option<ExecSummary> {
         let is_own = match self.entry(&call.tool).map(|entry| entry.tool) {
             Some(Tool::Bash) => true,
@@ -202,7 +201,7 @@ impl Catalogue {
         match handle.sandbox.kill(handle.fence, &exec::id(call)).await {
             Ok(()) if is_own => bash::stopped(call, handle).await,
             Err(fault @ (sandbox::Fault::Unavailable(_) | sandbox::Fault::Stale)) => {
-                tracing::warn!(call.id = call.call_id, error = %fault, "a canceled command could not be ended");
+                tracing::warn!(call.id = call.call_id, error = %fault, "could not kill a canceled command");
                 None
             }
             Ok(()) | Err(_) => None,
@@ -213,10 +212,14 @@ impl Catalogue {
         self.0.iter().find(|entry| entry.spec.name == name)
     }
 
-    /// The tool and its valid arguments, or words for the model.
+    /// Returns the tool and its validated arguments, or an error for the model.
     fn checked(&self, call: &ToolCall) -> Result<(Tool, Value), String> {
         let Some(entry) = self.entry(&call.tool) else {
-            return Err(format!("There is no tool `{}`. There are: {}.", call.tool, names().join(", ")));
+            return Err(format!(
+                "There is no tool `{}`. Available tools: {}.",
+                call.tool,
+                names().join(", ")
+            ));
         };
         let input = entry.schema.check(&call.tool, &call.input)?;
         Ok((entry.tool, input))
@@ -232,5 +235,5 @@ fn settle(outcome: Result<Done, Stop>) -> Result<Done, ToolFault> {
 }
 
 fn parsed<T: DeserializeOwned>(input: Value) -> T {
-    serde_json::from_value(input).expect("the schema of each tool is that of its arguments")
+    serde_json::from_value(input).expect("each tool's schema matches its arguments")
 }

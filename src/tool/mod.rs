@@ -1,8 +1,8 @@
-//! The catalogue of tools: schemas, replay classes, dispatch into the sandbox.
+//! Tools of an agent: schemas, replay classes, dispatch into the sandbox.
 //!
-//! Called by the worker with the calls that a model asked for; calls the port
-//! `Sandbox`, and nothing on the host. Whatever a model can fix is told to the
-//! model; what it cannot is a [`ToolFault`]. No call of an unsafe tool runs twice.
+//! Called by the worker with the calls that a model requested; calls the port `Sandbox`, and runs
+//! nothing on the node itself. Errors that the model can fix are returned to the model; all others
+//! are a [`ToolFault`]. No call of an unsafe tool runs twice.
 
 mod ask;
 mod bash;
@@ -33,34 +33,34 @@ pub use catalogue::{Catalogue, names};
 pub use schedule_wake::shown;
 pub use start_session::Child;
 
-/// Where all relative paths begin.
+/// Base directory of relative paths.
 pub const WORKSPACE: &str = "/workspace";
 
-/// What a tool works with: the session's sandbox, held by a lease.
+/// The environment of a tool: the session's sandbox, fenced by a lease.
 #[derive(Clone)]
 pub struct SandboxHandle {
     pub sandbox: Arc<dyn Sandbox>,
     pub fence: SandboxFence,
-    /// Variables beyond the sandbox's own.
+    /// Environment variables in addition to those of the sandbox.
     pub env: Vec<(String, String)>,
-    /// Absolute; where commands start. `/workspace` when empty.
+    /// Absolute path; working directory of commands. `/workspace` when empty.
     pub cwd: String,
-    /// The world, as far as the session's environment allows it.
+    /// Web access, as far as the session's environment allows it.
     pub web: Arc<dyn Web>,
 }
 
-/// The world beyond the sandbox, under the rules that hold for the sandbox.
+/// Port for web access under the sandbox's network policy.
 #[async_trait]
 pub trait Web: Send + Sync {
-    /// A page, or why there is none, in words for the model.
+    /// Fetches a page, or returns an error message for the model.
     async fn fetch(&self, url: &str) -> Result<Page, String>;
 }
 
-/// The timers of the session, beyond any sandbox.
+/// Port for scheduled wakes of the session; needs no sandbox.
 #[async_trait]
 pub trait Timers: Send + Sync {
-    /// Sets the timer of a call, once however often it is asked: when it goes off, or
-    /// why there is none, in words for the model.
+    /// Schedules the wake of a call, exactly once per call id. Returns its time, or an error
+    /// message for the model.
     async fn set(
         &self,
         call_id: &str,
@@ -69,33 +69,33 @@ pub trait Timers: Send + Sync {
     ) -> Result<Result<Timestamp, String>, ToolFault>;
 }
 
-/// The sessions of the organization, as far as an agent starts them.
+/// Port to start sessions of the organization.
 #[async_trait]
 pub trait Sessions: Send + Sync {
-    /// Starts a session under the one that asks, once for a call however often it is made:
-    /// its id, or why there is none, in words for the model.
+    /// Starts a child session, exactly once per call id. Returns its id, or an error message for
+    /// the model.
     async fn start(&self, call_id: &str, child: Child<'_>) -> Result<Result<SessionId, String>, ToolFault>;
 }
 
-/// What a host answered.
+/// Response of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Where it came from after the redirects.
+    /// Final URL, after redirects.
     pub url: String,
     pub status: u16,
     pub content_type: String,
     pub content: Vec<u8>,
-    /// There was more than was read.
+    /// Whether the response was longer than what was read.
     pub is_cut: bool,
 }
 
-/// What came of a call.
+/// Result of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// For the model; never empty, capped, says what was cut.
+    /// Text for the model; never empty, truncated with a notice.
     pub output: String,
     pub is_error: bool,
-    /// The command that ran, where the tool is one.
+    /// The command that ran, if the tool runs one.
     pub exec: Option<ExecSummary>,
 }
 
@@ -106,43 +106,43 @@ pub struct ExecSummary {
     pub exit_code: i32,
     /// The end of its output.
     pub summary: String,
-    /// Bytes that it wrote in all.
+    /// Total bytes of its output.
     pub bytes: u64,
     /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
     pub cause: &'static str,
     pub duration: Duration,
 }
 
-/// What a takeover finds of a call whose worker died.
+/// State of a crashed worker's call after a takeover.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recovered {
-    /// It ran, or was safe to run again: this is its result.
+    /// It ran, or was safe to run again; this is its result.
     Done(Done),
-    /// It never began: it may be run now.
+    /// It never started and may be run now.
     NeverRan,
-    /// Whether it took effect cannot be told.
+    /// Unknown whether it took effect.
     Unknown,
 }
 
-/// Why a call has no result yet, by what the harness will do.
+/// Reason why a call has no result yet, by the harness's reaction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ToolFault {
-    /// The sandbox is gone: an unsafe call that was under way is `outcome unknown`.
+    /// The sandbox is gone; an unsafe call in progress has an unknown outcome.
     #[error("the sandbox is gone")]
     SandboxGone,
-    /// Another worker holds the session: stop.
-    #[error("another worker holds this sandbox")]
+    /// Another worker has the session's lease: stop.
+    #[error("another worker holds the lease of this sandbox")]
     Stale,
-    /// The sandbox did not answer: ask again with `recover`, bounded.
-    #[error("the sandbox did not answer: {0}")]
+    /// The sandbox did not respond: retry with `recover`, with a bound.
+    #[error("the sandbox did not respond: {0}")]
     Retry(String),
-    /// The record is out of reach: make the call again later.
-    #[error("the record is out of reach: {0}")]
+    /// The database is unavailable: repeat the call later.
+    #[error("the database is unavailable: {0}")]
     Away(String),
 }
 
 impl SandboxHandle {
-    /// The path in the sandbox: absolute ones as they are, others below `cwd`.
+    /// Resolves a path in the sandbox: absolute, or relative to `cwd`.
     fn path(&self, path: &str) -> String {
         let path = path.strip_prefix("./").unwrap_or(path);
         if path.starts_with('/') {
@@ -167,7 +167,7 @@ impl Done {
     }
 }
 
-/// Why a tool stopped before its end; `?` carries it to the dispatch.
+/// Reason why a tool stopped early; `?` passes it to the dispatcher.
 #[derive(Debug)]
 enum Stop {
     TellModel(String),
@@ -185,7 +185,7 @@ impl From<sandbox::Fault> for Stop {
     }
 }
 
-/// Words about a file, which the sandbox's own do not name.
+/// Prefixes a message about a file with its path, which the sandbox's message lacks.
 fn at(path: &str) -> impl FnOnce(sandbox::Fault) -> Stop {
     move |fault| match Stop::from(fault) {
         Stop::TellModel(words) => Stop::TellModel(format!("{path}: {words}")),
@@ -193,7 +193,7 @@ fn at(path: &str) -> impl FnOnce(sandbox::Fault) -> Stop {
     }
 }
 
-/// Words for the model that end the tool.
+/// Ends the tool with an error message for the model.
 fn tell<T>(words: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::TellModel(words.into()))
 }

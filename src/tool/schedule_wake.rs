@@ -1,7 +1,7 @@
 //! `schedule_wake`: the agent schedules its own wake. It needs no sandbox.
 //!
-//! Called by the catalogue; calls the port [`super::Timers`], which keeps one timer for
-//! each call: a call that is made again after a crash finds the first one's.
+//! Called by the catalog; calls the port [`super::Timers`], which stores one wake per call: a call
+//! that is repeated after a crash finds the first one's.
 
 use std::time::Duration;
 
@@ -29,21 +29,21 @@ pub(super) fn spec() -> ToolSpec {
     ToolSpec {
         name: SCHEDULED_WAKE.to_owned(),
         description:
-            "Wakes you later: at that time this session gets a message with your note, and a new turn begins. \
-            Use it to wait for something that takes minutes or days, then finish your turn; do not sleep in a \
-            command. Give `at` or `after_seconds`."
+            "Wakes you later: at that time this session gets a message with your note and a new turn starts. \
+            Use it to wait for something that takes minutes or days, then end your turn. Do not sleep in a \
+            command. Set `at` or `after_seconds`."
                 .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "at": {"type": "string", "description": "A time in RFC 3339, as in 2026-01-31T09:00:00Z."},
+                "at": {"type": "string", "description": "A time in RFC 3339, such as 2026-01-31T09:00:00Z."},
                 "after_seconds": {
                     "type": "integer", "minimum": 1, "maximum": limit::SCHEDULED_WAKE_AHEAD_MAX.as_secs(),
                     "description": "Seconds from now.",
                 },
                 "note": {
                     "type": "string", "minLength": 1, "maxLength": limit::SCHEDULED_WAKE_NOTE_CHARS_MAX,
-                    "description": "What you will want to know then: why you wait, and what to look at.",
+                    "description": "Context for you at that time: why you waited and what to check.",
                 },
             },
             "required": ["note"],
@@ -57,10 +57,10 @@ pub(super) async fn run(call_id: &str, args: Args, timers: &dyn Timers) -> Resul
     let when = match (&args.at, args.after_seconds) {
         (Some(at), None) => match OffsetDateTime::parse(at, &Rfc3339) {
             Ok(at) => When::At(at),
-            Err(_) => return tell("`at` must be a time in RFC 3339, as in 2026-01-31T09:00:00Z."),
+            Err(_) => return tell("`at` must be a time in RFC 3339, such as 2026-01-31T09:00:00Z."),
         },
         (None, Some(seconds)) => When::After(Duration::from_secs(seconds)),
-        (None, None) | (Some(_), Some(_)) => return tell("Give either `at` or `after_seconds`."),
+        (None, None) | (Some(_), Some(_)) => return tell("Set either `at` or `after_seconds`."),
     };
     match timers.set(call_id, when, &args.note).await.map_err(Stop::Fault)? {
         Ok(at) => Ok(Done::ok(format!("You will be woken at {}.", shown(at)))),
@@ -68,7 +68,7 @@ pub(super) async fn run(call_id: &str, args: Args, timers: &dyn Timers) -> Resul
     }
 }
 
-/// A time as the model is told.
+/// Formats a time for the model.
 pub fn shown(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }

@@ -141,14 +141,10 @@ pub enum Rejection {
     #[error("sessions can be nested at most {SESSION_HEIGHT_MAX} levels deep")]
     TooDeep,
     /// A session tree has the max number of sessions.
-    #[error(
-        "the root session has {SESSION_TREE_MAX} descendants, the maximum; delete finished ones"
-    )]
+    #[error("the root session has {SESSION_TREE_MAX} descendants, the maximum; delete finished ones")]
     TooManyBelow,
     /// The session to delete has open descendants.
-    #[error(
-        "child sessions of this session are not archived; archive or delete them first"
-    )]
+    #[error("child sessions of this session are not archived; archive or delete them first")]
     OpenBelow,
     /// A turn is running and uses the files that the command would replace.
     #[error("a turn of the session is running; cancel it or wait until it ends")]
