@@ -342,7 +342,7 @@ pub const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
 /// deadline.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);
 
-// ---- connections to addresses that organizations name ----
+// ---- connections to URLs that organizations set ----
 
 /// Max length of a URL that an organization sets, in bytes.
 pub const NET_URL_BYTES_MAX: usize = 2_048;
@@ -417,7 +417,7 @@ pub const SESSION_TREE_MAX: i64 = 1_000;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
 
-// ---- a receiver of webhooks on a developer's machine ----
+// ---- local webhook receiver (`webhook listen`) ----
 
 /// Concurrent connections of the local receiver.
 pub const LISTEN_CONNECTIONS_MAX: usize = 64;

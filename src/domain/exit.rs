@@ -1,4 +1,4 @@
-//! In one word, what became of a session: read from its state, stored nowhere.
+//! Exit status of a session: computed from its state, not stored.
 //!
 //! | status | yield reason of its last turn | error code | exit status |
 //! |---|---|---|---|

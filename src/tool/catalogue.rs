@@ -182,7 +182,7 @@ impl Catalogue {
     /// Kills the command of a call and all its descendants, if there is one.
     ///
     /// Returns once none is left, with how the agent's own command ended. If the sandbox cannot be
-    /// reached, returns immediately; then the command's timeout or the end of the sandbox ends it.
+    /// reached, returns as well; then the command's timeout or the end of the sandbox ends it.
     pub async fn cancel(&self, call: &ToolCall, handle: &SandboxHandle) -> Option<ExecSummary> {
         let is_own = match self.entry(&call.tool).map(|entry| entry.tool) {
             Some(Tool::Bash) => true,
