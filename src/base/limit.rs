@@ -163,7 +163,7 @@ pub const RECORD_ATTEMPTS_MAX: u32 = 60;
 /// Interval at which workers search for sessions that have work but no job.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// A session whose work no worker has started within this time is overdue. The invariant is that no
-/// session is ever overdue, whatever process crashes.
+/// session is ever overdue, even if any process crashes.
 pub const OVERDUE_AFTER: Duration = Duration::from_secs(30);
 /// Tries of a turn whose sandbox is unavailable before its agent has done anything.
 pub const INFRASTRUCTURE_ATTEMPTS_MAX: u32 = 4;

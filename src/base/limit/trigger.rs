@@ -30,7 +30,7 @@ pub const TRIGGER_BATCH: i64 = 200;
 pub const TRIGGERS_TOGETHER_MAX: usize = 4;
 /// Polls between two rounds of housekeeping.
 pub const TRIGGER_TIDY_EVERY: u32 = 60;
-/// How far ahead an agent may schedule its own wake.
+/// Max time ahead at which an agent may schedule its own wake.
 pub const SCHEDULED_WAKE_AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Pending wakes of one session.
 pub const SCHEDULED_WAKES_PENDING_MAX: i64 = 16;
