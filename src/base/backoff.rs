@@ -1,23 +1,23 @@
-//! How long to wait before trying again.
+//! Exponential back-off with jitter.
 
 use std::time::Duration;
 
 use super::Origin;
 
-/// Doubling delays with jitter, between a first and a longest one.
+/// Exponential back-off with jitter between a first and a longest delay.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    /// The delay before the second try.
+    /// Delay before the second try.
     pub first: Duration,
-    /// No delay grows beyond this one.
+    /// Upper bound of a delay.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The delay before try `attempt + 1`, where the first try is 1.
+    /// Returns the delay before try `attempt + 1`; the first try is 1.
     ///
-    /// Between half and the whole of the doubled delay: clients that failed
-    /// together do not come back together.
+    /// The delay is between half and all of the doubled value, so clients that failed together do
+    /// not retry together.
     pub fn delay(&self, attempt: u32, origin: &Origin) -> Duration {
         let doublings = attempt.saturating_sub(1).min(16);
         let whole = self.first.saturating_mul(1 << doublings).min(self.longest);

@@ -1,7 +1,7 @@
-//! The port through which everything reads the time.
+//! Clock port: the source of the current time.
 //!
-//! Leases are not judged by this clock but by the database's: two machines never
-//! agree on the hour. This one stamps events and measures turns.
+//! This clock stamps events and measures turns. Lease expiry uses the database's clock instead,
+//! because the clocks of two machines differ.
 
 use std::{
     sync::Mutex,
@@ -13,9 +13,9 @@ use time::OffsetDateTime;
 /// An instant in UTC. RFC 3339 on the wire, `timestamptz` in the database.
 pub type Timestamp = OffsetDateTime;
 
-/// Where the time comes from.
+/// Source of the current time.
 pub trait Clock: Send + Sync {
-    /// Now, in UTC, with the microsecond precision that Postgres keeps.
+    /// Returns the current UTC time in microseconds, the precision that Postgres stores.
     fn now(&self) -> Timestamp;
 }
 
@@ -29,12 +29,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that advances only when a test moves it.
 #[derive(Debug)]
 pub struct ManualClock(Mutex<Timestamp>);
 
 impl ManualClock {
-    /// A clock that shows `start`.
+    /// Creates a clock that is set to `start`.
     pub fn at(start: Timestamp) -> Self {
         Self(Mutex::new(microseconds(start)))
     }
@@ -51,7 +51,7 @@ impl Clock for ManualClock {
     }
 }
 
-// Postgres keeps microseconds; an event must read back as it was written.
+// Postgres stores microseconds; an event must read back exactly as it was written.
 fn microseconds(at: Timestamp) -> Timestamp {
     at.replace_nanosecond(at.nanosecond() / 1_000 * 1_000).expect("a smaller nanosecond is still in range")
 }

@@ -1,8 +1,8 @@
 //! Opaque page cursors, bound to an organization and a query.
 //!
-//! A cursor is the position and a tag over organization, query and position. One that
-//! was made for another organization or another query does not verify, so it cannot be
-//! used to look around.
+//! A cursor holds the position and a MAC tag over organization, query and position. A cursor of
+//! another organization or another query fails verification, so it cannot be used to read other
+//! data.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Serialize, de::DeserializeOwned};
@@ -12,19 +12,19 @@ use super::seal::MasterKey;
 
 const TAG_BYTES: usize = 16;
 
-/// Why a cursor is refused.
+/// The cursor is malformed or belongs to another query.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("not a cursor that this query returned")]
+#[error("cursor was not returned by this query")]
 pub struct CursorError;
 
-/// Spells a position for one `scope` (organization, list and filters).
+/// Encodes a position for one `scope` (organization, list and filters).
 pub fn encode<P: Serialize>(key: &MasterKey, scope: &str, position: &P) -> String {
     let body = serde_json::to_vec(position).expect("a position is plain data");
     let tag = tag(key, scope, &body);
     URL_SAFE_NO_PAD.encode([&tag[..TAG_BYTES], &body].concat())
 }
 
-/// Reads a position that [`encode`] spelled for the same `scope`.
+/// Decodes a position that [`encode`] returned for the same `scope`.
 pub fn decode<P: DeserializeOwned>(key: &MasterKey, scope: &str, cursor: &str) -> Result<P, CursorError> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| CursorError)?;
     let (given, body) = bytes.split_at_checked(TAG_BYTES).ok_or(CursorError)?;
@@ -36,7 +36,7 @@ pub fn decode<P: DeserializeOwned>(key: &MasterKey, scope: &str, cursor: &str) -
 }
 
 fn tag(key: &MasterKey, scope: &str, body: &[u8]) -> [u8; 32] {
-    // The length keeps `scope` and `body` apart.
+    // The length prefix separates `scope` from `body`.
     let length = (scope.len() as u64).to_be_bytes();
     key.cursor_tag(&[length.as_slice(), scope.as_bytes(), body].concat())
 }

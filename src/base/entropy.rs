@@ -1,14 +1,14 @@
-//! The port through which everything draws random bits.
+//! Entropy port: the source of random bits.
 
 use std::sync::Mutex;
 
-/// Where random bits come from.
+/// Source of random bits.
 pub trait Entropy: Send + Sync {
-    /// Fills the buffer.
+    /// Fills `buffer` with random bytes.
     fn fill(&self, buffer: &mut [u8]);
 }
 
-/// The operating system's generator; fit for keys.
+/// The operating system's generator; suitable for keys.
 #[derive(Debug, Default)]
 pub struct SystemEntropy;
 
@@ -23,7 +23,7 @@ impl Entropy for SystemEntropy {
 pub struct SeededEntropy(Mutex<u64>);
 
 impl SeededEntropy {
-    /// A generator that repeats itself for the same seed.
+    /// Creates a generator; equal seeds give equal sequences.
     pub fn new(seed: u64) -> Self {
         Self(Mutex::new(seed))
     }

@@ -1,23 +1,23 @@
-//! Typed ids: a prefix and the 26 Crockford characters of a UUIDv7.
+//! Typed ids: a prefix and the 26 Crockford base32 characters of a UUIDv7.
 //!
-//! `ses_01jd...` on the wire, `uuid` in the database. Parsing is strict (lower
-//! case only, no aliases, no overflow), so an id has exactly one spelling.
+//! `ses_01jd...` on the wire, `uuid` in the database. Parsing is strict (lower case only, no
+//! aliases, no overflow), so an id has exactly one text form.
 
 use std::{cmp::Ordering, fmt, hash, marker::PhantomData, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
-/// What an id names; gives the id its prefix.
+/// The kind of resource that an id refers to; defines the id's prefix.
 pub trait Kind: 'static {
-    /// The letters before the underscore, as in `ses`.
+    /// The prefix before the underscore, such as `ses`.
     const PREFIX: &'static str;
 }
 
-/// An id of one kind. Two ids of different kinds do not compare.
+/// An id of one kind. Ids of different kinds are different types and do not compare.
 pub struct Id<K: Kind>(Uuid, PhantomData<fn() -> K>);
 
-/// Why a string is not an id of the wanted kind.
+/// The string is not an id of the expected kind.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not an id of the form {prefix}_ followed by 26 lower-case base32 characters")]
 pub struct ParseIdError {
@@ -28,20 +28,20 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const ENCODED_CHARS: usize = 26;
 
 impl<K: Kind> Id<K> {
-    /// An id that the database already holds.
+    /// Wraps a UUID that the database already stores.
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self(uuid, PhantomData)
     }
 
-    /// The 128 bits, for a database column.
+    /// Returns the 128 bits, for a database column.
     pub const fn uuid(self) -> Uuid {
         self.0
     }
 
-    /// The same 128 bits as an id of another kind.
+    /// Returns the same 128 bits as an id of another kind.
     ///
-    /// Used where one thing is derived from another and must be found again
-    /// without a lookup, as a delivery from its event.
+    /// Used where an id is derived from another id and must be found without a lookup, such as a
+    /// delivery's id from its event's id.
     pub const fn cast<L: Kind>(self) -> Id<L> {
         Id::from_uuid(self.0)
     }

@@ -1,29 +1,29 @@
-//! Objects that are objects.
+//! Deserializers that accept a struct only as a JSON object.
 //!
-//! serde's derive also takes an array for a struct, its items for the fields in
-//! their order. No caller means that, and openapi.yaml does not say it.
+//! serde's derive also accepts an array for a struct, with the items in field order. No caller
+//! intends that and openapi.yaml does not document it.
 
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
 use serde_json::{Map, Value};
 
-/// A struct from an object.
+/// Deserializes a struct from an object.
 pub fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     of_map(Map::deserialize(deserializer)?)
 }
 
-/// A struct from an object, none from null.
+/// Deserializes a struct from an object, or `None` from null.
 pub fn object_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     Option::<Map<_, _>>::deserialize(deserializer)?.map(of_map).transpose()
 }
 
-/// Structs from an array of objects.
+/// Deserializes structs from an array of objects.
 pub fn objects<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Vec::<Map<_, _>>::deserialize(deserializer)?.into_iter().map(of_map).collect()
 }
 
-/// Structs from an array of objects, none from null.
+/// Deserializes structs from an array of objects, or `None` from null.
 pub fn objects_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {

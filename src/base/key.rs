@@ -1,8 +1,7 @@
-//! API keys and the other bearer secrets that this service hands out.
+//! API keys and the other bearer secrets that this service issues.
 //!
-//! A key is `sjk_live_`, 32 base62 characters and six more that check the rest
-//! (CRC-32), so that a scanner can tell a leaked key from noise without asking
-//! us. Only a peppered hash is stored.
+//! A key is `sjk_live_`, 32 base62 characters and 6 checksum characters (CRC-32 of the rest), so
+//! that a secret scanner can recognize a leaked key offline. Only a peppered hash is stored.
 
 use super::Origin;
 
@@ -16,7 +15,7 @@ pub const CLIENT_TOKEN_PREFIX: &str = "sjc_";
 /// Prefix of a webhook secret (Standard Webhooks 1.0.0).
 pub const WEBHOOK_SECRET_PREFIX: &str = "whsec_";
 
-/// A new API key of about 190 random bits.
+/// Generates an API key with about 190 random bits.
 pub fn generate(origin: &Origin) -> String {
     let body = base62(origin, BODY_CHARS);
     let mut key = format!("{PREFIX}{body}");
@@ -24,14 +23,15 @@ pub fn generate(origin: &Origin) -> String {
     key
 }
 
-/// A new client token of about 238 random bits.
+/// Generates a client token with about 238 random bits.
 pub fn generate_client_token(origin: &Origin) -> String {
     format!("{CLIENT_TOKEN_PREFIX}{}", base62(origin, 40))
 }
 
-/// Whether a string that claims to be one of our keys has the right check.
+/// Verifies the checksum of a string that has the prefix of our keys.
 ///
-/// `None` for a string of any other form, such as an operator's own bootstrap key.
+/// Returns `None` for a string without that prefix, such as a bootstrap key that the operator
+/// chose.
 pub fn verify_check(key: &str) -> Option<bool> {
     let body = key.strip_prefix(PREFIX)?;
     if body.len() != BODY_CHARS + CHECK_CHARS || !body.is_ascii() {
@@ -41,7 +41,7 @@ pub fn verify_check(key: &str) -> Option<bool> {
     Some(check(checked) == given)
 }
 
-/// The part of a key that may be shown again, to tell keys apart.
+/// Returns the last 4 characters of a key, which may be shown to identify it.
 pub fn hint(key: &str) -> String {
     let tail = key.char_indices().rev().nth(3).map_or(0, |(index, _)| index);
     key[tail..].to_owned()
@@ -50,8 +50,8 @@ pub fn hint(key: &str) -> String {
 fn base62(origin: &Origin, chars: usize) -> String {
     let mut out = String::with_capacity(chars);
     while out.len() < chars {
-        // 248 is the largest multiple of 62 in a byte: rejecting the rest
-        // keeps every character equally likely.
+        // 248 is the largest multiple of 62 below 256. Rejecting higher bytes keeps every character
+        // equally likely.
         let bytes: [u8; 32] = origin.bytes();
         let fair = bytes.iter().filter(|&&byte| byte < 248).take(chars - out.len());
         out.extend(fair.map(|byte| BASE62[(byte % 62) as usize] as char));

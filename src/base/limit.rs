@@ -1,7 +1,7 @@
-//! Every bound of the service, by name, with its unit and its reason.
+//! Every bound of the service: a named constant with its unit and reason.
 //!
-//! A channel, buffer, page, loop or retry without a number here has no bound,
-//! and what has no bound is what takes a service down.
+//! Every channel, buffer, page, loop and retry takes its bound from here. Anything unbounded can
+//! take the service down.
 
 mod egress;
 mod image;
@@ -21,460 +21,456 @@ pub use trigger::*;
 
 // ---- requests ----
 
-/// Largest request body. A message is text; files have routes of their own.
+/// Max size of a request body. A message is text; files have their own routes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// A body that is too large is still read up to this many bytes, and thrown away: a
-/// connection that is closed under a sender takes the answer with it.
+/// Bytes of an oversized body that are read and discarded before the error response. Closing the
+/// connection while the client still sends would lose the response.
 pub const BODY_DRAIN_BYTES_MAX: u64 = 8 << 20;
-/// Largest file of an import, in bytes: a session of about 10,000 events.
+/// Max size of an import file, in bytes: a session of about 10,000 events.
 pub const IMPORT_BYTES_MAX: usize = 64 << 20;
-/// Imports that one process reads at the same time; each holds its file in memory.
+/// Imports that one process reads concurrently; each holds its file in memory.
 pub const IMPORTS_MAX: usize = 2;
-/// Largest text of one message or prompt: about 60,000 tokens.
+/// Max size of the text of one message or prompt: about 60,000 tokens.
 pub const TEXT_BYTES_MAX: usize = 256 << 10;
-/// Largest `metadata`, as JSON: it is for routing, not for data.
+/// Max size of `metadata`, as JSON; it is for routing, not for data.
 pub const METADATA_BYTES_MAX: usize = 16 << 10;
-/// Longest name, title, key or client id, in bytes.
+/// Max length of a name, title, key or client id, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
-/// Longest provider key, in bytes.
+/// Max length of a provider key, in bytes.
 pub const CREDENTIAL_BYTES_MAX: usize = 4_096;
-/// Scopes that one key names.
+/// Scopes of one key.
 pub const KEY_SCOPES_MAX: usize = 32;
-/// Words that one list of a request names: tools of an agent, types of a destination.
+/// Words in one list of a request: tools of an agent, event types of a destination.
 pub const WORDS_MAX: usize = 64;
-/// Longest of these words, in bytes; of a scope and of a provider's name too.
+/// Max length of such a word, a scope or a provider's name, in bytes.
 pub const WORD_BYTES_MAX: usize = 64;
-/// Longest time that archived sessions may be kept for, in days.
+/// Max retention of archived sessions, in days.
 pub const RETENTION_DAYS_MAX: i32 = 36_500;
-/// Largest head of a request, in bytes: its line and headers.
+/// Max size of a request head (request line and headers), in bytes.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
-/// How long a connection may take to send the head of a request, and may be idle
-/// between two.
+/// Timeout for a connection to send a request head, and its max idle time between requests.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Connections that one process serves; further ones wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 12_000;
-/// Requests under way on one HTTP/2 connection.
+/// Concurrent requests on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 100;
-/// How often the other end of an HTTP/2 connection is asked whether it is there, and
-/// how long it may take to say so.
+/// Interval between pings on an HTTP/2 connection, and the timeout of their answer.
 pub const HTTP2_PING: Duration = Duration::from_secs(20);
-/// Rows of a page when the caller names no limit.
+/// Rows of a page when the caller sets no limit.
 pub const PAGE_ROWS_DEFAULT: u32 = 50;
-/// Rows of a page at most; a page is built in memory.
+/// Max rows of a page; a page is built in memory.
 pub const PAGE_ROWS_MAX: u32 = 500;
-/// Days of usage that are summed when the caller names none, and at most.
+/// Days of usage that are summed: when the caller sets none, and at most.
 pub const USAGE_DAYS_DEFAULT: i64 = 28;
 pub const USAGE_DAYS_MAX: i64 = 400;
-/// How long a request may take before it is answered 503.
+/// Timeout of a request; beyond it the response is 503.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an equal request in batch is waited for before 409.
+/// Time to wait for a concurrent request with the same idempotency key, before 409.
 pub const IDEMPOTENCY_WAIT: Duration = Duration::from_secs(5);
-/// How long an idempotency key is remembered.
+/// Hours for which an idempotency key is stored.
 pub const IDEMPOTENCY_HOURS: i32 = 24;
-/// Longest `Idempotency-Key`, in bytes.
+/// Max length of `Idempotency-Key`, in bytes.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// Requests per second that one API key may make, sustained, unless the operator
-/// says otherwise.
+/// Sustained requests per second of one API key, unless the operator sets another value.
 pub const REQUESTS_PER_SECOND: u32 = 500;
-/// An organization may make so many times the requests that one of its keys may.
+/// Factor between the request rate of an organization and that of one of its keys.
 pub const ORGANIZATION_RATE_FACTOR: u32 = 4;
-/// A key that was quiet may make the requests of this many seconds at once.
+/// Burst of an idle key: the requests of this many seconds at once.
 pub const REQUESTS_BURST_SECONDS: u32 = 4;
-/// After this many requests, callers that have their whole allowance are forgotten;
-/// so at most this many more than the busy ones are remembered.
+/// Requests between two sweeps that remove callers with a full allowance. The rate limiter
+/// therefore holds at most this many entries beyond the busy callers.
 pub const RATE_SWEEP_REQUESTS: u32 = 10_000;
-/// How long a verified API key is trusted without asking the database again;
-/// a revocation must take effect everywhere within 5 s.
+/// Time for which a verified API key is cached. A revocation must take effect everywhere within 5
+/// s.
 pub const KEY_CACHE_TTL: Duration = Duration::from_secs(3);
-/// Verified keys that one process remembers.
+/// Verified keys that one process caches.
 pub const KEY_CACHE_ENTRIES_MAX: usize = 10_000;
 
-/// How often the use of a key is noted.
+/// Interval at which the last use of a key is recorded.
 pub const KEY_USE_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a replaced key goes on, in seconds: when the caller names no time, longest.
+/// Time for which a rotated key still works, in seconds: default, max.
 pub const KEY_OVERLAP_SECONDS: (i64, i64) = (86_400, 7 * 86_400);
 
-/// Life of a client token, in seconds: shortest, default, longest.
+/// Lifetime of a client token, in seconds: min, default, max.
 pub const CLIENT_TOKEN_TTL_SECONDS: (i64, i64, i64) = (60, 3_600, 86_400);
 
 // ---- streams ----
 
-/// A comment this often keeps proxies from closing an idle stream.
+/// Interval of heartbeat comments, which keep proxies from closing an idle stream.
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(10);
-/// How often a stream asks whether its reader's key is still good, and its client
-/// token. The answer on a key is remembered for `KEY_CACHE_TTL`, so it is cheap to ask,
-/// and a revoked one reads on for less than 5 s; each ask on a token is a query.
+/// Interval at which a stream verifies its reader's credential: an API key, a client token. A key's
+/// result is cached for `KEY_CACHE_TTL`, so the check is cheap, and a revoked key can read for less
+/// than 5 s more. Each check of a token is a query.
 pub const STREAM_PROOF_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// How long a stream whose reader may not read on still says what was said before:
-/// the archive that ends a token is itself an event.
+/// Time for which a stream still sends earlier events after its reader lost access. The archive
+/// that ends a client token is itself an event that the reader should receive.
 pub const STREAM_LAST_WORD: Duration = Duration::from_millis(500);
-/// Events that a stream reads at once.
+/// Events that a stream reads in one query.
 pub const STREAM_PAGE_ROWS: i64 = 200;
-/// The net under the notifications: how often a stream looks without one.
+/// Fallback poll of a stream, in case a notification is lost.
 pub const STREAM_POLL: Duration = Duration::from_secs(5);
-/// Appends of one log that its followers in the same process find told, and the bytes of
-/// one: whoever misses one reads.
+/// Max recent appends of one log that notifications keep for followers in the same process, and the
+/// bytes of one append. A follower that misses one reads the database.
 pub const STREAM_TOLD: usize = 4;
 pub const STREAM_TOLD_BYTES: usize = 64 << 10;
 /// Frames that may wait for a slow reader before it is disconnected.
 pub const STREAM_BUFFER_FRAMES: usize = 64;
-/// Newest events of a log that its followers share, and their bytes: who is further
-/// behind reads by itself.
+/// Newest events of a log that its followers share, and their bytes. A follower further behind
+/// reads the database itself.
 pub const STREAM_FEED_EVENTS: usize = 256;
 pub const STREAM_FEED_BYTES: usize = 256 << 10;
-/// Changes of a list that come within this time are read together: an organization's list is
-/// read at most so often, however many follow it.
+/// Changes of a list within this time are read together. An organization's list is read at most
+/// this often, independent of the number of followers.
 pub const STREAM_LIST_PAUSE: Duration = Duration::from_millis(100);
-/// Pieces of a growing answer that may wait for a reader; a slower one misses some.
+/// Deltas of a growing answer that may wait for a reader; a slower reader loses some.
 pub const STREAM_PIECES: usize = 256;
-/// A reader that takes no frame for this long is disconnected; it can resume.
+/// A reader that accepts no frame for this long is disconnected; it can resume.
 pub const STREAM_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest message that a reader's WebSocket may send, in bytes: none is wanted.
+/// Max size of a message from a WebSocket reader, in bytes; readers need not send any.
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1 << 10;
 /// Streams that one process serves.
 pub const STREAMS_MAX: usize = 10_000;
 
 // ---- queue and worker ----
 
-/// Shortest time between two notifications of a process: notifications of that time share one.
-/// The first after a pause leaves at once.
+/// Min interval between two notifications of a process; those in between are merged. The first one
+/// after a pause is sent immediately.
 pub const NOTIFICATION_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The net under the notifications: how often a worker looks for due jobs.
+/// Fallback poll of a worker for due jobs, in case a notification is lost.
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
-/// Jobs that one claim takes at most (measured: ten rows cost three times one).
+/// Max jobs of one claim (measured: 10 rows cost three times as much as 1).
 pub const CLAIM_JOBS_MAX: i64 = 10;
-/// Organizations that one claim visits; the next one goes on after the last of them.
+/// Organizations that one claim visits; the next claim continues after the last one.
 pub const CLAIM_ORGS_MAX: i32 = 64;
-/// Jobs of one organization that may be held at the same time, unless it has its own number.
+/// Concurrently leased jobs of one organization, unless it has its own limit.
 pub const ORG_JOBS_MAX: i32 = 100;
-/// How often held leases are renewed and cancels are looked for without a notification.
+/// Interval at which leases are renewed and cancels are polled.
 pub const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a worker that was asked to stop waits for a checkpoint.
+/// Time for which a stopping worker waits for its turns to reach a durable point.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a drain lets a tool finish: a short command, a sandbox that is starting.
-/// A longer command goes on in its sandbox without us.
+/// Time that a drain gives a running tool: a short command, a sandbox that is starting. A longer
+/// command continues in its sandbox without the worker.
 pub const DRAIN_TOOL_GRACE: Duration = Duration::from_secs(1);
-/// How long a drain lets a model call finish, which is paid for; within `DRAIN_TIMEOUT`.
+/// Time that a drain gives a model call, which is already paid for; within `DRAIN_TIMEOUT`.
 pub const DRAIN_MODEL_GRACE: Duration = Duration::from_secs(8);
-/// Crashes that one turn survives before it ends `recovery_exhausted`.
+/// Crashes of one turn before it ends with `recovery_exhausted`.
 pub const TURN_ATTEMPTS_MAX: i32 = 5;
-/// First and longest pause before a turn asks again for a record that is away.
+/// First and longest back-off of a turn while the database is unavailable.
 pub const RECORD_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Times that a turn asks again before its job is given back for others to try.
+/// Retries of the database by a turn before its job is released to other workers.
 pub const RECORD_ATTEMPTS_MAX: u32 = 60;
-/// How often workers look for sessions that have work and no job.
+/// Interval at which workers search for sessions that have work but no job.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// A session whose work nobody has taken up for this long is overdue: the reservation
-/// is that none ever is, whatever crashes.
+/// A session whose work no worker has started within this time is overdue. The invariant is that no
+/// session is ever overdue, even if any process crashes.
 pub const OVERDUE_AFTER: Duration = Duration::from_secs(30);
-/// Tries of a turn whose sandbox cannot be had before its agent has done anything.
+/// Tries of a turn whose sandbox is unavailable before its agent has done anything.
 pub const INFRASTRUCTURE_ATTEMPTS_MAX: u32 = 4;
 /// First and longest back-off between those tries.
 pub const INFRASTRUCTURE_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How long one statement may run before the database gives it up.
+/// Timeout of one SQL statement.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
 // ---- harness ----
 
-/// Model calls of one turn when the session names no `steps`.
+/// Model calls of one turn when the session sets no `steps`.
 pub const STEPS_DEFAULT: u64 = 200;
 /// Tries of one model call within a turn.
 pub const MODEL_ATTEMPTS_MAX: u32 = 6;
 /// First and longest back-off between those tries.
 pub const MODEL_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// A wait for a provider beyond this gives the slot to others.
+/// A longer wait for a provider releases the slot to other turns.
 pub const MODEL_WAIT_IN_SLOT: Duration = Duration::from_secs(3);
 /// A provider that sends no first byte for this long has stalled.
 pub const MODEL_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A provider that sends nothing between two chunks for this long has stalled.
 pub const MODEL_CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Largest answer of a provider that is read, in bytes.
+/// Max size of a provider's response, in bytes.
 pub const MODEL_ANSWER_BYTES_MAX: usize = 16 << 20;
-/// `max_tokens` of a model call when the agent names none.
+/// `max_tokens` of a model call when the agent sets none.
 pub const MODEL_MAX_TOKENS_DEFAULT: u64 = 16_384;
-/// How long a call waits before it asks again for money that is reserved for others.
+/// Interval at which a call retries while the remaining money is reserved by other calls.
 pub const SPEND_WAIT: Duration = Duration::from_secs(1);
-/// Tool calls of one step that run at the same time (read-only ones).
+/// Concurrent tool calls of one step (read-only tools only).
 pub const PARALLEL_TOOLS_MAX: usize = 8;
-/// Tool calls that one answer may ask for.
+/// Tool calls of one model response.
 pub const TOOL_CALLS_PER_STEP_MAX: usize = 64;
-/// One line that says what a call is about, in bytes.
+/// Max length of the one-line summary of a tool call, in bytes.
 pub const TOOL_SUMMARY_BYTES_MAX: usize = 200;
-/// Tool output that goes to the model, in bytes; the rest stays in a file.
+/// Bytes of tool output that are sent to the model; the rest stays in a file.
 pub const TOOL_OUTPUT_BYTES_MAX: usize = 30_000;
-/// Largest file that a tool reads or writes whole, in bytes.
+/// Max size of a file that a tool reads or writes whole, in bytes.
 pub const TOOL_FILE_BYTES_MAX: usize = 1 << 20;
-/// How long one command of a tool may run when the model names no time.
+/// Timeout of a tool's command when the model sets none.
 pub const TOOL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
-/// How long one command of a tool may run at most.
+/// Max timeout of a tool's command.
 pub const TOOL_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
 // ---- model providers ----
 
-/// How long a provider may take to accept a connection.
+/// Timeout of a connection to a provider.
 pub const MODEL_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a provider may take to close an answer that is complete. Not waiting
-/// costs the connection; waiting longer costs every step.
+/// Timeout for a provider to close a response that is complete. Without the wait the connection is
+/// lost; a longer wait delays every step.
 pub const MODEL_DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
-/// Longest wait that a provider's Retry-After is believed; it is a stranger's number.
+/// Max Retry-After that is accepted from a provider, which is untrusted.
 pub const MODEL_RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
-/// Bytes of a provider's refusal that are read.
+/// Bytes of a provider's error response that are read.
 pub const MODEL_REFUSAL_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a provider's words that are kept as a reason.
+/// Bytes of a provider's error message that are stored as a reason.
 pub const MODEL_REASON_BYTES_MAX: usize = 600;
-/// Tokens of one kind that one answer is believed to have used: a count is the
-/// word of whoever listens at an organization's address, and sums must not overflow.
+/// Max plausible number of tokens of one kind in one response. The count comes from the server at
+/// an organization's URL, which is untrusted, and sums must not overflow.
 pub const MODEL_TOKENS_MAX: u64 = 1 << 40;
-/// Micro-USD that one price, or the cost of one call, is believed to be: sums of
-/// these must not overflow either.
+/// Max price, and max cost of one call, in micro-USD; sums must not overflow.
 pub const COST_MICROS_MAX: u64 = 1 << 40;
 /// Breakpoints of the prompt cache in one request (Anthropic's rule).
 pub const MODEL_CACHE_POINTS_MAX: usize = 4;
-/// Smallest budget for thinking, in tokens (Anthropic's rule).
+/// Min thinking budget, in tokens (Anthropic's rule).
 pub const MODEL_THINKING_TOKENS_MIN: u64 = 1_024;
-/// Longest name of a model, provider included, in bytes.
+/// Max length of a model name, provider included, in bytes.
 pub const MODEL_NAME_BYTES_MAX: usize = 200;
-/// Longest name of a tool that both providers take back in a history.
+/// Max length of a tool name that both providers accept in a history.
 pub const TOOL_NAME_BYTES_MAX: usize = 64;
-/// Longest id of a tool call that both providers take back (OpenAI's rule).
+/// Max length of a tool call id that both providers accept (OpenAI's rule).
 pub const CALL_ID_BYTES_MAX: usize = 40;
-/// Longest pause that one step of a script may ask for.
+/// Max delay of one step of a script.
 pub const SCRIPT_DELAY_MAX: Duration = Duration::from_secs(3_600);
-/// Scripted faults that one process counts; the oldest is forgotten first.
+/// Scripted faults that one process counts; the oldest is evicted first.
 pub const SCRIPT_FAULTS_MAX: usize = 4_096;
 
 // ---- tools ----
 
-/// End of a command's output that an event shows, in bytes.
+/// Bytes of a command's output that its event shows; the end of the output.
 pub const EXEC_SUMMARY_BYTES_MAX: usize = 1_000;
-/// Words of one fault in a call's arguments, in bytes.
+/// Max length of one validation error message, in bytes.
 pub const TOOL_FAULT_BYTES_MAX: usize = 200;
-/// How long a search may take; it walks the whole workspace.
+/// Timeout of a search, which reads the whole workspace.
 pub const TOOL_SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
-/// Lines of a file that one `read` shows when the model names no limit.
+/// Lines of a file that one `read` returns when the model sets no limit.
 pub const READ_LINES_DEFAULT: usize = 2_000;
-/// Longest line that `read` and `grep` show, in bytes; minified files have longer ones.
+/// Max line length that `read` and `grep` return, in bytes; minified files have longer lines.
 pub const LINE_BYTES_MAX: usize = 1_000;
-/// Bytes of a file that `read` passes over to find a line.
+/// Bytes of a file that `read` skips at most to find a line.
 pub const READ_SCAN_BYTES_MAX: u64 = 64 << 20;
-/// Bytes at a file's beginning that tell text from binary.
+/// Bytes at the start of a file that decide between text and binary.
 pub const READ_PROBE_BYTES: usize = 8 << 10;
-/// Paths that one `glob` lists.
+/// Paths that one `glob` returns.
 pub const GLOB_PATHS_MAX: usize = 500;
-/// Patterns that the braces of one `glob` may stand for.
+/// Patterns that the braces of one `glob` may expand to.
 pub const GLOB_PATTERNS_MAX: usize = 64;
-/// Lines that one `grep` lists.
+/// Lines that one `grep` returns.
 pub const GREP_LINES_MAX: usize = 300;
 /// Answers that one question may suggest.
 pub const ASK_OPTIONS_MAX: usize = 10;
 
 // ---- sandbox ----
 
-/// How long a sandbox may take to start before it is given up.
+/// Timeout of the start of a sandbox.
 pub const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Tries to start a sandbox before the turn ends `sandbox_unavailable`.
+/// Tries to start a sandbox before the turn ends with `sandbox_unavailable`.
 pub const SANDBOX_START_ATTEMPTS_MAX: u32 = 3;
-/// Output of one command that is kept, per stream, in bytes.
+/// Output of one command that is stored, per stream, in bytes.
 pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// Commands that one sandbox runs at the same time.
+/// Commands that one sandbox runs concurrently.
 pub const EXECS_MAX: usize = 64;
-/// Largest frame in either direction between worker and `sojourn-init`.
+/// Max size of a frame in either direction between worker and `sojourn-init`.
 pub const INIT_FRAME_BYTES_MAX: usize = 4 << 20;
-/// Text of a fault from a sandbox that is passed on, in bytes.
+/// Bytes of a sandbox's error message that are passed on.
 pub const INIT_MESSAGE_BYTES_MAX: usize = 512;
-/// One call that waits for a command; longer waits are several, so that a dead sandbox is noticed.
+/// Length of one call that waits for a command. A longer wait is several calls, so that a dead
+/// sandbox is detected.
 pub const INIT_WAIT_SLICE: Duration = Duration::from_secs(30);
-/// Tries to have a loop device that others want at the same moment.
+/// Tries to acquire a loop device while other processes compete for it.
 pub const LOOP_DEVICE_ATTEMPTS_MAX: u32 = 64;
-/// First and longest pause between looks whether a new sandbox answers.
+/// First and longest pause between polls of a sandbox that is starting.
 pub const SANDBOX_START_POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-/// How long one command of the container runtime may take.
+/// Timeout of one command of the container runtime.
 pub const RUNTIME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
-/// What is read of the runtime's own log when it failed, in bytes.
+/// Bytes of the runtime's own log that are read after a failure.
 pub const RUNTIME_LOG_BYTES_MAX: u64 = 16 << 10;
-/// How long the last processes of a sandbox may take to vanish after KILL.
+/// Timeout for the last processes of a sandbox to exit after SIGKILL.
 pub const SANDBOX_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one command on the file system of a disk may take: a check of a torn one reads all its tables.
+/// Timeout of one file system command on a disk; checking a damaged file system reads all its
+/// tables.
 pub const VOLUME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
-/// Formatted disks that are kept for copying, one per size; each takes up to 3 MB.
+/// Formatted disks that are cached as templates, one per size; each takes up to 3 MB.
 pub const DISK_TEMPLATES_MAX: usize = 16;
-/// How long removing a session's disk may take; it is tried again by the reaper.
+/// Timeout to remove a session's disk; the reaper retries.
 pub const DISK_REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
-/// `/tmp` of a sandbox at most, in bytes: it counts as memory, of which it may take half.
+/// Max size of `/tmp` in a sandbox, in bytes. It counts as memory, of which it may take half.
 pub const SANDBOX_TMP_BYTES: u64 = 512 << 20;
-/// Processes of a sandbox beyond what its commands may have: init, two threads of
-/// each runner, file helpers. They let a full sandbox still answer and be killed.
+/// Processes of a sandbox beyond those of its commands: init, two threads of each runner, file
+/// helpers. A full sandbox can therefore still answer and be killed.
 pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 /// Files that one process of a sandbox may have open.
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
-/// How long `sojourn-init` may take to answer a call that does not run anything.
+/// Timeout of a call to `sojourn-init` that does not run a command.
 pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a lifecycle hook of an environment may take: packages are installed there.
+/// Timeout of an environment's lifecycle hook; hooks may install packages.
 pub const LIFECYCLE_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
-/// Output of a lifecycle hook that is kept, per stream, in bytes; its end is told when it fails.
+/// Stored output of a lifecycle hook, per stream, in bytes; its end is reported on failure.
 pub const LIFECYCLE_HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
-/// How long one part of an archive of files may take, in either direction.
+/// Timeout of one part of an archive of files, in either direction.
 pub const ARCHIVE_PART_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a sandbox may take to unpack all of its files.
+/// Timeout for a sandbox to unpack all of its files.
 pub const ARCHIVE_UNPACK_TIMEOUT: Duration = Duration::from_secs(600);
-/// Bytes of one part on their way into a sandbox; a frame holds more.
+/// Bytes of one archive part sent into a sandbox; a frame holds more.
 pub const ARCHIVE_PART_BYTES: usize = 256 << 10;
-/// Parts that wait between a sandbox and the disk.
+/// Archive parts that may be queued between a sandbox and the disk.
 pub const ARCHIVE_PARTS_WAITING: usize = 8;
-/// Largest archive of a session's files, before it is compressed.
+/// Max size of an archive of a session's files, before compression.
 pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
-/// Checkpoints of a session that its callers made and that are kept.
+/// Stored checkpoints of a session that its callers made.
 pub const CHECKPOINTS_BY_HAND_KEPT: usize = 8;
-/// How long the sandbox of a paused session is kept for its processes.
+/// Time for which the sandbox of a paused session is not hibernated, to preserve its processes.
 pub const PAUSED_SANDBOX_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// Checkpoints of a session that are kept: the newest, and the one before it for
-/// whoever is reading that.
+/// Stored automatic checkpoints of a session: the newest, and the previous one for a concurrent
+/// reader.
 pub const CHECKPOINTS_KEPT: usize = 2;
-/// How often a sandbox is looked at that ought to rest and cannot: a command runs, its
-/// files cannot be saved. Shorter where the settings let sandboxes rest sooner.
+/// Retry interval of freezing or hibernating an idle sandbox that could not be: a command runs, or
+/// its files could not be saved. Shorter if the settings freeze sandboxes sooner.
 pub const REST_RETRY: Duration = Duration::from_secs(60);
-/// A heartbeat is in the log at most this often.
+/// Min interval between two heartbeat events in the log.
 pub const HEARTBEAT_SAID_EVERY: Duration = Duration::from_secs(300);
-/// When a rotation is tried again that could not save the files; until then the old sandbox
-/// is used on.
+/// Retry interval of a rotation that could not save the files; the old sandbox stays in use.
 pub const ROTATION_RETRY: Duration = Duration::from_secs(10);
-/// How long freezing or thawing a sandbox may take.
+/// Timeout of freezing or thawing a sandbox.
 pub const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between TERM and KILL when a command is ended; within the two seconds by which
-/// a turn may outlast its deadline.
+/// Time between SIGTERM and SIGKILL of a command; within the 2 s by which a turn may exceed its
+/// deadline.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);
 
-// ---- connections to addresses that organizations name ----
+// ---- connections to URLs that organizations set ----
 
-/// Longest URL of an organization, in bytes.
+/// Max length of a URL that an organization sets, in bytes.
 pub const NET_URL_BYTES_MAX: usize = 2_048;
-/// How long a name may take to resolve, its wait for a free thread included.
+/// Timeout of a DNS lookup, including the wait for a free thread.
 pub const NET_RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Lookups that one process runs at once: each blocks a thread of the runtime,
-/// which has 512, until the system gives it up.
+/// Concurrent DNS lookups of one process. Each blocks one of the runtime's 512 threads until the
+/// system's resolver times out.
 pub const NET_LOOKUPS_MAX: usize = 64;
-/// Addresses of one name that are tried.
+/// Addresses of one host name that are tried.
 pub const NET_ADDRESSES_MAX: usize = 8;
-/// How long resolving, connecting and the TLS handshake may take together; below
-/// `WEBHOOK_TIMEOUT`, so that a receiver that is away is told from a slow one.
+/// Timeout of DNS lookup, connect and TLS handshake together. Below `WEBHOOK_TIMEOUT`, so that an
+/// unreachable receiver is distinguished from a slow one.
 pub const NET_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Idle connections that are kept for one host.
+/// Idle connections in the pool of one host.
 pub const NET_IDLE_PER_HOST_MAX: usize = 8;
-/// How long an idle connection is kept; also bounds how long the address that
-/// a name had before is still used.
+/// Lifetime of an idle connection; also bounds how long a previous address of a host is still used.
 pub const NET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 // ---- webhooks ----
 
-/// How long a receiver may take to answer (Standard Webhooks asks for 15-30 s).
+/// Timeout of a receiver's response (Standard Webhooks recommends 15-30 s).
 pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a claimed delivery is its dispatcher's: longer than any try takes.
+/// Time for which a claim holds a delivery; longer than any attempt.
 pub const WEBHOOK_HOLD: Duration = Duration::from_secs(60);
-/// Deliveries that one process sends at the same time: each is a connection and a
-/// body of at most `EVENT_BODY_BYTES_MAX`.
+/// Deliveries that one process sends concurrently; each is a connection and a body of at most
+/// `EVENT_BODY_BYTES_MAX`.
 pub const WEBHOOKS_IN_FLIGHT_MAX: usize = 256;
-/// Of these, how many may be under way to one destination.
+/// Of these, the most to one destination.
 pub const WEBHOOKS_PER_DESTINATION_MAX: i32 = 4;
-/// Of these, how many may be of one organization.
+/// Of these, the most of one organization.
 pub const WEBHOOKS_PER_ORG_MAX: i32 = 64;
-/// Of these, how many may be under way to receivers that were slow or failed lately:
-/// the other half is always there for receivers that answer.
+/// Of these, the most to receivers that were slow or failed recently; the other half is reserved
+/// for receivers that respond.
 pub const WEBHOOKS_SLOW_MAX: usize = 128;
 /// A receiver that takes longer than this is slow.
 pub const WEBHOOK_SLOW_AFTER: Duration = Duration::from_secs(2);
-/// How long a receiver is remembered as slow, and how many are.
+/// Time for which a receiver is recorded as slow, and the max number of such records.
 pub const WEBHOOK_SLOW_MEMORY: (Duration, usize) = (Duration::from_secs(120), 10_000);
-/// How long a dispatcher without a free place waits for more deliveries to end before it
-/// claims again, unless a quarter of them did: a claim for each place costs more than
-/// the delivery that it finds.
+/// Time for which a dispatcher without free capacity waits for more deliveries to finish before it
+/// claims again, unless a quarter of them did. A claim per freed place costs more than the delivery
+/// that it finds.
 pub const WEBHOOK_GATHER: Duration = Duration::from_millis(5);
-/// Rows that a claim looks at for deliveries to different destinations.
+/// Rows that a claim reads to find deliveries to different destinations.
 pub const WEBHOOK_CLAIM_ROWS: i64 = 1_024;
-/// A destination that has answered no delivery for this long is disabled.
+/// A destination without a successful delivery for this long is disabled.
 pub const WEBHOOK_DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
-/// How long deliveries carry the signature of the replaced secret too, in seconds:
-/// when the caller names no time, and longest.
+/// Time for which deliveries also carry the signature of a rotated secret, in seconds: default,
+/// max.
 pub const WEBHOOK_OVERLAP_SECONDS: (i64, i64) = (86_400, 7 * 86_400);
 /// Webhooks of one organization.
 pub const WEBHOOKS_MAX: usize = 16;
-/// Tries of one delivery that are shown: those of the schedule, sent again a few times.
+/// Attempts of one delivery that are shown: one schedule and a few manual redeliveries.
 pub const DELIVERY_ATTEMPTS_SHOWN: i64 = 50;
-/// Delays before each try, in seconds; after the last one the delivery is dead.
+/// Delay before each attempt, in seconds; after the last one the delivery is dead.
 pub const WEBHOOK_RETRY_SECONDS: [u64; 10] =
     [0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
-/// Longest Retry-After that is honoured, in seconds.
+/// Max Retry-After that is honored, in seconds.
 pub const WEBHOOK_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
-/// Bytes of a receiver's answer that are read.
+/// Bytes of a receiver's response that are read.
 pub const WEBHOOK_RESPONSE_BYTES_MAX: usize = 4 << 10;
-/// What jitter adds to a delay at most, as a part of it. It never shortens one:
-/// the delays add up to the three days that are reserved.
+/// Max jitter, as a fraction of the delay. Jitter only adds, because the delays must span the
+/// documented three days.
 pub const WEBHOOK_JITTER: f64 = 0.1;
-/// Longest secret that an organization may bring, in bytes.
+/// Max length of a caller-supplied webhook secret, in bytes.
 pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
-/// Bytes of a failure's text that a delivery keeps.
+/// Bytes of an error message that a delivery stores.
 pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
-/// Sessions above one another: each adds to what is read before a call of the lowest.
+/// Ancestors of a session; each adds a read before every model call of the lowest session.
 pub const SESSION_HEIGHT_MAX: i64 = 8;
-/// Sessions below one that has none above it: what they used is added up before each call
-/// of theirs.
+/// Descendants of a root session; their usage is summed before each of their model calls.
 pub const SESSION_TREE_MAX: i64 = 1_000;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
 
-// ---- a receiver of webhooks on a developer's machine ----
+// ---- local webhook receiver (`webhook listen`) ----
 
-/// Connections that it serves at the same time.
+/// Concurrent connections of the local receiver.
 pub const LISTEN_CONNECTIONS_MAX: usize = 64;
-/// Deliveries that wait to be printed.
+/// Deliveries that may wait to be printed.
 pub const LISTEN_DELIVERIES_MAX: usize = 64;
-/// Largest delivery that it takes, in bytes: an event's body and all around it.
+/// Max size of a delivery that the local receiver accepts, in bytes: an event body and its
+/// envelope.
 pub const LISTEN_DELIVERY_BYTES_MAX: usize = 1 << 20;
-/// How far a delivery's time may be from now, in seconds (Standard Webhooks says 5 min).
+/// Max difference between a delivery's timestamp and now, in seconds (Standard Webhooks: 5 min).
 pub const WEBHOOK_TOLERANCE_SECONDS: i64 = 300;
 
 // ---- embedded database ----
 
-/// How long the embedded Postgres may take to be made, to recover and to answer;
-/// at most 1 GB of its log is replayed after a crash.
+/// Timeout for the embedded Postgres to initialize, recover and accept connections; at most 1 GB of
+/// WAL is replayed after a crash.
 pub const EMBEDDED_START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Launches within one start, while processes of a killed server still end.
+/// Launches within one start, while processes of a killed server still exit.
 pub const EMBEDDED_LAUNCHES_MAX: u32 = 8;
-/// How long one attempt to connect may take while it starts.
+/// Timeout of one connection attempt while it starts.
 pub const EMBEDDED_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take to stop, before and after it is asked harder.
+/// Timeout of a fast shutdown, and then of an immediate shutdown.
 pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 // ---- nodes ----
 
-/// How often a node says that it is alive.
+/// Interval of a node's heartbeat.
 pub const NODE_BEAT: Duration = Duration::from_secs(10);
-/// A node that has been silent for this long has lost its sandboxes.
+/// A node without a heartbeat for this long has lost its sandboxes.
 pub const NODE_SILENCE: Duration = Duration::from_secs(60);
-/// How long beyond its own time a sandbox may go on after its node's last sign of life: the
-/// next beat, the lease of the last turn that speaks to it, and its own slow look.
+/// Time that a sandbox may outlive its configured end after its node's last heartbeat: the next
+/// heartbeat, the lease of the last turn that uses it, and the sandbox's own slow poll.
 pub const SANDBOXES_END_SLACK: Duration = Duration::from_secs(30);
-/// Sandboxes of a node that are told at the same time that it lives.
+/// Sandboxes of a node that receive a keep-alive concurrently.
 pub const SANDBOX_TOUCHES: usize = 16;
-/// How long a sandbox may take to hear it: one that is busy hears the next one.
+/// Timeout of a keep-alive to a sandbox; a busy sandbox receives the next one.
 pub const SANDBOX_TOUCH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Beats between two looks for what nobody owns.
+/// Heartbeats between two runs of the reaper.
 pub const REAP_EVERY_BEATS: u32 = 6;
 /// Archived sessions that one round of housekeeping deletes.
 pub const RETENTION_BATCH: i64 = 100;
-/// How long after a delete its blobs are removed once more: a worker that did not know
-/// yet may have written one.
+/// Time after a delete when its blobs are removed again; a worker that had not seen the delete may
+/// have written one.
 pub const LEFTOVER_AFTER: Duration = Duration::from_secs(60);
-/// How long after its deletion an organization is purged again and again: longer than a
-/// key is remembered and a request may take.
+/// Time after its deletion during which an organization is purged repeatedly; longer than a key is
+/// cached and a request may take.
 pub const PURGE_AGAIN_FOR: Duration = Duration::from_secs(60);
-/// Turns of one organization that an operator may let run at once.
+/// Max concurrent turns that an operator may set for one organization.
 pub const ORGANIZATION_TURNS_MAX: i32 = 100_000;
-/// Most that one organization may weigh against another.
+/// Max scheduling weight of one organization.
 pub const ORGANIZATION_WEIGHT_MAX: i32 = 100;
 /// Rows that one round of housekeeping removes.
 pub const HOUSEKEEPING_BATCH: i64 = 1_000;
-/// Tries to get an answer out of a sandbox before it is given up.
+/// Tries of a sandbox call before it fails.
 pub const SANDBOX_CALL_ATTEMPTS_MAX: u32 = 3;
-/// First and longest back-off between two tries to start or ask a sandbox.
+/// First and longest back-off between tries to start or call a sandbox.
 pub const SANDBOX_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));

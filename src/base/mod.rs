@@ -1,8 +1,8 @@
-//! The ground floor: ids, time, entropy, secrets, limits, back-off, cursors.
+//! Foundation module: ids, time, entropy, secrets, limits, back-off, cursors.
 //!
-//! Every room imports this one; it imports none. No I/O happens here. The wall
-//! clock, random bits and new ids come only from here, so that a test can move
-//! the clock and a simulation can replay a seed.
+//! Every module imports this one; it imports no other module and does no I/O. The wall clock,
+//! random bits and new ids come only from here, so that a test can move the clock and a simulation
+//! can replay a seed.
 
 pub mod backoff;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! The one source of time, random bits and new ids, handed down from the root.
+//! The one source of time, random bits and new ids, passed down from the root.
 
 use std::{fmt, sync::Arc};
 
@@ -14,23 +14,25 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The machine's own clock and generator.
+    /// Creates an origin from the system clock and the system generator.
     pub fn system() -> Self {
         Self::new(Arc::new(SystemClock), Arc::new(SystemEntropy))
     }
 
-    /// Any other pair, as a test or a simulation wants it.
+    /// Creates an origin from another clock and generator, for tests and simulations.
     pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self { clock, entropy }
     }
 
-    /// Now, in UTC, to the microsecond.
+    /// Returns the current UTC time, in microseconds.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// A new id: a UUIDv7 (RFC 9562), so ids of one kind sort by time; its twelve bits
-    /// after the version are the fraction of the millisecond (method 3 of 6.2).
+    /// Creates an id: a UUIDv7 (RFC 9562), so ids of one kind sort by time.
+    ///
+    /// The 12 bits after the version hold the fraction of the millisecond (RFC 9562 section 6.2,
+    /// method 3).
     pub fn id<K: Kind>(&self) -> Id<K> {
         let nanos = self.now().unix_timestamp_nanos();
         let (millis, fraction) = ((nanos / 1_000_000) as u64, (nanos % 1_000_000 * 4_096 / 1_000_000) as u16);
@@ -40,14 +42,14 @@ impl Origin {
         Id::from_uuid(uuid)
     }
 
-    /// Random bytes, fit for keys when the source is the system's.
+    /// Returns random bytes; suitable for keys when the source is the system generator.
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.entropy.fill(&mut bytes);
         bytes
     }
 
-    /// A number in `0.0..1.0`, for jitter.
+    /// Returns a number in `0.0..1.0`, for jitter.
     pub fn fraction(&self) -> f64 {
         u32::from_le_bytes(self.bytes()) as f64 / (u32::MAX as f64 + 1.0)
     }

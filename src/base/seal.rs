@@ -1,8 +1,8 @@
-//! Sealing of secrets at rest, and the keys that are derived for it.
+//! Encryption of secrets at rest, and key derivation.
 //!
-//! One master key per deployment wraps one data key per organization; the data key
-//! seals that organization's secrets (AES-256-GCM) with the identity of the row as
-//! associated data, so that ciphertexts cannot be swapped between rows.
+//! One master key per deployment wraps one data key per organization. The data key encrypts that
+//! organization's secrets (AES-256-GCM) with the identity of the row as associated data, so that
+//! ciphertexts cannot be swapped between rows.
 
 use aes_gcm::{
     Aes256Gcm,
@@ -15,36 +15,36 @@ use zeroize::Zeroizing;
 use super::Origin;
 
 const NONCE_BYTES: usize = 12;
-/// What the sealed pepper is bound to.
+/// Associated data of the sealed pepper.
 const PEPPER: &str = "pepper";
 
-/// Why something sealed could not be opened.
+/// A ciphertext could not be decrypted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("sealed with another key, for another row, or damaged")]
 pub struct OpenError;
 
-/// A 256-bit key that seals and opens.
+/// A 256-bit data key that seals (encrypts) and opens (decrypts).
 #[derive(Clone)]
 pub struct DataKey(Zeroizing<[u8; 32]>);
 
-/// The key of the deployment and what is derived from it.
+/// The master key of the deployment and the keys derived from it.
 #[derive(Clone)]
 pub struct MasterKey {
     present: Zeroizing<[u8; 32]>,
-    /// The one that it replaces, while data keys are still wrapped by it.
+    /// The previous key, while data keys are still wrapped by it.
     before: Option<Zeroizing<[u8; 32]>>,
-    /// What hashes bearer secrets, where it is not derived from the present key: a
-    /// hash cannot be made again, so it outlives the key that it came from.
+    /// Key of the bearer-secret hashes, if it is not derived from `present`. Hashes cannot be
+    /// recomputed, so the pepper outlives the key that it was derived from.
     pepper: Option<Zeroizing<[u8; 32]>>,
 }
 
 impl DataKey {
-    /// A new random key.
+    /// Generates a random key.
     pub fn generate(origin: &Origin) -> Self {
         Self(Zeroizing::new(origin.bytes()))
     }
 
-    /// Seals `plain` for one place, named by `context` (table, organization, row).
+    /// Encrypts `plain`, bound to `context` (table, organization, row).
     pub fn seal(&self, plain: &[u8], context: &str, origin: &Origin) -> Vec<u8> {
         let nonce: [u8; NONCE_BYTES] = origin.bytes();
         let payload = Payload { msg: plain, aad: context.as_bytes() };
@@ -53,7 +53,7 @@ impl DataKey {
         [nonce.as_slice(), &sealed].concat()
     }
 
-    /// Opens what [`DataKey::seal`] made for the same `context`.
+    /// Decrypts the output of [`DataKey::seal`] for the same `context`.
     pub fn open(&self, sealed: &[u8], context: &str) -> Result<Zeroizing<Vec<u8>>, OpenError> {
         let (nonce, body) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(OpenError)?;
         let payload = Payload { msg: body, aad: context.as_bytes() };
@@ -67,14 +67,14 @@ impl DataKey {
 }
 
 impl MasterKey {
-    /// A new random key.
+    /// Generates a random key.
     pub fn generate(origin: &Origin) -> Self {
         Self::of(origin.bytes())
     }
 
-    /// From 64 hexadecimal characters, or from any longer passphrase's hash.
+    /// Parses 64 hexadecimal characters, or derives the key from a passphrase with SHA-256.
     ///
-    /// Returns `None` below 32 characters: too little to hide anything with.
+    /// Returns `None` for fewer than 32 characters: too weak.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let decoded: Option<Vec<u8>> = (text.len() == 64 && text.is_ascii())
@@ -88,29 +88,30 @@ impl MasterKey {
         Some(Self::of(key))
     }
 
-    /// This key beside the one that it replaces: opens what either sealed.
+    /// Returns this key combined with the previous one, so that both can be opened.
     pub fn replacing(self, before: &Self) -> Self {
         Self { before: Some(before.present.clone()), ..self }
     }
 
-    /// The key that this one replaces.
+    /// Returns the previous key, if any.
     pub fn before(&self) -> Option<Self> {
         self.before.as_ref().map(|key| Self { present: key.clone(), before: None, pepper: None })
     }
 
-    /// This key with the pepper that the deployment's hashes were made with.
+    /// Returns this key with the pepper that existing hashes were made with.
     pub fn with_pepper_of(self, pepper: &Self) -> Self {
         Self { pepper: Some(pepper.derive("pepper")), ..self }
     }
 
-    /// The pepper, sealed under this key for the deployment's row.
+    /// Encrypts the pepper under this key, for the deployment's row.
     pub fn seal_pepper(&self, origin: &Origin) -> Vec<u8> {
         let pepper = self.pepper.clone().unwrap_or_else(|| self.derive("pepper"));
         DataKey(self.derive("wrap")).seal(&*pepper, PEPPER, origin)
     }
 
-    /// This key with the pepper that [`MasterKey::seal_pepper`] sealed under it, or
-    /// under the key before it.
+    /// Returns this key with the pepper from [`MasterKey::seal_pepper`].
+    ///
+    /// The pepper may be sealed under this key or under the previous one.
     pub fn open_pepper(self, sealed: &[u8]) -> Result<Self, OpenError> {
         let open = |key: &Self| DataKey(key.derive("wrap")).open(sealed, PEPPER);
         let plain = match (open(&self), self.before()) {
@@ -121,22 +122,22 @@ impl MasterKey {
         Ok(Self { pepper: Some(Zeroizing::new(pepper)), ..self })
     }
 
-    /// The 64 hexadecimal characters that [`MasterKey::parse`] reads.
+    /// Returns the 64 hexadecimal characters that [`MasterKey::parse`] reads.
     pub fn to_hex(&self) -> Zeroizing<String> {
         Zeroizing::new(super::text::hex(&*self.present))
     }
 
-    /// A value that tells whether two processes hold the same key.
+    /// Returns a value by which two processes can compare their keys.
     pub fn check_value(&self) -> [u8; 32] {
         *self.derive("check")
     }
 
-    /// Wraps an organization's data key; `organization` becomes associated data.
+    /// Encrypts an organization's data key; `org` becomes associated data.
     pub fn wrap(&self, key: &DataKey, org: &str, origin: &Origin) -> Vec<u8> {
         DataKey(self.derive("wrap")).seal(&*key.0, org, origin)
     }
 
-    /// Opens what [`MasterKey::wrap`] made.
+    /// Decrypts the output of [`MasterKey::wrap`], with this key or the previous one.
     pub fn unwrap(&self, wrapped: &[u8], org: &str) -> Result<DataKey, OpenError> {
         let open = |key: &Self| DataKey(key.derive("wrap")).open(wrapped, org);
         let plain = match (open(self), self.before()) {
@@ -147,12 +148,12 @@ impl MasterKey {
         Ok(DataKey(Zeroizing::new(bytes)))
     }
 
-    /// Whether the present key alone opens it.
+    /// Returns whether the present key alone opens `wrapped`.
     pub fn is_wrapped_by_present(&self, wrapped: &[u8], org: &str) -> bool {
         DataKey(self.derive("wrap")).open(wrapped, org).is_ok()
     }
 
-    /// The peppered hash under which a bearer secret is stored.
+    /// Returns the peppered hash under which a bearer secret is stored.
     pub fn fingerprint(&self, bearer: &str) -> [u8; 32] {
         match &self.pepper {
             Some(pepper) => mac(&**pepper, bearer.as_bytes()),
@@ -160,7 +161,7 @@ impl MasterKey {
         }
     }
 
-    /// A tag that binds a cursor to its organization and query.
+    /// Returns a tag that binds a cursor to its organization and query.
     pub fn cursor_tag(&self, bound: &[u8]) -> [u8; 32] {
         mac(&*self.derive("cursor"), bound)
     }

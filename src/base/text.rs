@@ -1,11 +1,11 @@
-//! Cutting text without breaking a character.
+//! Text sanitizing, truncation at character boundaries, and hexadecimal.
 
-/// Text for a record that takes no U+0000, of bytes that may be anything.
+/// Decodes bytes lossily and replaces U+0000, which a record cannot store.
 pub fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace('\0', "\u{FFFD}")
 }
 
-/// The longest prefix of at most `bytes_max` bytes that ends between characters.
+/// Returns the longest prefix of at most `bytes_max` bytes that ends between characters.
 pub fn truncate(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {
         return text;
@@ -17,7 +17,7 @@ pub fn truncate(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-/// Lower-case hexadecimal, two characters a byte.
+/// Formats bytes as lower-case hexadecimal, two characters per byte.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {

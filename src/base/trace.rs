@@ -1,7 +1,6 @@
-//! The W3C trace context of the span that is entered: taken from a caller, handed to
-//! whoever is called.
+//! W3C trace context of the current span: read from the caller, sent to callees.
 //!
-//! Without an exporter no span has a context: nothing is taken and nothing is sent.
+//! Without an exporter no span has a context; nothing is read and nothing is sent.
 
 use std::collections::HashMap;
 
@@ -10,37 +9,40 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// The header of a trace context (W3C Trace Context, level 1).
+/// Header of a trace context (W3C Trace Context, level 1).
 pub const TRACEPARENT: &str = "traceparent";
-/// The target of spans that are exported; logs leave it out.
+/// Target of spans that are exported; logs exclude it.
 pub const EXPORTED: &str = "otel";
 
-/// Makes `span` a part of the trace that a caller named. What is not well formed is
-/// ignored, as the specification asks.
+/// Makes `span` a child of the trace in the caller's `traceparent` header.
+///
+/// A malformed header is ignored, as the specification requires.
 pub fn continue_from(span: &Span, traceparent: Option<&str>) {
     let Some(traceparent) = traceparent else { return };
     let carrier = HashMap::from([(TRACEPARENT.to_owned(), traceparent.to_owned())]);
     let context = TraceContextPropagator::new().extract(&carrier);
     if context.span().span_context().is_valid() {
-        // Fails only where no exporter looks at spans.
+        // Fails only if no exporter observes spans.
         span.set_parent(context).ok();
     }
 }
 
-/// What a collector is told of a request, by OpenTelemetry's conventions for HTTP; logs
-/// have their own words. The route, not the path: names are groups, and ids are none.
+/// Sets a request's name and attributes by OpenTelemetry's HTTP conventions.
+///
+/// Logs use their own field names. The name is the route, not the path: span names are for grouping
+/// and must not contain ids.
 pub fn request(span: &Span, method: &str, route: &str) {
     span.context().span().update_name(format!("{method} {route}").trim_end().to_owned());
     span.set_attribute("http.request.method", method.to_owned());
     span.set_attribute("http.route", route.to_owned());
 }
 
-/// How a request was answered.
+/// Sets the response status of a request.
 pub fn answered(span: &Span, status: u16) {
     span.set_attribute("http.response.status_code", i64::from(status));
 }
 
-/// The context of the span that is entered, for whoever is called next.
+/// Returns the trace context of the current span, to send to the next service.
 pub fn current() -> Option<String> {
     let mut carrier = HashMap::new();
     TraceContextPropagator::new().inject_context(&Span::current().context(), &mut carrier);

@@ -1,8 +1,8 @@
-//! Large bytes outside the database: spilled bodies, checkpoints.
+//! Blob store for large bytes outside the database: spilled bodies, checkpoints.
 //!
-//! Called by `journal` (spill), `http` and `worker` (read), and for checkpoints by
-//! `sandbox`. Keys begin with the organization and the session, so that a session's blobs
-//! go with it.
+//! Called by `journal` (spill), `http` and `worker` (read), and for checkpoints by `sandbox`. A key
+//! begins with the organization and the session, so that deleting a session can remove its blobs by
+//! prefix.
 
 use std::{
     fs::{self, File},
@@ -23,34 +23,34 @@ use object_store::{
 };
 use tokio::io::{AsyncWriteExt, BufReader};
 
-/// What is read of a file at once: each read is a job of another thread.
+/// Bytes of a file per read; each read is a job on another thread.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Why a blob could not be read or written.
+/// A blob could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such blob.
+    /// The blob does not exist.
     #[error("the blob does not exist")]
     NotFound,
-    /// The store did not do it; try again.
+    /// The store failed; retry.
     #[error("the blob store is not available: {0}")]
     Unavailable(String),
 }
 
-/// Where blobs are kept. Cheap to clone.
+/// Blob store handle; cheap to clone.
 #[derive(Clone)]
 pub struct Blobs {
     store: Arc<dyn ObjectStore>,
-    /// The same, where what is stored is on the disk before it is answered.
+    /// The same store, but a write is synced to disk before it returns.
     synced: Arc<dyn ObjectStore>,
-    /// For files on their way in or out.
+    /// Directory for temporary files of uploads and downloads.
     scratch: PathBuf,
-    /// Where they are, if that is a directory.
+    /// The directory of the blobs, if they are stored locally.
     directory: Option<PathBuf>,
 }
 
 impl Blobs {
-    /// Blobs below a local directory, which is made when absent.
+    /// Opens blobs in a local directory, which is created if absent.
     pub fn local(directory: &Path) -> Result<Self, Error> {
         fs::create_dir_all(directory)?;
         let scratch = directory.with_extension("scratch");
@@ -62,14 +62,15 @@ impl Blobs {
         Ok(Self { store: Arc::new(store), synced: Arc::new(synced), scratch, directory })
     }
 
-    /// Blobs in a bucket of S3, or of what speaks its protocol: `s3://bucket/prefix`.
-    /// `options` are settings of the AWS tools by their names, as `AWS_ENDPOINT_URL`.
+    /// Opens blobs in an S3-compatible bucket: `s3://bucket/prefix`.
+    ///
+    /// `options` are AWS settings by their environment names, such as `AWS_ENDPOINT_URL`.
     pub fn s3(url: &str, options: &[(String, String)], scratch: &Path) -> Result<Self, Error> {
         let place = url.strip_prefix("s3://").unwrap_or_default();
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
         for (name, value) in options {
-            // The tools have settings of their own that are none of a bucket's.
+            // The AWS tools also have settings that do not apply to a bucket.
             if let Ok(name) = name.to_ascii_lowercase().parse() {
                 builder = builder.with_config(name, value);
             }
@@ -79,24 +80,26 @@ impl Blobs {
         Ok(Self { synced: Arc::clone(&store), store, scratch: scratch.to_owned(), directory: None })
     }
 
-    /// Stores a blob, replacing an equal key.
+    /// Stores a blob; replaces an existing one with the same key.
     pub async fn put(&self, key: &str, content: Bytes) -> Result<(), Error> {
         self.store.put(&Key::from(key), content.into()).await?;
         Ok(())
     }
 
-    /// Removes every blob whose key begins with `prefix` and a slash, and what was left by
-    /// a process that died while it wrote one.
+    /// Removes every blob whose key begins with `prefix` and a slash.
+    ///
+    /// Also removes the partial files of a process that crashed during a write.
     pub async fn remove_all(&self, prefix: &str) -> Result<(), Error> {
         let mut found = self.store.list(Some(&Key::from(prefix)));
         while let Some(blob) = found.try_next().await? {
             match self.store.delete(&blob.location).await {
-                // Another was faster.
+                // Another process removed it first.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        // A directory lists what is whole, and is gone by itself if nothing else was there.
+        // The listing contains only complete files; an otherwise empty directory was removed with
+        // its last file.
         let Some(directory) = &self.directory else { return Ok(()) };
         match tokio::fs::remove_dir_all(directory.join(prefix)).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
@@ -109,7 +112,7 @@ impl Blobs {
         Ok(self.store.get(&Key::from(key)).await?.bytes().await?)
     }
 
-    /// A blob as it comes, part by part.
+    /// Streams a blob, part by part.
     pub async fn stream(
         &self,
         key: &str,
@@ -117,7 +120,7 @@ impl Blobs {
         Ok(self.store.get(&Key::from(key)).await?.into_stream().map_err(Error::from))
     }
 
-    /// A new file without a name: it is gone with its last handle.
+    /// Creates an unnamed temporary file; it is deleted with its last handle.
     pub fn scratch(&self) -> Result<File, Error> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -127,22 +130,24 @@ impl Blobs {
         Ok(file)
     }
 
-    /// Stores what a file holds, whole or not at all, and for good.
+    /// Stores the content of a file atomically and durably.
     pub async fn put_file(&self, key: &str, file: File) -> Result<(), Error> {
         let mut file = BufReader::with_capacity(COPY_BYTES, tokio::fs::File::from_std(file));
         let mut writer = BufWriter::new(Arc::clone(&self.synced), Key::from(key));
         match tokio::io::copy_buf(&mut file, &mut writer).await {
             Ok(_) => Ok(writer.shutdown().await?),
             Err(error) => {
-                // A part of it would take room for ever.
+                // A partial upload would occupy space forever.
                 let _ = writer.abort().await;
                 Err(error.into())
             }
         }
     }
 
-    /// A blob as a file, at its beginning: its own where it lies in a directory, for it was
-    /// renamed to its place and never changes there; else a copy without a name.
+    /// Opens a blob as a file, positioned at its beginning.
+    ///
+    /// For a local store this is the blob's own file, which was renamed into place and never
+    /// changes; otherwise it is an unnamed temporary copy.
     pub async fn get_file(&self, key: &str) -> Result<File, Error> {
         let mut stream = match self.store.get(&Key::from(key)).await? {
             GetResult { payload: GetResultPayload::File(file, _), .. } => return Ok(file),
@@ -158,7 +163,7 @@ impl Blobs {
         Ok(file)
     }
 
-    /// Removes a blob, if it is there.
+    /// Removes a blob, if it exists.
     pub async fn delete(&self, key: &str) -> Result<(), Error> {
         match self.store.delete(&Key::from(key)).await.map_err(Error::from) {
             Ok(()) | Err(Error::NotFound) => Ok(()),
@@ -214,7 +219,7 @@ mod tests {
         for key in ["a/b/c", "a/b/d/e", "a/bc"] {
             blobs.put(key, Bytes::from_static(b"content")).await.unwrap();
         }
-        // As a process leaves it that dies while it stores `c`.
+        // Simulates a process that crashed while it stored `c`.
         fs::write(directory.path().join("blobs/a/b/c#1"), "cont").unwrap();
         blobs.remove_all("a/b").await.unwrap();
         blobs.remove_all("a/b").await.unwrap();

@@ -1,7 +1,7 @@
-//! What each event does to a session: the other half of `decide`.
+//! Effect of each event on a session; the counterpart of `decide`.
 //!
-//! `fold(log)` is the session's row. The journal keeps the row with deltas in SQL
-//! for a leased turn; a property test holds the two together.
+//! `fold(log)` equals the session's row. For a leased turn, the journal updates the row with deltas
+//! in SQL; a property test verifies that both give the same row.
 
 use super::{
     context::Context,
@@ -13,7 +13,7 @@ use super::{
 };
 
 impl Session {
-    /// The session that its first event makes.
+    /// Creates the session from its first event.
     pub fn from_created(id: SessionId, event: &Event, created: &Created) -> Self {
         Self {
             id,
@@ -38,7 +38,7 @@ impl Session {
         }
     }
 
-    /// Folds one more event; `seq` must be the next one.
+    /// Applies one more event; `seq` must be the next one.
     pub fn apply(&mut self, event: &Event) -> Effects {
         debug_assert_eq!(event.seq, self.head + 1, "an event was skipped or repeated");
         self.head = event.seq;
@@ -101,7 +101,7 @@ impl Session {
 
     fn take_input(&mut self, event: &Event) {
         self.input_head = event.seq;
-        // Whoever says something wants it read.
+        // New input releases a stop, because its sender wants it processed.
         self.hold.take_if(|hold| *hold == Hold::Stopped);
         let Some(turn_id) = event.draft.turn_id else { return };
         match &mut self.queued {
@@ -144,7 +144,7 @@ impl Session {
             &mut self.queued
         };
         let mut turn = slot.take_if(|turn| turn.id == id)?;
-        // A turn that ends before it started has consumed its input all the same.
+        // A turn that ends before it started has consumed its input too.
         self.input_cursor = self.input_cursor.max(turn.input_to_seq);
         turn.state = completed.yield_reason.state();
         turn.yield_reason = Some(completed.yield_reason);
@@ -154,7 +154,7 @@ impl Session {
         turn.active_seconds = completed.active_seconds;
         self.active_seconds += completed.active_seconds;
         self.cancel_turn_id.take_if(|canceled| *canceled == id);
-        // Ended by a caller: what a worker ends was asked for before.
+        // Ended by a caller. If a worker ends a turn, the caller's request is an earlier event.
         if matches!(event.draft.actor.kind, ActorKind::Human | ActorKind::Trigger) {
             self.stopped = Some(Stopped::by(event));
         }
@@ -176,7 +176,7 @@ impl Session {
 }
 
 impl TurnCompleted {
-    /// The session's status after this turn when no input waits.
+    /// Returns the session's status after this turn when no input is queued.
     pub fn status_at_rest(&self) -> Status {
         match self.yield_reason {
             YieldReason::NeedsInput | YieldReason::RequiresAction => Status::AwaitingInput,
@@ -191,16 +191,16 @@ impl TurnCompleted {
     }
 }
 
-/// What an event left behind outside the session itself.
+/// Effects of an event outside the session itself.
 #[derive(Debug, Default)]
 pub struct Effects {
     /// A turn that ended, in its final form.
     pub ended: Option<Turn>,
 }
 
-/// Folds a whole log.
+/// Folds a whole log into the session and its ended turns.
 ///
-/// Returns `None` when it does not begin with `session.created`.
+/// Returns `None` if the log does not begin with `session.created`.
 pub fn fold<'a>(id: SessionId, log: impl IntoIterator<Item = &'a Event>) -> Option<(Session, Vec<Turn>)> {
     let mut log = log.into_iter();
     let first = log.next()?;

@@ -1,9 +1,8 @@
-//! What a session and the sessions below it may use together.
+//! Limits that a session shares with its descendants.
 //!
-//! The limits of a session on tokens, cost and tool calls bind its children too, and
-//! theirs. What is reserved for calls under way counts as used, as it does for caps
-//! (`spend`): of all that race for one limit only the last call that is let through may
-//! overstep it.
+//! A session's limits on tokens, cost and tool calls also bind its children and their descendants.
+//! Amounts reserved for calls in progress count as used, as they do for spend caps (`spend`): of
+//! all calls that compete for one limit, only the last one granted may exceed it.
 
 use std::ops::Add;
 
@@ -13,18 +12,18 @@ use super::{
     spend::{Spend, Verdict},
 };
 
-/// Limits of one session, and what counts against them.
+/// Limits of one session, and the usage that counts against them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     pub session: SessionId,
     pub limits: Limits,
-    /// By the session and by all below it.
+    /// Used by the session and its descendants.
     pub used: Consumed,
-    /// Reserved for calls of theirs that are under way.
+    /// Reserved for their calls in progress.
     pub reserved: Consumed,
 }
 
-/// What limits that are shared count.
+/// Amounts that shared limits count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consumed {
     pub tokens: u64,
@@ -36,7 +35,7 @@ pub struct Consumed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Most {
     pub tokens: u64,
-    /// `None` where the model has no price.
+    /// `None` if the model has no price.
     pub cost_micros: Option<u64>,
 }
 
@@ -53,13 +52,15 @@ impl Add for Consumed {
 }
 
 impl Budget {
-    /// What is used and reserved.
+    /// Returns used plus reserved amounts.
     fn taken(&self) -> Consumed {
         self.used + self.reserved
     }
 
-    /// The limit that is used up. Calls of tools may be used to the last: `more` of them
-    /// are one too many.
+    /// Returns the limit that is used up.
+    ///
+    /// Tool calls may be used up to the limit: the limit is exceeded if `more` further calls do not
+    /// fit.
     pub fn used_up(&self, more: u64) -> Option<Spend> {
         let calls = self.used.tool_calls.saturating_add(more);
         self.spends().into_iter().flatten().find(|spend| match spend.limit {
@@ -68,25 +69,25 @@ impl Budget {
         })
     }
 
-    /// The limits of which 80 % are used.
+    /// Returns the limits of which at least 80 % are used.
     pub fn close(&self) -> impl Iterator<Item = Spend> {
-        // As u128: a limit may be as large as a counter can be.
+        // As u128: a limit may be as large as `u64::MAX`.
         let is_close =
             |spend: &Spend| spend.allowed > 0 && u128::from(spend.used) * 5 >= u128::from(spend.allowed) * 4;
         self.spends().into_iter().flatten().filter(is_close)
     }
 
-    /// Whether calls are reserved something of it before they are made.
+    /// Returns whether calls need a reservation before they are made.
     pub fn needs_reservation(&self) -> bool {
         self.limits.tokens.is_some() || self.limits.cost_micros.is_some()
     }
 
-    /// Tokens that nobody used and nobody was reserved; `None` without a limit.
+    /// Returns the tokens neither used nor reserved; `None` without a limit.
     pub fn tokens_left(&self) -> Option<u64> {
         self.limits.tokens.map(|allowed| allowed.saturating_sub(self.taken().tokens))
     }
 
-    /// The same of micro-USD.
+    /// Returns the micro-USD neither used nor reserved; `None` without a limit.
     pub fn micros_left(&self) -> Option<u64> {
         self.limits.cost_micros.map(|allowed| allowed.saturating_sub(self.taken().cost_micros))
     }
@@ -104,7 +105,7 @@ impl Budget {
     }
 }
 
-/// Whether a call that may use as much as `most` may be made under all these limits.
+/// Decides whether a call that may use `most` is allowed under all `budgets`.
 pub fn judge(budgets: &[Budget], most: Most) -> Verdict {
     if let Some(spend) = budgets.iter().find_map(|budget| budget.used_up(0)) {
         return Verdict::Exceeded(spend);
@@ -112,7 +113,7 @@ pub fn judge(budgets: &[Budget], most: Most) -> Verdict {
     if most.cost_micros.is_none() && budgets.iter().any(|budget| budget.limits.cost_micros.is_some()) {
         return Verdict::Unpriced;
     }
-    // What takes nothing of a kind does not wait for it.
+    // A call that uses nothing of a kind does not wait for it.
     let waits = |budget: &Budget| {
         (most.tokens > 0 && budget.tokens_left() == Some(0))
             || (most.cost_micros != Some(0) && budget.micros_left() == Some(0))

@@ -1,27 +1,27 @@
-//! What the commands of a session start with, whatever becomes of its sandbox.
+//! Context that a session's commands start with; it survives the sandbox.
 //!
-//! Changed by `decide::context`, folded by `apply`; used by a caller's commands and by the
-//! tools of the agent.
+//! Changed by `decide::context`, folded by `apply`; used by callers' commands and by the agent's
+//! tools.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Working directory, variables and whatever a caller keeps there.
+/// Working directory, environment variables and custom state of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Context {
-    /// Absolute; `/workspace` when absent.
+    /// Absolute path; `/workspace` when absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub working_dir: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub env_vars: BTreeMap<String, String>,
-    /// Nobody but its callers reads it.
+    /// Opaque to the service; only callers read it.
     #[serde(skip_serializing_if = "Map::is_empty", default)]
     pub custom_state: Map<String, Value>,
 }
 
-/// What changes of it: what is named, key by key; null removes.
+/// Change of a context: named keys are set, null removes a key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContextChange {
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
@@ -33,12 +33,12 @@ pub struct ContextChange {
 }
 
 impl Context {
-    /// Whether nothing is in it.
+    /// Returns whether the context is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Takes a change in.
+    /// Applies a change.
     pub fn apply(&mut self, change: &ContextChange) {
         if let Some(working_dir) = &change.working_dir {
             self.working_dir.clone_from(working_dir);
@@ -57,7 +57,7 @@ impl Context {
         }
     }
 
-    /// The variables, for a command that brings its own: those go in front.
+    /// Returns the variables for a command; the command's `own` variables take precedence.
     pub fn env_under(&self, own: &[(String, String)]) -> Vec<(String, String)> {
         let mut env = self.env_vars.clone();
         env.extend(own.iter().cloned());

@@ -1,8 +1,8 @@
-//! What is said to a model and what it answers, in no provider's dialect.
+//! Requests to and responses from a model, in no provider's dialect.
 //!
-//! The log keeps each answer twice: the provider's raw blocks, which go back to
-//! the same provider byte for byte (thinking signatures depend on it), and the
-//! neutral blocks of this file, which every reader understands.
+//! The log stores each response twice. The provider's raw blocks are sent back to the same provider
+//! byte for byte, because thinking signatures depend on it. The neutral blocks of this file are
+//! understood by every reader.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,49 +15,49 @@ use super::{
     usage::Usage,
 };
 
-/// One thing that a model said, in order.
+/// One part of a model's response, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     /// Text for the reader.
     Text { text: String },
-    /// Reasoning that the provider shows; empty where it is withheld.
+    /// Reasoning that the provider shows; empty if it is withheld.
     Thinking { text: String },
-    /// A tool that the model wants to be run.
+    /// A tool call that the model requests.
     ToolCall(ToolCall),
 }
 
-/// Why a model stopped speaking.
+/// Reason for which the model stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// It had nothing more to say.
+    /// The model finished its response.
     EndTurn,
-    /// It waits for the results of its tool calls.
+    /// The model waits for the results of its tool calls.
     ToolUse,
-    /// The call's `max_tokens` were used up.
+    /// The call reached `max_tokens`.
     MaxTokens,
     /// The model declined.
     Refusal,
-    /// The provider paused a long answer; sending the history again resumes it.
+    /// The provider paused a long response; sending the history again resumes it.
     Pause,
 }
 
-/// A whole answer of a model. A cut stream leaves none.
+/// A complete response of a model. An interrupted stream gives none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What it said, in order.
+    /// Neutral blocks, in order.
     pub blocks: Vec<Block>,
     /// The provider's own blocks, verbatim, for the next request.
     pub raw: Vec<Value>,
-    /// Why it stopped.
+    /// Reason for which the model stopped.
     pub stop: StopReason,
-    /// What the call used; `steps` and `tool_calls` are left zero.
+    /// Usage of the call; `steps` and `tool_calls` stay zero.
     pub usage: Usage,
 }
 
 impl Answer {
-    /// The calls that it asks for, in order.
+    /// Returns the requested tool calls, in order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.blocks.iter().filter_map(|block| match block {
             Block::ToolCall(call) => Some(call),
@@ -66,51 +66,51 @@ impl Answer {
     }
 }
 
-/// One piece of a history, oldest first.
+/// One message of a history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
-    /// What the caller said.
+    /// The caller's message.
     User { text: String },
-    /// What the model answered: raw for `provider`, blocks for all others.
+    /// The model's response: `raw` for the same provider, `blocks` for all others.
     Assistant { provider: String, raw: Vec<Value>, blocks: Vec<Block> },
-    /// The results of every call of the answer before, in its order.
+    /// The results of every tool call of the previous response, in its order.
     Results { results: Vec<ToolResult> },
 }
 
-/// Everything that one model call is made from. Equal logs give equal requests.
+/// Complete input of one model call. Equal logs give equal requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelRequest {
-    /// Model name without its provider, as in `claude-sonnet-4-5`.
+    /// Model name without its provider, such as `claude-sonnet-4-5`.
     pub model: String,
     /// System prompt; may be empty.
     pub system: String,
-    /// Tools in catalogue order: the order is part of the cached prefix.
+    /// Tools in catalog order; the order is part of the cached prefix.
     pub tools: Vec<ToolSpec>,
-    /// Strictly alternating: user or results, then assistant, and so on.
+    /// Strictly alternating, oldest first: user or results, then assistant, and so on.
     pub history: Vec<Message>,
-    /// Output tokens at most.
+    /// Max output tokens.
     pub max_tokens: u64,
-    /// What the agent asked of the model beyond the prompt.
+    /// Options of the agent beyond the prompt.
     pub options: ModelOptions,
 }
 
-/// What an agent may ask of its model, where the provider supports it.
+/// Model options of an agent; they apply where the provider supports them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelOptions {
-    /// Output tokens of one call at most (default 16384).
+    /// Max output tokens of one call (default 16384).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// How hard to think: `low`, `medium` or `high`.
+    /// Thinking effort: `low`, `medium` or `high`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
-    /// Thinking in the open, with its own budget.
+    /// Visible thinking with its own token budget.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "json::object_or_null")]
     pub thinking: Option<Thinking>,
 }
 
-/// How hard a model is asked to think.
+/// Thinking effort that is requested from a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
@@ -119,10 +119,10 @@ pub enum Effort {
     High,
 }
 
-/// A budget for thinking.
+/// A token budget for thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Thinking {
-    /// Tokens at least 1024 and below `max_tokens` (Anthropic's rule).
+    /// Thinking tokens: at least 1024 and below `max_tokens` (Anthropic's rule).
     pub budget_tokens: u64,
 }

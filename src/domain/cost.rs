@@ -1,14 +1,14 @@
-//! What work costs, in whole micro-USD (a millionth of a dollar).
+//! Cost of work, in whole micro-USD (a millionth of a dollar).
 //!
-//! Kept in parts, so that a bill can say what it is for. What no price list knows is
-//! counted as unknown: a sum that has such a part is null, not too little.
+//! Stored in parts, so that a bill can be itemized. A model call without a known price is counted
+//! as unpriced. The total of a cost with an unpriced call is null instead of too low.
 
 use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A cost in its parts. All of them start at zero and only grow.
+/// A cost by parts. All parts start at zero and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Shape", into = "Shape")]
 pub struct Cost {
@@ -19,7 +19,7 @@ pub struct Cost {
     pub unpriced_steps: u64,
 }
 
-/// A cost as it is written: in its parts and as their sum.
+/// A cost by parts, with the total.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = Cost)]
 #[serde(default)]
@@ -27,31 +27,31 @@ pub struct Shape {
     /// Sum of the parts in micro-USD; null when a model call had no known price.
     #[schema(required)]
     total_micros: Option<u64>,
-    /// Tokens of model calls, those with a known price.
+    /// Tokens of the model calls with a known price.
     model_micros: u64,
-    /// Processors of the sandbox, while commands ran.
+    /// CPU time of the sandbox while commands ran.
     sandbox_cpu_micros: u64,
-    /// Memory of the sandbox, while commands ran.
+    /// Memory of the sandbox while commands ran.
     sandbox_memory_micros: u64,
-    /// The operator's fee for each turn.
+    /// The operator's fee per turn.
     fee_micros: u64,
-    /// Model calls that no price list knew.
+    /// Number of model calls without a known price.
     unpriced_steps: u64,
 }
 
 impl Cost {
-    /// The cost of one model call; `None` for one that no price list knew.
+    /// Returns the cost of one model call; `None` means that its price is unknown.
     pub fn of_step(micros: Option<u64>) -> Self {
         let unpriced_steps = u64::from(micros.is_none());
         Self { model_micros: micros.unwrap_or_default(), unpriced_steps, ..Self::default() }
     }
 
-    /// Everything that has a price: what counts against caps and balances.
+    /// Returns the sum of all priced parts, which counts against caps and balances.
     pub fn known_micros(&self) -> u64 {
         self.model_micros + self.sandbox_cpu_micros + self.sandbox_memory_micros + self.fee_micros
     }
 
-    /// The sum; `None` when a part of it is unknown.
+    /// Returns the sum, or `None` if a part of it is unknown.
     pub fn total_micros(&self) -> Option<u64> {
         (self.unpriced_steps == 0).then(|| self.known_micros())
     }

@@ -1,7 +1,7 @@
-//! What a batch of a turn's events adds to the session's row.
+//! Change that a batch of a turn's events makes to the session's row.
 //!
-//! A leased turn does not hold the row, so it cannot write the whole fold back; it
-//! writes differences. `record == apply` is the property that keeps both honest.
+//! A leased turn does not lock the row, so it cannot write the whole fold back; it writes
+//! differences. A property test verifies `record == apply`.
 
 use super::{
     event::{Body, Draft, TurnCompleted, of_callers, only_told},
@@ -9,19 +9,19 @@ use super::{
     usage::Usage,
 };
 
-/// The difference that some events of one turn make.
+/// Difference that some events of one turn make.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
     pub usage: Usage,
-    /// The model that answered, as `provider/model`.
+    /// The model that responded, as `provider/model`.
     pub model: Option<String>,
-    /// A model call is over, so what was reserved for it is free again.
+    /// Whether a model call ended, so that its reservation is released.
     pub settles: bool,
     pub start: Option<Start>,
     pub end: Option<TurnCompleted>,
 }
 
-/// A turn's start, with the window that its worker saw.
+/// The start of a turn, with the input window that its worker saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     pub turn_id: TurnId,
@@ -30,7 +30,7 @@ pub struct Start {
 }
 
 impl Delta {
-    /// Whether the events change the log and nothing else.
+    /// Returns whether the events change only the log.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }

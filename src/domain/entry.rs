@@ -1,7 +1,7 @@
-//! An event as the log keeps it: the envelope read, the body not.
+//! An event as it is stored in the log: parsed envelope, unparsed body.
 //!
-//! Most readers pass a body on (a page, a stream, a webhook) and never look inside;
-//! the rules do, and get it with [`Entry::event`].
+//! Most readers pass the body on unchanged (a page, a stream, a webhook). The domain rules parse it
+//! with [`Entry::event`].
 
 use serde_json::Value;
 
@@ -18,28 +18,28 @@ pub struct Entry {
     pub seq: i64,
     pub id: EventId,
     pub ts: Timestamp,
-    /// The type, as in `agent.message`; may be one that this version does not know.
+    /// The event type, such as `agent.message`; may be a type that this version does not know.
     pub kind: String,
     pub level: Level,
     /// JSON of the actor.
     pub actor: String,
     pub turn_id: Option<TurnId>,
     pub step_id: Option<StepId>,
-    /// JSON of the refs, when there are any.
+    /// JSON of the refs, if there are any.
     pub refs: Option<String>,
-    /// JSON of the body, cut where the whole one is a blob.
+    /// JSON of the body, truncated if the whole body is in a blob.
     pub body: String,
-    /// Blob key of the whole body.
+    /// Blob key of the whole body, if it is in a blob.
     pub content_ref: Option<String>,
-    /// Bytes of the whole body.
+    /// Size of the whole body in bytes.
     pub body_bytes: i32,
 }
 
 impl Entry {
-    /// The event as the rules read it, from its whole body where that is a blob.
+    /// Parses the event, from `whole_body` if the body is in a blob.
     ///
     /// # Errors
-    /// When the row was written by a version whose events this one does not know.
+    /// If the row was written by a version whose events this version does not know.
     pub fn event(&self, whole_body: Option<&str>) -> Result<Event, serde_json::Error> {
         let body: Value = serde_json::from_str(whole_body.unwrap_or(&self.body))?;
         let tagged = serde_json::json!({ "type": self.kind, "body": body });

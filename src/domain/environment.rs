@@ -1,7 +1,7 @@
-//! What a session's sandbox is made of, as it was when the session was made.
+//! Environment of a session's sandbox: image, packages, size, network, secrets.
 //!
-//! Checked where it is stored or sent along, pinned in `session.created`, read by
-//! the worker that makes the sandbox. Pure: the rules and their words.
+//! Validated where it is stored or sent with a session, pinned in `session.created`, read by the
+//! worker that creates the sandbox. Pure: rules and their error messages.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,82 +16,83 @@ use super::{
     source::{self, Repository},
 };
 
-/// A sandbox: its size, its variables, what it may reach. Absent fields have defaults.
+/// Configuration of a sandbox: size, variables, network. Absent fields have defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Environment {
-    /// The root file system: `host` (the programs of the machine), `debian`, or the name of
-    /// an image that the operator registered; the operator's choice when absent.
+    /// The root file system: `host` (the programs of the machine), `debian`, or the name of an
+    /// image that the operator registered; the operator's default when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Installed over the image before a session's first turn starts; at most 100 in all.
-    /// They need an image that is not `host`.
+    /// Packages that are installed over the image before a session's first turn starts; at most 100
+    /// in total. They need an image other than `host`.
     #[serde(skip_serializing_if = "is_default")]
     pub packages: Packages,
-    /// Processors: 0.1 to 16, 2 when absent.
+    /// CPUs: 0.1 to 16; 2 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
-    /// Memory, swap included, as in `512Mi` or `2Gi`: `64Mi` to `64Gi`, `2Gi` when absent.
+    /// Memory including swap, such as `512Mi` or `2Gi`: `64Mi` to `64Gi`; `2Gi` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// Processes and threads: 16 to 4096, 512 when absent.
+    /// Max number of processes and threads: 16 to 4096; 512 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
-    /// Files of the session, as in `512Mi` or `20Gi`: `64Mi` to `256Gi`, `10Gi` when absent.
+    /// Disk for the session's files, such as `512Mi` or `20Gi`: `64Mi` to `256Gi`; `10Gi` when
+    /// absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
-    /// How long one sandbox lives before another with the same files takes its place: 30 to
-    /// 2592000 seconds, for ever when absent.
+    /// Lifetime of a sandbox before it is replaced by another one with the same files: 30 to
+    /// 2592000 seconds; unlimited when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub rotation: Rotation,
-    /// Variables of every command; at most 128, 64 KiB in all.
+    /// Environment variables of every command; at most 128, 64 KiB in total.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Nothing when absent.
+    /// Network policy; no network when absent.
     #[serde(skip_serializing_if = "is_default")]
     pub network: NetworkPolicy,
-    /// Repositories that are cloned into the workspace before the first command: at most 16
-    /// with those of the agent and the session, which are in front of these.
+    /// Repositories that are cloned into the workspace before the first command. At most 16
+    /// together with those of the agent and the session, which take precedence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Repository>,
     #[serde(skip_serializing_if = "is_default")]
     pub lifecycle_hooks: LifecycleHooks,
 }
 
-/// How a sandbox is replaced before its time is over.
+/// Replacement of a sandbox before its lifetime ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rotation {
-    /// How long before the end of its time it may be replaced, in seconds: a command that
-    /// runs then is waited for, at most until that end. At most half of `timeout_seconds`,
-    /// which it needs; 60, or that half, when absent.
+    /// Seconds before the end of the lifetime from which the sandbox may be replaced. A command
+    /// that runs then is waited for, at most until the end. At most half of `timeout_seconds`,
+    /// which it requires; 60, or that half if less, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pre_rotate_buffer_seconds: Option<u64>,
 }
 
-/// Scripts that make a sandbox ready.
+/// Scripts that prepare a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LifecycleHooks {
-    /// Run by bash in `/workspace`, once in each sandbox, before its first command; when it fails,
-    /// so does the turn.
+    /// Script that bash runs in `/workspace`, once in each sandbox, before its first command. If it
+    /// fails, the turn fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_start: Option<String>,
-    /// The same, once after the session's sources were cloned; not again in a sandbox that has
-    /// its files from another one.
+    /// Script that bash runs in `/workspace` once after the session's sources were cloned; not
+    /// again in a sandbox whose files come from another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_clone: Option<String>,
 }
 
-/// An environment by id or name, or one for this session alone.
+/// An environment by id or name, or an inline one for this session alone.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum EnvironmentChoice {
-    /// Id or name.
+    /// Id or name of a stored environment.
     Named(String),
-    /// Without secrets: those need a name.
+    /// An inline environment. It has no secrets; those need a stored environment.
     Inline(Box<Environment>),
 }
 
@@ -102,24 +103,25 @@ impl<'de> Deserialize<'de> for EnvironmentChoice {
             inline @ Value::Object(_) => serde_json::from_value(inline)
                 .map(|inline| Self::Inline(Box::new(inline)))
                 .map_err(D::Error::custom),
-            _ => Err(D::Error::custom("must be the id or name of an environment, or an object")),
+            _ => Err(D::Error::custom("must be an environment's id or name, or an object")),
         }
     }
 }
 
-/// A secret of an environment without its value: where it may go.
+/// A secret of an environment without its value, and the hosts that may receive it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SecretBinding {
-    /// The variable in which the sandbox finds the placeholder.
+    /// The environment variable that holds the placeholder in the sandbox.
     pub name: String,
-    /// Hosts that get the value instead; each one the network policy allows.
+    /// Hosts to which the placeholder is replaced by the value; the network policy must allow each
+    /// one.
     pub hosts: Vec<String>,
 }
 
-/// The environment as it was when the session was made; never changes after.
+/// The environment as it was when the session was created; immutable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EnvironmentSnapshot {
-    /// Null for one that was sent with the session.
+    /// Null for an inline environment.
     #[schema(value_type = Option<String>, required)]
     pub environment_id: Option<EnvironmentId>,
     #[schema(required)]
@@ -129,25 +131,25 @@ pub struct EnvironmentSnapshot {
     pub secrets: Vec<PinnedSecret>,
 }
 
-/// A secret of a session: only its value may change under it.
+/// A secret of a session; immutable except for its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PinnedSecret {
     pub name: String,
     pub hosts: Vec<String>,
-    /// What the sandbox has instead of the value; of this session alone.
+    /// Placeholder that the sandbox sees instead of the value; unique to this session.
     pub placeholder: String,
 }
 
-/// How long a sandbox lives.
+/// Lifetime of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Until it should be replaced, when nothing is under way in it.
+    /// Time until it should be replaced, once nothing runs in it.
     pub rotates_in: Duration,
-    /// Until it ends, whatever is.
+    /// Time until it ends, even if something runs in it.
     pub ends_in: Duration,
 }
 
-/// What a sandbox may use, in the units of whoever makes it.
+/// Resources of a sandbox, in the units of the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     pub cpu_millis: u32,
@@ -156,35 +158,37 @@ pub struct Size {
     pub disk_bytes: u64,
 }
 
-/// Smallest and largest sandbox.
+/// Min and max size of a sandbox.
 const CPUS: (f64, f64) = (0.1, 16.0);
 const MEMORY: (u64, u64) = (64 << 20, 64 << 30);
 const PIDS: (u32, u32) = (16, 4_096);
 const DISK: (u64, u64) = (64 << 20, 256 << 30);
-/// Shortest and longest life of a sandbox: half a minute holds one command, 30 days are
-/// more than any is known to need.
+/// Min and max lifetime of a sandbox, in seconds: half a minute is enough for one command, 30 days
+/// are more than any known use needs.
 const TIMEOUT_SECONDS: (u64, u64) = (30, 2_592_000);
 const PRE_ROTATE_BUFFER_SECONDS: u64 = 60;
-/// Variables, and their bytes in all: they stand in every command's own memory.
+/// Max number of environment variables, and their total bytes; every command holds a copy in
+/// memory.
 const VARIABLES_MAX: usize = 128;
 const VARIABLES_BYTES_MAX: usize = 64 << 10;
-/// Longest script of a lifecycle hook, in bytes.
+/// Max length of a lifecycle hook script, in bytes.
 const LIFECYCLE_HOOK_BYTES_MAX: usize = 32 << 10;
-/// Secrets of one environment, and hosts of one secret.
+/// Max number of secrets of one environment, and of hosts of one secret.
 pub const SECRETS_MAX: usize = 32;
 const SECRET_HOSTS_MAX: usize = 16;
-/// A shorter value could not be taken out of an answer without harming it.
+/// Min and max length of a secret's value. Replacing a shorter value in responses would also alter
+/// unrelated text.
 const SECRET_BYTES: (usize, usize) = (8, 4_096);
 
-/// The field that is wrong, and what it takes.
+/// The invalid field, and the message for the caller.
 pub type Problem = (String, String);
 
 impl Environment {
-    /// The first thing that is wrong.
+    /// Returns the first invalid field.
     pub fn problem(&self) -> Option<Problem> {
         let problem = |field: &str, words: &str| Some((field.to_owned(), words.to_owned()));
         if self.image.as_ref().is_some_and(|image| !is_image_name(image)) {
-            return problem("image", "is the name of an image, as in `debian`");
+            return problem("image", "must be the name of an image, such as `debian`");
         }
         if let Some(problem) = self.packages.problem() {
             return Some(problem);
@@ -210,7 +214,7 @@ impl Environment {
         }
         match (self.rotation.pre_rotate_buffer_seconds, self.timeout_seconds) {
             (Some(_), None) => {
-                return problem("rotation.pre_rotate_buffer_seconds", "needs `timeout_seconds`");
+                return problem("rotation.pre_rotate_buffer_seconds", "requires `timeout_seconds`");
             }
             (Some(buffer), Some(timeout)) if buffer > timeout / 2 => {
                 let words = "must be at most half of `timeout_seconds`";
@@ -220,10 +224,10 @@ impl Environment {
         }
         let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
         if self.env.len() > VARIABLES_MAX || bytes > VARIABLES_BYTES_MAX {
-            return problem("env", "has at most 128 variables of 65536 bytes in all");
+            return problem("env", "must have at most 128 variables of 65536 bytes in total");
         }
         if self.env.iter().any(|(name, value)| !is_variable(name) || value.contains('\0')) {
-            return problem("env", "has names of letters, digits and underscores, and values without U+0000");
+            return problem("env", "names take letters, digits and underscores; values take no U+0000");
         }
         let is_script = |script: &String| {
             (1..=LIFECYCLE_HOOK_BYTES_MAX).contains(&script.len()) && !script.contains('\0')
@@ -233,7 +237,7 @@ impl Environment {
             [("lifecycle_hooks.post_start", post_start), ("lifecycle_hooks.post_clone", post_clone)]
         {
             if script.as_ref().is_some_and(|script| !is_script(script)) {
-                return problem(field, "is a script of 1 to 32768 bytes without U+0000");
+                return problem(field, "must be a script of 1 to 32768 bytes without U+0000");
             }
         }
         if let Some(problem) = source::problem(&self.sources) {
@@ -242,7 +246,7 @@ impl Environment {
         self.network.problem().map(|(field, words)| (format!("network.{field}"), words))
     }
 
-    /// The size with its defaults. A checked environment has no other.
+    /// Returns the size with defaults applied; expects a validated environment.
     pub fn size(&self) -> Size {
         let bytes = |text: &Option<String>| text.as_deref().and_then(bytes_of);
         Size {
@@ -253,7 +257,7 @@ impl Environment {
         }
     }
 
-    /// How long a sandbox of it lives; `None` for ever.
+    /// Returns the lifetime of a sandbox; `None` if it is unlimited.
     pub fn life(&self) -> Option<Life> {
         let timeout = self.timeout_seconds?;
         let buffer = self.rotation.pre_rotate_buffer_seconds.unwrap_or(PRE_ROTATE_BUFFER_SECONDS);
@@ -261,10 +265,10 @@ impl Environment {
         Some(Life { rotates_in, ends_in: Duration::from_secs(timeout) })
     }
 
-    /// The first thing that is wrong with its secrets.
+    /// Returns the first invalid field of the secrets.
     pub fn secrets_problem(&self, secrets: &[SecretBinding]) -> Option<Problem> {
         if secrets.len() > SECRETS_MAX {
-            return Some(("secrets".to_owned(), format!("has at most {SECRETS_MAX}")));
+            return Some(("secrets".to_owned(), format!("must have at most {SECRETS_MAX} items")));
         }
         secrets.iter().enumerate().find_map(|(at, secret)| {
             let (field, words) = self.secret_problem(secret, &secrets[..at])?;
@@ -278,13 +282,13 @@ impl Environment {
         before: &[SecretBinding],
     ) -> Option<(&'static str, String)> {
         if !is_variable(&secret.name) {
-            return Some(("name", "takes letters, digits and underscores".to_owned()));
+            return Some(("name", "must be letters, digits and underscores".to_owned()));
         }
         if self.env.contains_key(&secret.name) || before.iter().any(|other| other.name == secret.name) {
-            return Some(("name", "is there twice".to_owned()));
+            return Some(("name", "is used twice".to_owned()));
         }
         if secret.hosts.is_empty() || secret.hosts.len() > SECRET_HOSTS_MAX {
-            return Some(("hosts", format!("names 1 to {SECRET_HOSTS_MAX} hosts")));
+            return Some(("hosts", format!("must list 1 to {SECRET_HOSTS_MAX} hosts")));
         }
         let allowed = &self.network.allow;
         secret.hosts.iter().find_map(|host| match HostPattern::parse(host) {
@@ -295,7 +299,8 @@ impl Environment {
     }
 }
 
-/// Whether a secret's value is one: it goes into headers, and out of answers again.
+/// Returns whether a secret's value is valid: it must fit in a header and be removable from
+/// responses.
 pub fn is_secret_value(value: &str) -> bool {
     (SECRET_BYTES.0..=SECRET_BYTES.1).contains(&value.len())
         && value.bytes().all(|byte| (0x20..0x7f).contains(&byte))
@@ -305,7 +310,7 @@ fn covers(rule: &EgressRule, pattern: &HostPattern) -> bool {
     HostPattern::parse(&rule.host).is_ok_and(|host| host.covers(pattern))
 }
 
-/// `512Mi` or `2Gi`.
+/// Parses `512Mi` or `2Gi` into bytes.
 fn bytes_of(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(2)?)?;
     let shift = match unit {

@@ -1,7 +1,7 @@
-//! The facts of a log: what may happen to a session, and how far each is seen.
+//! Events of a session's log, their actors and visibility levels.
 //!
-//! The doc comment of each [`Body`] variant says what it does to the session;
-//! `apply` is that sentence in code. An event is immutable once it has a `seq`.
+//! The doc comment of each [`Body`] variant states its effect on the session; `apply` implements
+//! it. An event is immutable once it has a `seq`.
 
 mod kind;
 mod whole;
@@ -23,10 +23,10 @@ use crate::base::Timestamp;
 pub use super::step::{Aborted, StepAborted, StepCompleted};
 pub use whole::{Failure, Outcome, TurnCompleted};
 
-/// A fact, with the place and time that the log gave it.
+/// An event with the `seq` and time that the log assigned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Gapless from 1 within the session.
+    /// Gapless, starting at 1 in each session.
     pub seq: i64,
     #[serde(with = "time::serde::rfc3339")]
     pub ts: Timestamp,
@@ -34,7 +34,7 @@ pub struct Event {
     pub draft: Draft,
 }
 
-/// A fact that the log has not taken yet: everything but `seq` and `ts`.
+/// An event before it is appended: everything but `seq` and `ts`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Draft {
     pub id: EventId,
@@ -44,14 +44,14 @@ pub struct Draft {
     pub turn_id: Option<TurnId>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub step_id: Option<StepId>,
-    /// What the fact refers to outside the log, verbatim from the caller.
+    /// External references of the event, verbatim from the caller.
     #[serde(default)]
     pub refs: Map<String, Value>,
     #[serde(flatten)]
     pub body: Body,
 }
 
-/// Who did it.
+/// The party that caused an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Actor {
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -62,11 +62,11 @@ pub struct Actor {
     pub kind: ActorKind,
 }
 
-/// What kind of party acted.
+/// Type of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ActorKind {
-    /// A person or program with a key or token.
+    /// A person or program with an API key or client token.
     Human,
     /// The agent of the session.
     Agent,
@@ -77,47 +77,47 @@ pub enum ActorKind {
 }
 
 impl Actor {
-    /// The agent of the session.
+    /// Returns the agent of the session as an actor.
     pub fn agent() -> Self {
         Self { id: None, display: None, kind: ActorKind::Agent }
     }
 
-    /// The service itself.
+    /// Returns the service itself as an actor.
     pub fn system() -> Self {
         Self { id: None, display: None, kind: ActorKind::System }
     }
 }
 
-/// How far an event is seen. A reader of one level sees those before it too.
+/// Visibility level of an event; a reader at one level also sees the levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// What a person follows: messages and ends of turns.
+    /// Events for end users: messages and ends of turns.
     User,
-    /// What a dashboard shows: tool calls, narration.
+    /// Events for a dashboard: tool calls, narration.
     Progress,
-    /// Everything, the provider's raw blocks included.
+    /// All events, including the provider's raw blocks.
     Internal,
 }
 
-/// How a caller wants a running turn to end.
+/// Mode of a cancel request for a running turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelMode {
-    /// Stop.
+    /// End the turn.
     Cancel,
-    /// Stop, and go on with the input that asked for it.
+    /// End the turn and continue with the input that requested it.
     Interrupt,
 }
 
-/// What happened. Serialised as `type` and `body`.
+/// Type and data of an event; serialized as `type` and `body`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "body")]
 pub enum Body {
-    /// The session exists; `idle` until it has input.
+    /// The session was created; its status is `idle` until it has input.
     #[serde(rename = "session.created")]
     SessionCreated(Box<Created>),
-    /// Title, slug, metadata or limits changed; absent fields did not.
+    /// Title, slug, metadata or limits changed; absent fields are unchanged.
     #[serde(rename = "session.updated")]
     SessionUpdated {
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
@@ -129,67 +129,68 @@ pub enum Body {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         limits: Option<Limits>,
     },
-    /// A caller asked for the sandbox to be there; what a stop held is let go.
+    /// A caller started the sandbox; releases a stop.
     #[serde(rename = "session.started")]
     SessionStarted {},
-    /// Nothing begins until it is resumed: messages wait, a turn stands still where it
-    /// is, and so does the time of the sandbox.
+    /// A caller paused the session. No new work starts until it is resumed: messages are queued, a
+    /// running turn is suspended, and the sandbox's lifetime stops counting.
     #[serde(rename = "session.paused")]
     SessionPaused {},
-    /// It goes on where it stood.
+    /// A caller resumed the session; suspended work continues.
     #[serde(rename = "session.resumed")]
     SessionResumed {},
-    /// A caller is done: what ran has been asked to end, the sandbox is put away. The next
-    /// message or start goes on.
+    /// A caller stopped the session. Running work was asked to end and the sandbox is hibernated.
+    /// The next message or start releases the stop.
     #[serde(rename = "session.completed")]
     SessionCompleted {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         reason: Option<String>,
     },
-    /// What commands start with changed; absent keys did not, null removed one.
+    /// The context of the session's commands changed; absent keys are unchanged, null removes a
+    /// key.
     #[serde(rename = "session.context_updated")]
     SessionContextUpdated(ContextChange),
-    /// A caller said that the session has a tool.
+    /// A caller registered a tool with the session.
     #[serde(rename = "tool.registered")]
     ToolRegistered(Tool),
-    /// The status changed by a caller's hand (archive); turns say theirs themselves.
+    /// A caller changed the status (archive); turn events imply their status changes.
     #[serde(rename = "session.status_changed")]
     SessionStatusChanged { from: Status, to: Status },
-    /// A check before a turn failed: the turn ends, and nothing was made for it.
+    /// A check before a turn failed: the turn ends before any resource is created.
     #[serde(rename = "session.rejected")]
     SessionRejected { reason: String, message: String },
-    /// Input. Makes a queued turn, or joins the queued one that `turn_id` names;
-    /// a session at rest becomes `queued`.
+    /// Input. Creates a queued turn, or joins the queued turn named by `turn_id`. The status of an
+    /// idle session becomes `queued`.
     #[serde(rename = "user.message")]
     UserMessage {
         text: String,
-        /// The input as an object, where the caller sent one.
+        /// The input as an object, if the caller sent an object.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         input: Option<Value>,
         /// The caller's envelope (`id`, `source`, `conversation`, `raw`).
         #[serde(skip_serializing_if = "Option::is_none", default)]
         envelope: Option<Map<String, Value>>,
     },
-    /// A caller asked the running turn to end; it ends at its next checkpoint.
+    /// A caller requested that the running turn end; it ends at its next checkpoint.
     #[serde(rename = "turn.cancel_requested")]
     TurnCancelRequested { turn_id: TurnId, mode: CancelMode },
-    /// The turn runs: its window is fixed, `input_cursor` moves to its end, the
-    /// status is `running`. Written again, with the next `attempt`, after a crash.
+    /// The turn runs: its input window is fixed, `input_cursor` moves to the window's end, and the
+    /// status is `running`. Appended again, with the next `attempt`, after a crash.
     #[serde(rename = "turn.started")]
     TurnStarted {
         turn_id: TurnId,
         input_from_seq: i64,
         input_to_seq: i64,
         attempt: i32,
-        /// The operator's fee; adds to the cost.
+        /// The operator's fee in micro-USD; adds to the cost.
         #[serde(default)]
         fee_micros: u64,
     },
-    /// The agent said something.
+    /// A message of the agent.
     #[serde(rename = "agent.message")]
     AgentMessage {
         text: String,
-        /// A question: the session waits for the answer.
+        /// Whether the message is a question; the session then waits for the answer.
         #[serde(skip_serializing_if = "std::ops::Not::not", default)]
         awaiting_input: bool,
         /// Answers that the agent suggests.
@@ -199,72 +200,72 @@ pub enum Body {
     /// Reasoning that the provider shows.
     #[serde(rename = "agent.thinking")]
     AgentThinking { text: String },
-    /// A model call was answered. What the next request is built from; adds to usage.
+    /// A model call completed. The next request is built from it; adds to usage.
     #[serde(rename = "step.completed")]
     StepCompleted(Box<StepCompleted>),
-    /// A model call ended without an answer; what it used adds to usage all the same.
+    /// A model call ended without a response; what it used still adds to usage.
     #[serde(rename = "step.aborted")]
     StepAborted(Box<StepAborted>),
-    /// A tool is about to run. Written before it does.
+    /// A tool is about to run; appended before it runs.
     #[serde(rename = "tool.call")]
     ToolCall { call_id: String, tool: String, input: Value, args_summary: String, replay: Replay },
     /// A command of the sandbox ended.
     #[serde(rename = "exec.completed")]
     ExecCompleted {
-        /// The tool call, or `exec_id` for a caller's own command.
+        /// Id of the tool call, or `exec_id` for a caller's command.
         call_id: String,
-        /// The caller's own command, which counts as a call.
+        /// Set for a caller's command, which counts as a tool call.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         exec_id: Option<OperationId>,
         command: String,
         exit_code: i32,
         /// The end of its output.
         summary: String,
-        /// Bytes that it wrote in all.
+        /// Total bytes of its output.
         bytes: u64,
         /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
         cause: String,
         duration_ms: u64,
-        /// What the sandbox's processors and memory cost meanwhile; adds to the cost.
+        /// Cost of the sandbox's CPU and memory during the command; adds to the cost.
         #[serde(default)]
         cpu_micros: u64,
         #[serde(default)]
         memory_micros: u64,
     },
-    /// What the model is told of a call. Exactly one for each call.
+    /// The result of a tool call that the model receives; exactly one for each call.
     #[serde(rename = "tool.result")]
     ToolResult {
         call_id: String,
         tool: String,
         output: String,
         is_error: bool,
-        /// Where the result comes from.
+        /// Origin of the result.
         outcome: Outcome,
         duration_ms: u64,
     },
-    /// A model call failed; says when it is tried again, if it is.
+    /// A model call failed; includes the time of the retry, if there is one.
     #[serde(rename = "error.model")]
     ErrorModel(Failure),
     /// The service or the sandbox failed.
     #[serde(rename = "error.runtime")]
     ErrorRuntime(Failure),
-    /// The task itself cannot be done as asked.
+    /// The task cannot be done as requested.
     #[serde(rename = "error.task")]
     ErrorTask(Failure),
-    /// The turn is over. The status becomes `queued` when input waits, else what
-    /// the reason says: `awaiting_input`, `failed` or `idle`.
+    /// The turn ended. The status becomes `queued` if input waits; otherwise `yield_reason`
+    /// decides: `awaiting_input`, `failed` or `idle`.
     #[serde(rename = "turn.completed")]
     TurnCompleted(Box<TurnCompleted>),
-    /// A sandbox is attached.
+    /// A sandbox was attached.
     #[serde(rename = "sandbox.created")]
     SandboxCreated { sandbox_id: SandboxId, duration_ms: u64 },
     /// The sandbox was found dead or unreachable.
     #[serde(rename = "sandbox.lost")]
     SandboxLost { sandbox_id: SandboxId, reason: String },
-    /// The sandbox was ended by the service.
+    /// The service terminated the sandbox.
     #[serde(rename = "sandbox.terminated")]
     SandboxTerminated { sandbox_id: SandboxId, reason: String },
-    /// The agent set a timer for itself: at that time a message wakes the session.
+    /// The agent scheduled a wake: at that time, a message wakes the session.
     #[serde(rename = "wake.scheduled")]
     WakeScheduled {
         call_id: String,
@@ -272,8 +273,9 @@ pub enum Body {
         at: Timestamp,
         note: String,
     },
-    /// The sandbox, or a tool for it, was let through to a host. The first of equal ones is
-    /// written before anything leaves; `count` of a later one says how many followed.
+    /// The sandbox, or a tool for it, was allowed to connect to a host. The first of equal
+    /// decisions is appended before any data leaves; `count` of a later one is the number that
+    /// followed.
     #[serde(rename = "egress.allowed")]
     EgressAllowed {
         host: String,
@@ -281,21 +283,21 @@ pub enum Body {
         method: String,
         /// `tunnel`, `inspected` or `plain`.
         manner: String,
-        /// Names of the secrets that were put in.
+        /// Names of the secrets that were inserted.
         #[serde(skip_serializing_if = "Vec::is_empty", default)]
         secrets: Vec<String>,
         count: u64,
     },
-    /// The sandbox, or a tool for it, was kept from a host.
+    /// The sandbox, or a tool for it, was denied a connection to a host.
     #[serde(rename = "egress.denied")]
     EgressDenied { host: String, port: u16, method: String, reason: String, count: u64 },
-    /// Nobody needed the sandbox: its processes stand still where they are.
+    /// The sandbox was idle and is now frozen: its processes are suspended.
     #[serde(rename = "sandbox.frozen")]
     SandboxFrozen { sandbox_id: SandboxId, memory_bytes: u64 },
-    /// The sandbox is needed again and goes on where it was.
+    /// The sandbox is needed again and was thawed.
     #[serde(rename = "sandbox.thawed")]
     SandboxThawed { sandbox_id: SandboxId },
-    /// The session's files are in the blob store as they are in this sandbox.
+    /// The session's files were saved from this sandbox to the blob store.
     #[serde(rename = "sandbox.checkpoint_created")]
     SandboxCheckpointCreated {
         sandbox_id: SandboxId,
@@ -303,30 +305,30 @@ pub enum Body {
         bytes: u64,
         duration_ms: u64,
     },
-    /// The sandbox has its files from a checkpoint.
+    /// The sandbox's files were restored from a checkpoint.
     #[serde(rename = "sandbox.checkpoint_restored")]
     SandboxCheckpointRestored { sandbox_id: SandboxId, checkpoint_id: CheckpointId, duration_ms: u64 },
-    /// What was written since that time is gone with an earlier sandbox's disk; all of
-    /// it, when there is no time.
+    /// Files written since that time were lost with an earlier sandbox's disk. Without a time, all
+    /// files were lost.
     #[serde(rename = "sandbox.files_lost")]
     SandboxFilesLost {
         sandbox_id: SandboxId,
         #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
         since: Option<Timestamp>,
     },
-    /// The sandbox's time is almost over: another one takes its place.
+    /// The sandbox's lifetime is about to end; it is being replaced.
     #[serde(rename = "sandbox.rotation_started")]
     SandboxRotationStarted { sandbox_id: SandboxId },
-    /// The other one has taken its place.
+    /// Another sandbox has replaced it.
     #[serde(rename = "sandbox.rotation_completed")]
     SandboxRotationCompleted { from_sandbox_id: SandboxId, sandbox_id: SandboxId, duration_ms: u64 },
-    /// It could not take its place; the next need makes one.
+    /// The replacement failed; the next use creates a sandbox.
     #[serde(rename = "sandbox.rotation_failed")]
     SandboxRotationFailed { sandbox_id: SandboxId, reason: String },
-    /// A caller asked for the sandbox to be kept; said once in five minutes.
+    /// A caller extended the sandbox's life; appended at most once in 5 minutes.
     #[serde(rename = "sandbox.heartbeat")]
     SandboxHeartbeat { sandbox_id: SandboxId },
-    /// A caller asked for a command of their own; `exec.completed` follows.
+    /// A caller started a command; `exec.completed` follows.
     #[serde(rename = "exec.started")]
     ExecStarted { exec_id: OperationId, command: String, working_dir: String },
     /// A caller wrote a file in the sandbox, or unpacked an archive below a directory.
@@ -341,38 +343,38 @@ pub enum Body {
     /// A source is about to be cloned into the sandbox.
     #[serde(rename = "source.cloning")]
     SourceCloning { name: String, sandbox_id: SandboxId, clone_id: String },
-    /// Its files are in the sandbox, at this commit.
+    /// The source was cloned into the sandbox, at this commit.
     #[serde(rename = "source.cloned")]
     SourceCloned { name: String, sandbox_id: SandboxId, sha: Option<String>, bytes: u64, duration_ms: u64 },
-    /// It could not be cloned.
+    /// The source could not be cloned.
     #[serde(rename = "source.failed")]
     SourceFailed { name: String, sandbox_id: SandboxId, code: String, message: String, retryable: bool },
     /// The environment's `post_clone` ran after the session's sources were cloned.
     #[serde(rename = "source.prepared")]
     SourcePrepared { sandbox_id: SandboxId, duration_ms: u64 },
-    /// What the session's sandboxes are made on is not there yet: it is made, and the session waits.
+    /// The root file system of the session's sandboxes is being built; the session waits.
     #[serde(rename = "environment.build_started")]
     EnvironmentBuildStarted {
         image: String,
         #[serde(skip_serializing_if = "Packages::is_empty", default)]
         packages: Packages,
     },
-    /// Another step of that has begun.
+    /// The build started another step.
     #[serde(rename = "environment.build_progress")]
     EnvironmentBuildProgress { step: String },
-    /// It is there: the session goes on.
+    /// The build completed; the session continues.
     #[serde(rename = "environment.build_completed")]
     EnvironmentBuildCompleted { duration_ms: u64 },
-    /// It could not be made: the turn ends.
+    /// The build failed; the turn ends.
     #[serde(rename = "environment.build_failed")]
     EnvironmentBuildFailed { message: String },
-    /// A limit is close: 80 % are used. Once per limit.
+    /// 80 % of a limit are used. Appended once per limit.
     #[serde(rename = "limit.warning")]
     LimitWarning {
         limit: String,
         used: u64,
         allowed: u64,
-        /// Whose limit it is, where it is that of a session above.
+        /// The session that the limit belongs to, if it is an ancestor.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
     },
@@ -382,21 +384,21 @@ pub enum Body {
         limit: String,
         used: u64,
         allowed: u64,
-        /// Whose limit it is, where it is that of a session above.
+        /// The session that the limit belongs to, if it is an ancestor.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
     },
 }
 
-/// Tells a field that is `null` from one that is absent.
+/// Distinguishes a field that is `null` from an absent one.
 fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// The events that tell what happened and change neither the session nor the conversation:
-/// one pattern for all who fold a log.
+/// Informational events, which change neither the session nor the conversation; one shared pattern
+/// for all code that folds a log.
 macro_rules! only_told {
     () => {
         $crate::domain::event::Body::SandboxCreated { .. }
@@ -431,7 +433,7 @@ macro_rules! only_told {
 }
 pub(crate) use only_told;
 
-/// What callers do to a session beside its turns: it uses nothing, and no model reads it.
+/// Events of callers outside turns; they use nothing and no model reads them.
 macro_rules! of_callers {
     () => {
         $crate::domain::event::Body::SessionUpdated { .. }

@@ -1,4 +1,4 @@
-//! In one word, what became of a session: read from its state, stored nowhere.
+//! Exit status of a session: computed from its state, not stored.
 //!
 //! | status | yield reason of its last turn | error code | exit status |
 //! |---|---|---|---|
@@ -27,29 +27,29 @@ use super::{
     turn::{LastTurn, YieldReason},
 };
 
-/// What became of a session that does nothing now.
+/// Outcome of a session that currently does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
-    /// The agent was done.
+    /// The agent finished.
     Completed,
-    /// A limit or a cap ended it; raise it and steer.
+    /// A limit or spend cap ended the last turn; raise it and steer.
     BudgetHit,
-    /// The provider, or the operator, wants to be paid first.
+    /// The provider or the operator requires payment first.
     PaymentRequired,
-    /// Its tools could not run: no sandbox could be had.
+    /// Tools could not run: no sandbox was available.
     ToolCallFailed,
-    /// A lifecycle hook of its environment failed.
+    /// A lifecycle hook of the environment failed.
     LifecycleHookFailed,
-    /// A repository that it needs cannot be read.
+    /// A repository that the session needs cannot be read.
     MissingRepoAccess,
-    /// A caller canceled it.
+    /// A caller canceled the last turn.
     Cancelled,
-    /// Its workers died too often.
+    /// The turn exhausted its attempts because its workers crashed.
     Interrupted,
-    /// Something else failed; the turn's error says what.
+    /// Another failure; see the turn's error.
     Error,
-    /// A caller stopped it, or closed it before it was done.
+    /// A caller stopped or archived the session before it completed.
     Stopped,
 }
 
@@ -76,7 +76,7 @@ impl Unready {
 }
 
 impl Session {
-    /// What became of it; `None` while that is open.
+    /// Returns the outcome; `None` while it is open.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         let is_at_rest = !matches!(self.status, Status::Queued | Status::Running);
         match self.hold {

@@ -1,7 +1,7 @@
-//! What GitHub tells a trigger, read from its payload. Pure.
+//! GitHub webhook payloads of a trigger. Pure.
 //!
-//! The shapes are those of GitHub's documentation, "Webhook events and payloads". Only
-//! what a session needs is read; every text is a stranger's, so it is cut to a bound.
+//! The shapes follow GitHub's documentation, "Webhook events and payloads". Only the fields that a
+//! session needs are read; every text is untrusted and is truncated to a bound.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use crate::base::{
     text,
 };
 
-/// An event that can start a session, as `X-GitHub-Event` names it.
+/// A GitHub event that can start a session, as in `X-GitHub-Event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = GithubEvent)]
@@ -26,55 +26,55 @@ pub enum Event {
     PullRequest,
 }
 
-/// Something that happened in a repository.
+/// One event in a GitHub repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Happening {
     pub event: Event,
-    /// As in `created`.
+    /// Such as `created`.
     pub action: String,
     /// `owner/name`.
     pub repository: String,
-    /// Where it can be cloned.
+    /// URL to clone the repository from.
     pub clone_url: String,
-    /// Of the issue or pull request.
+    /// Number of the issue or pull request.
     pub number: Option<u64>,
     pub title: String,
     pub url: String,
-    /// Who did it.
+    /// Login of the user who caused the event.
     pub sender: String,
-    /// What whoever wrote `words` is to the repository, as in `MEMBER`.
+    /// Association of the author of `words` with the repository, such as `MEMBER`.
     pub association: String,
-    /// The comment, or the text of the issue or pull request.
+    /// Text of the comment, issue or pull request.
     pub words: String,
-    /// The file and line that a comment is on.
+    /// The file and line of a comment.
     pub place: Option<String>,
     pub pull_request: Option<PullRequest>,
 }
 
-/// The pull request that something is about.
+/// The pull request that an event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PullRequest {
-    /// The branch, its newest commit and its repository; a comment on the whole does
-    /// not tell them.
+    /// The branch, its newest commit and its repository. Payloads of comments on the whole pull
+    /// request do not include them.
     pub head: Option<Head>,
 }
 
-/// Where the commits of a pull request are.
+/// Location of a pull request's commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     pub branch: String,
     pub sha: String,
-    /// Another one than the pull request's own where it comes from a fork.
+    /// Differs from the pull request's own repository if it comes from a fork.
     pub repository: String,
 }
 
 impl Event {
-    /// The event of a header; none for one that triggers do not know.
+    /// Parses the event name of a header; `None` if triggers do not support it.
     pub fn named(name: &str) -> Option<Self> {
         serde_json::from_value(Value::String(name.to_owned())).ok()
     }
 
-    /// Whether it is about a comment.
+    /// Returns whether the event is about a comment.
     pub fn is_comment(self) -> bool {
         matches!(self, Self::IssueComment | Self::PullRequestReviewComment)
     }
@@ -90,7 +90,7 @@ impl Event {
 }
 
 impl Happening {
-    /// Reads a payload; none when it is not of that event's shape.
+    /// Parses a payload; `None` if it does not have the event's shape.
     pub fn read(event: Event, payload: &Value) -> Option<Self> {
         let (subject, written) = match event {
             Event::IssueComment => ("/issue", "/comment"),
@@ -126,20 +126,21 @@ impl Happening {
         })
     }
 
-    /// What of the repository it is about: the commits of a pull request, which GitHub keeps
-    /// in the repository that it is asked of, also for forks.
+    /// Returns the git ref of a pull request's commits.
+    ///
+    /// GitHub serves the ref in the target repository, also for forks.
     pub fn reference(&self) -> Option<String> {
         self.pull_request.as_ref().and(self.number).map(pull_ref)
     }
 
-    /// The newest commit of the pull request, where it is told.
+    /// Returns the newest commit of the pull request, if the payload includes it.
     pub fn head_sha(&self) -> Option<String> {
         let sha = &self.pull_request.as_ref()?.head.as_ref()?.sha;
         let is_whole = [40, 64].contains(&sha.len()) && sha.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_whole.then(|| sha.to_ascii_lowercase())
     }
 
-    /// What routes a session: its `metadata.github`, and `github` of its input.
+    /// Returns the routing facts: a session's `metadata.github`, and `github` of its input.
     pub fn facts(&self) -> Value {
         let mut facts = Map::new();
         let mut put = |name: &str, value: Value| facts.insert(name.to_owned(), value);
@@ -164,7 +165,7 @@ impl Happening {
         Value::Object(facts)
     }
 
-    /// What the agent is told.
+    /// Returns the message for the agent.
     pub fn text(&self) -> String {
         let what = if self.pull_request.is_some() { "pull request" } else { "issue" };
         let number = self.number.map(|number| format!(" #{number}")).unwrap_or_default();
@@ -176,26 +177,26 @@ impl Happening {
         );
         if let Some(pull_request) = &self.pull_request {
             if let Some(number) = self.number {
-                text += &format!("Its commits can be fetched from {repository} as {}.\n", pull_ref(number));
+                text += &format!("Fetch its commits from {repository} as {}.\n", pull_ref(number));
             }
             if let Some(Head { branch, sha, repository }) = &pull_request.head {
-                text += &format!("Its branch is {branch} of {repository}, at {sha}.\n");
+                text += &format!("Its head is branch {branch} of {repository}, at {sha}.\n");
             }
         }
         if let Some(place) = &self.place {
             text += &format!("The comment is on {place}.\n");
         }
-        // Whoever may write there may write anything: the agent is told where it begins.
-        text + &format!("\nWritten on GitHub, not by whoever runs you:\n\nTitle: {title}\n\n{}\n", self.words)
+        // The text is untrusted; the agent must see where it begins.
+        text + &format!("\nUntrusted text, written on GitHub:\n\nTitle: {title}\n\n{}\n", self.words)
     }
 }
 
-/// The name under which GitHub keeps the commits of a pull request, fork or not.
+/// The ref under which GitHub stores a pull request's commits, fork or not.
 fn pull_ref(number: u64) -> String {
     format!("refs/pull/{number}/head")
 }
 
-/// An Enterprise server says where it is; github.com is where the others are.
+/// GitHub Enterprise payloads contain the clone URL; the fallback is github.com.
 fn clone_url(payload: &Value) -> Option<String> {
     let told = required(payload, "/repository/clone_url");
     told.or_else(|| Some(format!("https://github.com/{}", required(payload, "/repository/full_name")?)))
@@ -209,7 +210,7 @@ fn field(value: &Value, pointer: &str) -> String {
     cut(value.pointer(pointer).and_then(Value::as_str).unwrap_or_default(), GITHUB_FIELD_BYTES_MAX)
 }
 
-/// Bounded, and without the one character that metadata cannot hold.
+/// Truncates, and replaces U+0000, which metadata cannot store.
 fn cut(text: &str, bytes_max: usize) -> String {
     text::truncate(&text.replace('\0', "\u{fffd}"), bytes_max).to_owned()
 }
@@ -253,7 +254,7 @@ mod tests {
             (&facts["head_branch"], &facts["head_sha"], &facts["number"]),
             (&json!("next"), &json!("abc"), &json!(3))
         );
-        // A fork that was deleted since has no repository any more.
+        // A fork that was deleted later has no repository.
         let mut gone = payload.clone();
         gone["pull_request"]["head"]["repo"] = Value::Null;
         assert_eq!(Happening::read(Event::PullRequest, &gone).expect("one").facts()["head_repository"], "");

@@ -1,4 +1,4 @@
-//! The kinds of thing that have an id, with their prefixes.
+//! Kinds of resources that have an id, with their prefixes.
 
 use crate::base::{Id, Kind};
 
@@ -40,11 +40,11 @@ kinds! {
     SandboxKind SandboxId "sbx"
     /// A checkpoint of a session's files.
     CheckpointKind CheckpointId "ckp"
-    /// What a caller asked of a session's sandbox.
+    /// An operation on a session's sandbox by a caller.
     OperationKind OperationId "opr"
     /// A webhook destination of a session.
     DestinationKind DestinationId "dst"
-    /// One event on its way to one destination.
+    /// One event for one destination.
     DeliveryKind DeliveryId "dlv"
     /// A webhook destination of an organization.
     WebhookKind WebhookId "whk"
@@ -52,7 +52,7 @@ kinds! {
     ScheduleKind ScheduleId "sch"
     /// A run of a schedule.
     RunKind RunId "run"
-    /// An address at which others start sessions of an agent.
+    /// An inbound webhook that starts sessions of an agent.
     TriggerKind TriggerId "trg"
     /// A row of the audit log.
     AuditKind AuditId "aud"

@@ -1,8 +1,7 @@
-//! What a session is and which rules it keeps: types and pure functions.
+//! Domain rules of a session: types and pure functions.
 //!
-//! Everything above asks this room; it asks nobody. No I/O, no async, no clock:
-//! the time and new ids come in as arguments, so the same inputs always give the
-//! same events.
+//! All modules above call this one; it calls none of them. No I/O, no async, no clock: the time and
+//! new ids are arguments, so the same inputs always give the same events.
 
 pub mod apply;
 pub mod budget;

@@ -1,79 +1,79 @@
-//! What a sandbox may reach, and the names of hosts in their one spelling.
+//! Network policy of a sandbox, and canonical host names.
 //!
-//! Checked where an environment is stored, judged by `egress` at every connection:
-//! both read a host through [`canonical`], so no spelling passes one and means
-//! something else to the other. A policy names hosts, never addresses.
+//! Validated where an environment is stored, evaluated by `egress` for every connection. Both parse
+//! a host with [`canonical`], so that no spelling is accepted by one and interpreted differently by
+//! the other. A policy lists host names, never addresses.
 
 use serde::{Deserialize, Serialize};
 use url::Host;
 use utoipa::ToSchema;
 
-/// What a sandbox may reach. Everything that no rule names is refused.
+/// Hosts that a sandbox may connect to. Everything else is denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkPolicy {
-    /// At most 64; each lets through what matches all that it names.
+    /// At most 64 rules; a rule allows requests that match all of its fields.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<EgressRule>,
-    /// Also the registries of packages (Debian, Python, npm, Rust, Go, Ruby, Java) and the
-    /// operator's mirrors of them.
+    /// Whether to also allow the package registries (Debian, Python, npm, Rust, Go, Ruby, Java) and
+    /// the operator's mirrors of them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_package_managers: bool,
 }
 
-/// One way out.
+/// One rule of allowed egress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EgressRule {
-    /// `api.example.com`, or `*.example.com` for every name below; never an address.
+    /// `api.example.com`, or `*.example.com` for every subdomain; never an address.
     pub host: String,
-    /// 443 when absent. On any other port plain HTTP passes too.
+    /// 443 when absent. On any other port, plain HTTP is allowed too.
     #[serde(default = "https")]
     pub port: u16,
-    /// As in `GET`; every method when empty.
+    /// HTTP methods, such as `GET`; every method when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
-    /// Whole segments: `/v1` is `/v1` and what is below it, not `/v10`.
+    /// Matches whole path segments: `/v1` matches `/v1` and paths below it, not `/v10`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_prefix: Option<String>,
 }
 
-/// Which hosts a rule or a secret means.
+/// Hosts that a rule or a secret applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// This name.
+    /// Exactly this name.
     Exact(String),
-    /// Every name below this one.
+    /// Every subdomain of this name.
     Below(String),
 }
 
-/// Why a host cannot be named.
+/// Reason why a host is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHost {
-    #[error("not the name of a host")]
+    #[error("must be a host name")]
     Name,
-    #[error("an address; only names can be allowed")]
+    #[error("must be a host name, not an address")]
     Address,
-    #[error("a `*` stands only in front, before at least two labels, as in `*.example.com`")]
+    #[error("`*` is allowed only as the first label, before at least two labels, such as `*.example.com`")]
     Wildcard,
 }
 
-/// Rules of one policy.
+/// Max number of rules of one policy.
 const RULES_MAX: usize = 64;
-/// Longest name of a host (RFC 1035).
+/// Max length of a host name (RFC 1035).
 const HOST_BYTES_MAX: usize = 253;
-/// Longest path prefix, in bytes.
+/// Max length of a path prefix, in bytes.
 const PREFIX_BYTES_MAX: usize = 512;
 
 const fn https() -> u16 {
     443
 }
 
-/// A host's name in its one spelling: lower case, ASCII, no dot at the end.
+/// Returns a host name in canonical form: lower case, ASCII, no trailing dot.
 ///
 /// # Errors
-/// What is no name, and every spelling of an address (decimal, octal, hexadecimal,
-/// full-width digits): the WHATWG URL standard reads them all.
+/// If it is not a host name, or if it is an address in any spelling (decimal, octal, hexadecimal,
+/// full-width digits), because the WHATWG URL standard accepts them all.
 pub fn canonical(host: &str) -> Result<String, BadHost> {
     match Host::parse(host).map_err(|_| BadHost::Name)? {
         Host::Ipv4(_) | Host::Ipv6(_) => Err(BadHost::Address),
@@ -90,7 +90,7 @@ pub fn canonical(host: &str) -> Result<String, BadHost> {
 }
 
 impl HostPattern {
-    /// Reads a host or `*.` and a host.
+    /// Parses a host, or `*.` and a host.
     pub fn parse(text: &str) -> Result<Self, BadHost> {
         match text.strip_prefix("*.") {
             None if text.contains('*') => Err(BadHost::Wildcard),
@@ -102,7 +102,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether a canonical name is meant.
+    /// Returns whether a canonical host name matches.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(name) => name == host,
@@ -112,7 +112,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether every host that `other` means is meant.
+    /// Returns whether every host that `other` matches is matched by `self`.
     pub fn covers(&self, other: &Self) -> bool {
         match other {
             Self::Exact(name) => self.matches(name),
@@ -122,10 +122,10 @@ impl HostPattern {
 }
 
 impl NetworkPolicy {
-    /// The first thing that is wrong, with the field that it is in.
+    /// Returns the first invalid field and the message for the caller.
     pub fn problem(&self) -> Option<(String, String)> {
         if self.allow.len() > RULES_MAX {
-            return Some(("allow".to_owned(), format!("has at most {RULES_MAX} rules")));
+            return Some(("allow".to_owned(), format!("must have at most {RULES_MAX} rules")));
         }
         self.allow.iter().enumerate().find_map(|(at, rule)| {
             let (field, problem) = rule.problem()?;
@@ -146,7 +146,7 @@ impl EgressRule {
             (1..=20).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase())
         };
         if self.methods.len() > 16 || !self.methods.iter().all(is_method) {
-            return Some(("methods", "has at most 16 names in capital letters, as in GET".to_owned()));
+            return Some(("methods", "must be at most 16 upper-case method names, such as GET".to_owned()));
         }
         let is_plain = |prefix: &String| {
             prefix.starts_with('/')
@@ -155,7 +155,7 @@ impl EgressRule {
                 && prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"%?#\\\"<>`{}".contains(&byte))
         };
         if self.path_prefix.as_ref().is_some_and(|prefix| !is_plain(prefix)) {
-            let text = "begins with `/` and holds neither dot segments, escapes, `?` nor `#`";
+            let text = "must begin with `/` and contain no dot segments, escapes, `?` or `#`";
             return Some(("path_prefix", text.to_owned()));
         }
         None

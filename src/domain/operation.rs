@@ -1,7 +1,7 @@
-//! What a caller asks of a session's sandbox without its agent: commands and files.
+//! Operations of callers on a session's sandbox: commands and files.
 //!
-//! Stored by `store::operation`, served by `worker::operate`, waited for by `http`. A
-//! command is in the log when it starts and when it is over, a written file when it is.
+//! Stored by `store::operation`, executed by `worker::operate`, awaited by `http`. The log records
+//! a command when it starts and when it ends, and a written file when it is written.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,39 +12,39 @@ use super::{
     ids::{CheckpointId, OperationId},
 };
 
-/// What is asked.
+/// Request of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Request {
     /// Run a command.
     Exec {
         argv: Vec<String>,
-        /// As the caller wrote it, for the log.
+        /// The command as the caller wrote it, for the log.
         command: String,
-        /// Absolute; `/workspace` when empty.
+        /// Absolute path; `/workspace` when empty.
         working_dir: String,
         env: Vec<(String, String)>,
         timeout_seconds: u64,
     },
-    /// Copy bytes of a file, from `offset` on, into a blob.
+    /// Copy bytes of a file, starting at `offset`, into a blob.
     Read { path: String, offset: u64, bytes_max: u64 },
-    /// Replace a file by a blob.
+    /// Replace a file with the content of a blob.
     Write { path: String, blob: String },
-    /// Name what a directory holds.
+    /// List a directory.
     List { path: String },
-    /// Copy what is below a directory into a blob, as a tar archive.
+    /// Copy a directory into a blob, as a tar archive.
     ReadTree { path: String },
-    /// Unpack a blob below a directory.
+    /// Unpack a tar archive from a blob into a directory.
     WriteTree { path: String, blob: String },
-    /// Have the sandbox there.
+    /// Start the sandbox.
     Start,
-    /// Save the files and put the sandbox away.
+    /// Hibernate the sandbox: checkpoint the files and remove it.
     Stop,
-    /// Save the files, and keep them so.
+    /// Create a checkpoint that is not replaced by automatic ones.
     Checkpoint,
-    /// Go on with the files of a checkpoint.
+    /// Continue with the files of a checkpoint.
     Restore { checkpoint: CheckpointId },
-    /// End a command with all that it started, or send them a signal.
+    /// Kill a command and its descendants, or send them a signal.
     Kill {
         exec: OperationId,
         #[serde(default)]
@@ -52,7 +52,7 @@ pub enum Request {
     },
 }
 
-/// A signal that a command may be sent.
+/// A signal that can be sent to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Signal {
@@ -62,11 +62,11 @@ pub enum Signal {
     Usr1,
     Usr2,
     Term,
-    /// Nothing withstands it.
+    /// Cannot be caught or ignored.
     Kill,
 }
 
-/// The two outputs of a command.
+/// The output streams of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStream {
@@ -75,12 +75,12 @@ pub enum OutputStream {
 }
 
 impl Request {
-    /// Whether nothing else may be under way in the sandbox meanwhile.
+    /// Returns whether nothing else may run in the sandbox at the same time.
     pub fn is_alone(&self) -> bool {
         matches!(self, Self::Stop | Self::Restore { .. })
     }
 
-    /// The same, with what the session's commands start with.
+    /// Returns the request with the session's context applied.
     pub fn within(self, context: &Context) -> Self {
         match self {
             Self::Exec { argv, command, working_dir, env, timeout_seconds } => Self::Exec {
@@ -98,38 +98,38 @@ impl Request {
     }
 }
 
-/// What came of it.
+/// Result of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Answer {
-    /// The command is over.
+    /// The command ended.
     Exec {
         exit_code: i32,
         /// `exited`, `timeout`, `oom`, `disk_full` or `killed`.
         cause: String,
-        /// What was kept of the outputs: their beginnings.
+        /// The stored beginnings of the outputs.
         stdout: String,
         stderr: String,
-        /// Bytes that were written, kept or not.
+        /// Bytes that were written, stored or not.
         stdout_bytes: u64,
         stderr_bytes: u64,
         duration_ms: u64,
     },
-    /// The bytes are in the blob; the file, or the archive, has `size` of them.
+    /// The bytes are in the blob; the file or archive has `size` bytes in total.
     Read { blob: String, bytes: u64, size: u64 },
-    /// The file is there.
+    /// The file was written.
     Written { bytes: u64 },
-    /// The files are in this checkpoint, or go on from it.
+    /// The files are in this checkpoint, or were restored from it.
     Kept { checkpoint: CheckpointId },
-    /// It is so.
+    /// The operation is done.
     Done,
-    /// In the order of their names; cut after so many.
+    /// Entries sorted by name; truncated at a max number.
     Listed { entries: Vec<Entry>, is_cut: bool },
-    /// It could not be done.
+    /// The operation failed.
     Failed { code: Failure, message: String },
 }
 
-/// Something in a directory.
+/// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub name: String,
@@ -140,52 +140,51 @@ pub struct Entry {
     pub modified: i64,
 }
 
-/// Why an operation could not be done.
+/// Reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
     /// No such file.
     NotFound,
-    /// The sandbox refuses: a bad path, a directory, no permission.
+    /// The sandbox refused it: a bad path, a directory, no permission.
     Refused,
-    /// There is more of it than one request gets.
+    /// The data exceeds the limit of one request.
     TooLarge,
-    /// Commands run in the sandbox.
+    /// Commands are running in the sandbox.
     InUse,
     /// A limit of the session or a spending cap is used up.
     BudgetExceeded,
-    /// The organization has nothing left to spend.
+    /// The organization's balance is used up.
     PaymentRequired,
-    /// No sandbox can be had.
+    /// No sandbox is available.
     SandboxUnavailable,
-    /// The environment's trigger failed.
+    /// The environment's lifecycle hook failed.
     LifecycleHookFailed,
-    /// A repository of the session may not be read with what there is for it.
+    /// The available credential may not read a repository of the session.
     MissingRepoAccess,
-    /// A repository of the session cannot be cloned as it is named.
+    /// A repository of the session cannot be cloned as configured.
     SourceFailed,
-    /// The environment whose secrets the session pinned is gone.
+    /// The environment whose secrets the session pinned was deleted.
     EnvironmentDeleted,
-    /// The sandbox was lost while it was under way: it may have been done.
+    /// The sandbox was lost during the operation, which may have taken effect.
     OutcomeUnknown,
-    /// The session was closed first.
+    /// The session was archived first.
     Canceled,
 }
 
-/// The limit of the whole session that is used up: its name, what was used and what is
-/// allowed.
+/// Returns the session limit that is used up: name, used, allowed.
 pub fn used_up(session: &Session) -> Option<(&'static str, u64, u64)> {
     measured(session).find(|(_, used, allowed)| used >= allowed)
 }
 
-/// The limits of the whole session of which 80 % are used.
+/// Returns the session limits of which at least 80 % are used.
 pub fn close(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)> {
-    // As u128: a limit may be as large as a counter can be.
+    // As u128: a limit may be as large as `u64::MAX`.
     measured(session)
         .filter(|(_, used, allowed)| *allowed > 0 && u128::from(*used) * 5 >= u128::from(*allowed) * 4)
 }
 
-/// What counts against the limits of the whole session, where they are set.
+/// Returns name, usage and limit of each session limit that is set.
 fn measured(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)> {
     let (limits, usage) = (session.created.limits, session.usage);
     let all = [

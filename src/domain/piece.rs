@@ -1,18 +1,18 @@
-//! A piece of an answer that is still growing: told, and never written down.
+//! A delta of a model response that is still streaming; sent, never stored.
 
 use super::ids::*;
 
-/// What a model has said since the piece before.
+/// Text that a model produced since the previous delta.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub session: SessionId,
     pub turn: TurnId,
-    /// The step that its answer will be, if it becomes one.
+    /// The id of the step, if the response completes.
     pub step: StepId,
     pub attempt: i32,
-    /// The newest event when it was said: it comes right behind that.
+    /// `seq` of the newest event at that time; the delta sorts directly after it.
     pub seq: i64,
-    /// Which block of the answer it belongs to.
+    /// Index of the block of the response.
     pub block: usize,
     pub is_thinking: bool,
     pub text: String,

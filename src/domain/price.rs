@@ -1,8 +1,8 @@
-//! Price lists: what tokens, sandboxes and turns cost, in whole micro-USD.
+//! Price lists: cost of tokens, sandboxes and turns, in whole micro-USD.
 //!
-//! One list is part of the program (`prices.json`, a snapshot with its version); an
-//! operator may put another in front of it for an organization. A price that stands in
-//! no list is unknown, which is something else than zero.
+//! One list is bundled with the program (`prices.json`, a versioned snapshot). An operator may
+//! override it with another list for an organization. A price that no list contains is unknown,
+//! which differs from zero.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -12,18 +12,18 @@ use utoipa::ToSchema;
 use super::{cost::Cost, usage::Usage};
 use crate::base::limit::COST_MICROS_MAX;
 
-/// The list that is part of the program.
+/// The bundled list.
 static BUNDLED: LazyLock<PriceList> = LazyLock::new(|| {
     serde_json::from_str(include_str!("prices.json")).expect("the bundled list is read by a test")
 });
 
-/// A list of prices under one version.
+/// A versioned list of prices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriceList {
-    /// Names this state of the list; every step says by which one it was priced.
+    /// Identifies this revision of the list; every step records the version it was priced by.
     pub version: String,
-    /// By `provider/model`; a date at the end of a model's name is not looked at.
+    /// Prices by `provider/model`; a date at the end of a model's name is ignored.
     #[serde(default)]
     pub models: BTreeMap<String, Price>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -32,27 +32,26 @@ pub struct PriceList {
     pub fee: Option<Fee>,
 }
 
-/// Micro-USD for a million tokens of each kind, others for long prompts where it has
-/// them.
+/// Micro-USD per million tokens of each kind, with optional other rates for long prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Input that no cache served.
+    /// Input that was not served from a cache.
     pub input: u64,
     pub output: u64,
     /// Input written to the provider's prompt cache.
     pub cache_write: u64,
-    /// Input read from it.
+    /// Input read from the provider's prompt cache.
     pub cache_read: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub long: Option<LongPrompt>,
 }
 
-/// The price of a whole call whose prompt is longer than that.
+/// Rates of a whole call whose prompt exceeds `above_tokens`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LongPrompt {
-    /// Input of all three kinds.
+    /// Threshold: input tokens of all three kinds.
     pub above_tokens: u64,
     pub input: u64,
     pub output: u64,
@@ -60,34 +59,34 @@ pub struct LongPrompt {
     pub cache_read: u64,
 }
 
-/// Micro-USD for what a sandbox may use, while a command runs in it.
+/// Micro-USD for the resources of a sandbox while a command runs in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxPrice {
-    /// One processor for an hour.
+    /// One CPU for one hour.
     pub cpu_hour: u64,
-    /// One GiB of memory for an hour.
+    /// One GiB of memory for one hour.
     pub gib_hour: u64,
 }
 
-/// Micro-USD that the operator takes besides.
+/// Micro-USD that the operator charges in addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fee {
-    /// For each turn that starts.
+    /// Fee for each turn that starts.
     pub turn: u64,
 }
 
-/// The prices of one turn, fixed when a worker takes it up.
+/// Prices of one turn, fixed when a worker starts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tariff {
-    /// The model's price and the version of its list; `None` when no list knows it.
+    /// The model's price and the version of its list; `None` if no list has it.
     pub model: Option<(Price, String)>,
     pub sandbox: SandboxPrice,
     pub fee: Fee,
 }
 
-/// What a sandbox may use, as it is priced.
+/// Priced resources of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxSize {
     pub cpu_millis: u32,
@@ -95,17 +94,17 @@ pub struct SandboxSize {
 }
 
 impl PriceList {
-    /// The list that is part of the program.
+    /// Returns the bundled list.
     pub fn bundled() -> &'static Self {
         &BUNDLED
     }
 
-    /// A model's price by its full name, else by its name without the date.
+    /// Returns a model's price by its full name, or else by its name without the date.
     fn price(&self, model: &str) -> Option<Price> {
         self.models.get(model).or_else(|| self.models.get(undated(model)?)).copied()
     }
 
-    /// The first price beyond what is believed, by its name.
+    /// Returns the name of the first implausibly high price.
     pub fn unbelievable(&self) -> Option<&str> {
         let models = self.models.iter().find_map(|(name, price)| {
             let rates = [Some(price.short()), price.long_rates()].into_iter().flatten().flatten();
@@ -118,7 +117,7 @@ impl PriceList {
 }
 
 impl Tariff {
-    /// The prices for turns of `model`: `own` stands in front of the bundled list.
+    /// Returns the prices of turns of `model`; `own` overrides the bundled list.
     pub fn of(model: &str, own: Option<&PriceList>) -> Self {
         let lists = || own.into_iter().chain([PriceList::bundled()]);
         Self {
@@ -128,7 +127,7 @@ impl Tariff {
         }
     }
 
-    /// What an answered call cost; `None` when the model's price is unknown.
+    /// Returns the cost of a completed call; `None` if the model's price is unknown.
     pub fn step_micros(&self, usage: &Usage) -> Option<u64> {
         let (price, _) = self.model.as_ref()?;
         let tokens =
@@ -138,8 +137,9 @@ impl Tariff {
         Some(whole(rates.map(|(rate, tokens)| u128::from(rate) * u128::from(tokens)).sum(), MILLION))
     }
 
-    /// What a call may cost at most: every byte half a token, and every token that may
-    /// be written is. `None` when the model's price is unknown.
+    /// Returns the max cost of a call; `None` if the model's price is unknown.
+    ///
+    /// Assumes one token per two bytes of the prompt, and `max_tokens` of output.
     pub fn step_micros_max(&self, prompt_bytes: usize, max_tokens: u64) -> Option<u64> {
         let tokens = prompt_tokens_max(prompt_bytes);
         let input = Usage { input_tokens: tokens, output_tokens: max_tokens, ..Usage::default() };
@@ -147,14 +147,14 @@ impl Tariff {
         Some(self.step_micros(&input)?.max(self.step_micros(&written)?))
     }
 
-    /// Tokens that `micros` can be written for; `None` where writing is free or unpriced.
+    /// Returns the output tokens that `micros` pay for; `None` if output is free or unpriced.
     pub fn output_tokens_for(&self, micros: u64) -> Option<u64> {
         let (price, _) = self.model.as_ref()?;
         let rate = price.output.max(price.long.map_or(0, |long| long.output));
         u64::try_from(u128::from(micros) * MILLION / u128::from((rate > 0).then_some(rate)?)).ok()
     }
 
-    /// What a command cost: all that its sandbox may use, for as long as it ran.
+    /// Returns the cost of a command: all resources of its sandbox while it ran.
     pub fn exec(&self, size: SandboxSize, duration_ms: u64) -> Cost {
         const HOUR_MS: u128 = 3_600_000;
         let ms = u128::from(duration_ms);
@@ -188,17 +188,17 @@ impl Price {
     }
 }
 
-/// Tokens of a prompt at most: every byte half of one.
+/// Returns the max number of tokens of a prompt: one per two bytes.
 pub fn prompt_tokens_max(bytes: usize) -> u64 {
     bytes.div_ceil(2) as u64
 }
 
-/// Rounded up: what is begun is paid, so that many small calls are not free.
+/// Rounds up, so that many small calls are not free.
 fn whole(amount: u128, unit: u128) -> u64 {
     u64::try_from(amount.div_ceil(unit)).unwrap_or(COST_MICROS_MAX).min(COST_MICROS_MAX)
 }
 
-/// `claude-x-20250929` and `gpt-x-2025-08-07` without their dates.
+/// Strips the date of `claude-x-20250929` and `gpt-x-2025-08-07`.
 fn undated(model: &str) -> Option<&str> {
     let digits = |text: &str, count: usize| text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
     let (rest, last) = model.rsplit_once('-')?;

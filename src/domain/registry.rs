@@ -1,4 +1,4 @@
-//! Tools that callers say a session has: its log remembers them, the service runs none.
+//! Tools that callers register with a session: stored in its log, run by the caller.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 /// A tool as its caller describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Unique in the session: the same name again replaces it.
+    /// Unique in the session; registering the same name again replaces the tool.
     pub name: String,
-    /// The caller's own word, as in `custom`.
+    /// The caller's own type, such as `custom`.
     pub tool_type: String,
     pub description: String,
-    /// JSON Schema of its input; never read here.
+    /// JSON Schema of its input; not interpreted by the service.
     #[serde(skip_serializing_if = "Map::is_empty", default)]
     pub input_schema: Map<String, Value>,
 }

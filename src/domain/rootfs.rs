@@ -1,8 +1,8 @@
-//! What a sandbox's root file system is made of: an image and packages.
+//! Root file system of a sandbox: an image plus packages.
 //!
-//! Checked where an environment is stored or sent along, resolved by the worker that
-//! makes the sandbox. An organization names an image and never a path, and a package name can be
-//! nothing but a name: no option, no URL, no file. Pure.
+//! Validated where an environment is stored or sent with a session, resolved by the worker that
+//! creates the sandbox. An organization names an image, never a path. A package name can be only a
+//! name: no option, no URL, no file. Pure.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -15,30 +15,30 @@ use crate::base::{
     text::hex,
 };
 
-/// The image that is the programs of the machine itself.
+/// The image that consists of the machine's own programs.
 pub const HOST: &str = "host";
-/// The image that the service makes by itself.
+/// The image that the service builds itself.
 pub const DEBIAN: &str = "debian";
 
-/// Longest name of an image, in bytes.
+/// Max length of an image name, in bytes.
 const IMAGE_BYTES_MAX: usize = 64;
 
-/// Packages that are installed over the image, before the first session has them.
+/// Packages installed over the image before the first session uses it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Packages {
-    /// Debian packages, as in `jq` or `jq=1.6-2.1`.
+    /// Debian packages, such as `jq` or `jq=1.6-2.1`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub apt: Vec<String>,
-    /// Python packages, as in `requests`, `requests==2.32.3` or `requests[socks]`.
+    /// Python packages, such as `requests`, `requests==2.32.3` or `requests[socks]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pip: Vec<String>,
-    /// npm packages, as in `typescript`, `typescript@5.4.5` or `@types/node`.
+    /// npm packages, such as `typescript`, `typescript@5.4.5` or `@types/node`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub npm: Vec<String>,
 }
 
-/// A root file system, by what it is made of.
+/// A root file system, identified by its contents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RootFs {
     pub image: String,
@@ -46,14 +46,14 @@ pub struct RootFs {
     pub packages: Packages,
 }
 
-/// How far a root file system is.
+/// Build status of a root file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = EnvironmentBuild)]
 pub struct Build {
     pub state: State,
-    /// The end of what its makers said, at most 16 KiB.
+    /// The end of the build output, at most 16 KiB.
     pub log: String,
-    /// Why it failed.
+    /// Error message of a failed build.
     #[schema(required)]
     pub error: Option<String>,
     #[serde(with = "time::serde::rfc3339::option")]
@@ -64,15 +64,15 @@ pub struct Build {
     pub completed_at: Option<OffsetDateTime>,
 }
 
-/// Whether sessions can have it.
+/// State of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = EnvironmentBuildState)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It is being made, or waits for that; sessions wait with it.
+    /// Being built or waiting to be built; sessions wait for it.
     Building,
     Ready,
-    /// It could not be made; it is tried again when it is asked for.
+    /// The build failed; it is retried on the next request.
     Failed,
 }
 
@@ -83,32 +83,32 @@ impl Default for RootFs {
 }
 
 impl RootFs {
-    /// That of an environment, where the operator's choice is `default_image`.
+    /// Returns the root file system of an environment; `default_image` applies if it names none.
     pub fn of(environment: Option<&Environment>, default_image: &str) -> Self {
         let image = environment.and_then(|environment| environment.image.as_deref());
         let packages = environment.map(|environment| environment.packages.sorted());
         Self { image: image.unwrap_or(default_image).to_owned(), packages: packages.unwrap_or_default() }
     }
 
-    /// Whether there is nothing to make: the machine's own programs.
+    /// Returns whether nothing has to be built: the machine's own programs.
     pub fn is_host(&self) -> bool {
         self.image == HOST
     }
 
-    /// The same for all that are made of the same.
+    /// Returns the cache key; equal for equal image and packages.
     pub fn key(&self) -> String {
-        let text = serde_json::to_string(self).expect("text serialises");
+        let text = serde_json::to_string(self).expect("text serializes");
         hex(&sha256(text.as_bytes())[..16])
     }
 }
 
 impl Packages {
-    /// Whether nothing is named.
+    /// Returns whether no package is named.
     pub fn is_empty(&self) -> bool {
         self.apt.is_empty() && self.pip.is_empty() && self.npm.is_empty()
     }
 
-    /// In order and each once, so that the same packages are the same.
+    /// Sorted and without duplicates, so that equal sets of packages compare equal.
     fn sorted(&self) -> Self {
         let sorted = |names: &[String]| {
             let mut names = names.to_vec();
@@ -119,24 +119,24 @@ impl Packages {
         Self { apt: sorted(&self.apt), pip: sorted(&self.pip), npm: sorted(&self.npm) }
     }
 
-    /// The first thing that is wrong.
+    /// Returns the first invalid field.
     pub(super) fn problem(&self) -> Option<Problem> {
         if self.apt.len() + self.pip.len() + self.npm.len() > PACKAGES_MAX {
-            return Some(("packages".to_owned(), format!("has at most {PACKAGES_MAX} in all")));
+            return Some(("packages".to_owned(), format!("must have at most {PACKAGES_MAX} in total")));
         }
         let kinds: [Rule<'_>; 3] = [
-            ("apt", &self.apt, is_apt, "is a package as in `jq` or `jq=1.6-2.1`"),
+            ("apt", &self.apt, is_apt, "must be a package, such as `jq` or `jq=1.6-2.1`"),
             (
                 "pip",
                 &self.pip,
                 is_pip,
-                "is a package as in `requests`, `requests==2.32.3` or `requests[socks]`",
+                "must be a package, such as `requests`, `requests==2.32.3` or `requests[socks]`",
             ),
             (
                 "npm",
                 &self.npm,
                 is_npm,
-                "is a package as in `typescript`, `typescript@5.4.5` or `@types/node`",
+                "must be a package, such as `typescript`, `typescript@5.4.5` or `@types/node`",
             ),
         ];
         kinds.into_iter().find_map(|(kind, names, is_name, words)| {
@@ -146,17 +146,17 @@ impl Packages {
     }
 }
 
-/// Packages of one installer: its name, what was asked for, what may be, and that in words.
+/// Validation of one installer's packages: its name, the packages, the check, the message.
 type Rule<'a> = (&'static str, &'a [String], fn(&str) -> bool, &'static str);
 
-/// Whether this may name an image: it becomes part of a path of the service's own.
+/// Returns whether `name` is a valid image name; it becomes part of a path of the service.
 pub fn is_image_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
     let first = |name: &str| name.as_bytes()[0].is_ascii_alphanumeric();
     (1..=IMAGE_BYTES_MAX).contains(&name.len()) && name.bytes().all(inner) && first(name)
 }
 
-/// Debian's own rule for names (Policy 5.6.1); a `-` at the end would remove the package.
+/// Debian's rule for names (Policy 5.6.1). A trailing `-` would remove the package.
 fn is_apt(text: &str) -> bool {
     let (name, version) = text.split_once('=').map_or((text, None), |(name, version)| (name, Some(version)));
     let of_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
@@ -167,7 +167,7 @@ fn is_apt(text: &str) -> bool {
         && version.is_none_or(|version| is_version(version, b".+~:-"))
 }
 
-/// A name by PEP 508, extras by the same rule, and one version by PEP 440.
+/// A PEP 508 name, extras by the same rule, and one PEP 440 version.
 fn is_pip(text: &str) -> bool {
     let (text, version) = text.split_once("==").map_or((text, None), |(text, version)| (text, Some(version)));
     let (name, extras) = match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
@@ -184,7 +184,7 @@ fn is_pip(text: &str) -> bool {
         && version.is_none_or(|version| is_version(version, b".!+_-"))
 }
 
-/// A name with or without a scope, and one version or tag.
+/// A name with an optional scope, and one version or tag.
 fn is_npm(text: &str) -> bool {
     let (scope, rest) = match text.strip_prefix('@') {
         Some(rest) => match rest.split_once('/') {
@@ -208,7 +208,7 @@ fn is_version(version: &str, marks: &[u8]) -> bool {
     version.bytes().all(|byte| byte.is_ascii_alphanumeric() || marks.contains(&byte)) && begins_well(version)
 }
 
-/// What begins so is no option and no path.
+/// A text with such a start is neither an option nor a path.
 fn begins_well(text: &str) -> bool {
     text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
@@ -217,7 +217,7 @@ fn ends_well(text: &str) -> bool {
     text.bytes().next_back().is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// What installers take for a file that lies there.
+/// Returns whether installers would treat the name as a local file.
 fn is_archive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [".tgz", ".tar", ".gz", ".bz2", ".xz", ".zip", ".whl", ".deb"].iter().any(|ending| name.ends_with(ending))
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// Apart by bars, as some hold spaces.
+    /// Separated by `|`, because some contain spaces.
     const NO_APT: &str = "|j|-o|--reinstall|jq-|jq/sid|./jq.deb|JQ|jq jq|jq*|jq.|jq=|jq=-1|jq=1 2|jq=1/2|jq;id|\
         jq\nid|$(id)|~nfoo|?name(x)";
     const NO_PIP: &str = "|-r|--index-url=x|-e.|.|./x|a/b|git+https://a.example/b|a @ https://b|a>=1|a==1,<2|a==|\

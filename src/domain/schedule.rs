@@ -1,9 +1,9 @@
-//! When a schedule fires, and what its runs are made of. Pure: the time comes in.
+//! Cron schedules: due times, runs, session templates. Pure: the time is an argument.
 //!
-//! Called by `http` where a schedule is stored, and by `trigger` where it fires.
-//! `croner` reads the fields and knows what becomes of times that the clocks skip or
-//! repeat: a fixed time in the gap runs at the first moment after it, one in the
-//! repeated hour runs once; intervals pass over the gap and run in both hours.
+//! Called by `http` where a schedule is stored, and by `trigger` where it fires. `croner` parses
+//! the fields and handles daylight saving time. A fixed time in the skipped hour runs at the first
+//! moment after the gap; a fixed time in the repeated hour runs once. Intervals skip the gap and
+//! run in both hours.
 
 use croner::{
     Cron,
@@ -18,60 +18,60 @@ use utoipa::ToSchema;
 use super::{environment::EnvironmentChoice, session::Limits};
 use crate::base::Timestamp;
 
-/// The times at which something is done.
+/// A parsed cron expression in a time zone.
 #[derive(Clone, Debug)]
 pub struct Cadence {
     cron: Cron,
     zone: TimeZone,
 }
 
-/// Why a pair of cron fields and a time zone is none.
+/// Reason why cron fields and a time zone are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCadence {
-    /// The fields are not five, or one of them is not valid.
+    /// The number of fields is not five, or a field is invalid.
     #[error("must be five fields (minute, hour, day of month, month, day of week): {0}")]
     Cron(String),
-    /// No calendar ever has such a day.
-    #[error("names no day that ever comes")]
+    /// The expression matches no date, such as February 30.
+    #[error("never matches any date")]
     Never,
-    #[error("must be the name of an IANA time zone, as in `Europe/Zurich` or `UTC`")]
+    #[error("must be the name of an IANA time zone, such as `Europe/Zurich` or `UTC`")]
     TimeZone,
 }
 
-/// A slot to fire now, and the one to wait for then.
+/// A slot to fire now, and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// The latest slot that has come: what was missed before it is not made up for.
+    /// The latest slot that is due; earlier missed slots are not made up for.
     pub slot: Timestamp,
     pub next: Option<Timestamp>,
 }
 
-/// What becomes of a slot while the run before goes on.
+/// Handling of a slot while the previous run is still active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// Nothing is run for it.
+    /// Skip the slot.
     #[default]
     Skip,
-    /// It is run beside the other.
+    /// Start a concurrent run.
     Allow,
 }
 
-/// What became of a run.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// Its turn waits or goes on.
+    /// Its turn is queued or running.
     Started,
-    /// Its turn is over.
+    /// Its turn completed.
     Completed,
-    /// It could not be started, or its turn ended in an error or was refused.
+    /// It could not start, or its turn ended in an error or was refused.
     Failed,
-    /// The run before still went on.
+    /// Skipped because the previous run was still active.
     Skipped,
 }
 
-/// What a session that nobody creates by hand is made of, besides its agent.
+/// Settings of a session that a schedule or trigger creates, besides its agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionTemplate {
     pub title: Option<String>,
@@ -81,31 +81,31 @@ pub struct SessionTemplate {
 }
 
 impl Cadence {
-    /// Reads five fields and the name of a time zone.
+    /// Parses five cron fields and an IANA time zone name.
     pub fn parse(cron: &str, time_zone: &str) -> Result<Self, NoCadence> {
         let zone = TimeZone::get(time_zone).map_err(|_| NoCadence::TimeZone)?;
         let fields = cron.split_whitespace().count();
         if fields != 5 {
-            return Err(NoCadence::Cron(format!("there are {fields}")));
+            return Err(NoCadence::Cron(format!("got {fields}")));
         }
         let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
         let cron = parser.parse(cron).map_err(|error| NoCadence::Cron(error.to_string()))?;
         Ok(Self { cron, zone })
     }
 
-    /// The first slot after `at`.
+    /// Returns the first slot after `at`.
     pub fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
         timestamp(&self.cron.find_next_occurrence(&self.zoned(at)?, false).ok()?)
     }
 
-    /// What to do at `now` about a schedule whose next slot was `waited_for`.
+    /// Returns the action at `now` for a schedule whose next slot was `waited_for`.
     pub fn due(&self, waited_for: Timestamp, now: Timestamp) -> Due {
         let latest = self.zoned(now).and_then(|now| self.cron.find_previous_occurrence(&now, true).ok());
         let latest = latest.as_ref().and_then(timestamp).filter(|latest| (waited_for..=now).contains(latest));
         Due { slot: latest.unwrap_or(waited_for), next: self.next_after(now) }
     }
 
-    /// In whole seconds: slots have no parts of one.
+    /// Truncates to whole seconds; slots have no fractions.
     fn zoned(&self, at: Timestamp) -> Option<Zoned> {
         let at = jiff::Timestamp::from_second(at.unix_timestamp()).ok()?;
         Some(at.to_zoned(self.zone.clone()))
@@ -143,7 +143,7 @@ mod tests {
                 datetime!(2026-01-19 14:30 UTC)
             ]
         );
-        // A slot itself is not after itself, and its seconds count for nothing.
+        // The next slot is strictly later; fractions of a second are ignored.
         assert_eq!(slots("0 12 * * *", "UTC", noon, 1), [datetime!(2026-01-16 12:00 UTC)]);
         let late = datetime!(2026-01-15 12:00:00.25 UTC);
         assert_eq!(slots("0 12 * * *", "UTC", late, 1), [datetime!(2026-01-16 12:00 UTC)]);
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_fixed_time_that_the_clocks_skip_runs_right_after_the_gap() {
-        // 02:00 in Stockholm was 03:00 at once.
+        // In Stockholm the clocks went from 02:00 to 03:00.
         let before = datetime!(2025-03-29 12:00 UTC);
         assert_eq!(
             slots("30 2 * * *", "Europe/Stockholm", before, 2),
             [datetime!(2025-03-30 01:00 UTC), datetime!(2025-03-31 00:30 UTC)]
         );
-        // An interval passes over it.
+        // An interval skips the gap.
         let before = datetime!(2025-03-30 00:45 UTC);
         assert_eq!(
             slots("*/30 * * * *", "Europe/Stockholm", before, 2),
@@ -167,13 +167,13 @@ mod tests {
 
     #[test]
     fn a_fixed_time_that_the_clocks_repeat_runs_once() {
-        // 03:00 in Stockholm was 02:00 again.
+        // In Stockholm the clocks went from 03:00 back to 02:00.
         let before = datetime!(2025-10-25 12:00 UTC);
         assert_eq!(
             slots("30 2 * * *", "Europe/Stockholm", before, 2),
             [datetime!(2025-10-26 00:30 UTC), datetime!(2025-10-27 01:30 UTC)]
         );
-        // An interval goes through both hours.
+        // An interval runs in both hours.
         let before = datetime!(2025-10-25 23:45 UTC);
         assert_eq!(
             slots("*/30 * * * *", "Europe/Stockholm", before, 5),
@@ -197,7 +197,7 @@ mod tests {
             Due { slot: datetime!(2026-01-09 17:00 UTC), next: Some(datetime!(2026-01-09 18:00 UTC)) }
         );
         assert_eq!(due(waited_for), Due { slot: waited_for, next: Some(datetime!(2026-01-01 02:00 UTC)) });
-        // The fields were changed since: the slot that was waited for still is one.
+        // The fields changed in the meantime; the slot that was waited for is still due.
         let daily = Cadence::parse("0 0 * * *", "UTC").expect("a cadence");
         let due = daily.due(waited_for, datetime!(2026-01-01 01:00:02 UTC));
         assert_eq!(due, Due { slot: waited_for, next: Some(datetime!(2026-01-02 00:00 UTC)) });

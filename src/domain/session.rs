@@ -1,4 +1,4 @@
-//! A session as its log leaves it: the state that commands are decided on.
+//! State of a session, folded from its log; commands are decided on it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -16,25 +16,25 @@ use super::{
 };
 use crate::base::Timestamp;
 
-/// Where a session is in its life.
+/// Status of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// A turn waits for a worker.
+    /// A turn is queued for a worker.
     Queued,
-    /// A turn is executing.
+    /// A turn is running.
     Running,
-    /// The last turn ended with a question; steerable.
+    /// The last turn ended with a question; accepts input.
     AwaitingInput,
-    /// Done for now; steerable.
+    /// No turn is open; accepts input.
     Idle,
-    /// The last turn ended before it could do anything; steerable.
+    /// The last turn failed before it did anything; accepts input.
     Failed,
     /// Closed; read-only.
     Archived,
 }
 
-/// Who or what started a session.
+/// Origin of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -44,34 +44,34 @@ pub enum Source {
     Cron,
     Mention,
     React,
-    /// A message to an inbound trigger.
+    /// An inbound trigger.
     Trigger,
-    /// Read from a file of an export.
+    /// An import of an exported file.
     Import,
-    /// An agent, by a tool.
+    /// An agent, with a tool.
     Agent,
 }
 
-/// Caps of a session; an absent one does not bind.
+/// Limits of a session; an absent field is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Tokens of the whole session: input, cache and output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Wall clock of one turn, in seconds.
+    /// Wall-clock time of one turn, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_seconds: Option<u64>,
-    /// Turns that the session may run.
+    /// Turns of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
-    /// Model calls within one turn (default 200).
+    /// Model calls of one turn (default 200).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     /// Cost of the whole session, in micro-USD.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<u64>,
-    /// Seconds in which turns are worked on, in the whole session.
+    /// Time that workers spend on turns, in seconds, over the whole session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_seconds: Option<u64>,
     /// Tool calls of the whole session.
@@ -80,7 +80,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// These limits with those of `over` in front.
+    /// Returns these limits, overridden by those that `over` sets.
     pub fn overridden_by(self, over: Self) -> Self {
         Self {
             tokens: over.tokens.or(self.tokens),
@@ -94,31 +94,31 @@ impl Limits {
     }
 }
 
-/// The agent as it was when the session was made; never changes after.
+/// The agent as it was when the session was created; immutable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentSnapshot {
     #[schema(value_type = String)]
     pub revision_id: RevisionId,
-    /// From 1 within the agent.
+    /// Revision number, starting at 1 for each agent.
     pub revision: i32,
     pub name: String,
-    /// SHA-256 of the prompt, in hexadecimal; the prompt is in the revision.
+    /// SHA-256 of the prompt, in hexadecimal; the revision contains the prompt.
     pub prompt_hash: String,
     /// `provider/model`.
     pub model: String,
     pub model_options: ModelOptions,
     pub runtime: String,
-    /// Names of the tools that the agent may use; `None` for all.
+    /// Names of the tools that the agent may use; `None` allows all.
     pub tools: Option<Vec<String>>,
 }
 
-/// What a session starts with; the body of `session.created`.
+/// Initial data of a session; the body of `session.created`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Created {
     pub agent_id: Option<AgentId>,
     pub credential_id: Option<CredentialId>,
     pub agent_snapshot: Option<AgentSnapshot>,
-    /// What its sandbox is; none for one of the default size that reaches nothing.
+    /// Its sandbox's environment; `None` for default size and no network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentSnapshot>,
     /// Repositories that are cloned into its sandbox.
@@ -127,21 +127,21 @@ pub struct Created {
     pub title: Option<String>,
     pub key: Option<String>,
     pub client_id: Option<String>,
-    /// A name for people, unique among the organization's open sessions.
+    /// Human-readable name, unique among the organization's open sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slug: Option<String>,
     pub metadata: Map<String, Value>,
     pub limits: Limits,
     pub source: Source,
-    /// The session under which it was started.
+    /// The session that started this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_session_id: Option<SessionId>,
 }
 
-/// The state of a session: the fold of its log.
+/// State of a session: the fold of its log.
 ///
-/// Outside the fold, and so outside this type: lease, epoch, heartbeat and the
-/// state of the sandbox.
+/// Lease, epoch, heartbeat and the state of the sandbox are not part of the fold and not in this
+/// type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
     pub id: SessionId,
@@ -149,53 +149,53 @@ pub struct Session {
     pub status: Status,
     /// `seq` of the newest event.
     pub head: i64,
-    /// `seq` of the newest input that a turn has taken.
+    /// `seq` of the newest input that a turn has consumed.
     pub input_cursor: i64,
-    /// `seq` of the newest input; beyond `input_cursor` while some is pending.
+    /// `seq` of the newest input; greater than `input_cursor` while input is pending.
     pub input_head: i64,
-    /// The turn that runs.
+    /// The running turn.
     pub running: Option<Turn>,
-    /// The turn that waits, with the input that has joined it.
+    /// The queued turn, with the input that has joined it.
     pub queued: Option<Turn>,
-    /// The turn that a caller asked to end.
+    /// The turn whose cancellation a caller requested.
     pub cancel_turn_id: Option<TurnId>,
-    /// The newest turn that has ended.
+    /// The most recent turn that ended.
     pub ended: Option<LastTurn>,
-    /// Who made it.
+    /// The actor who created the session.
     pub actor: Actor,
-    /// The last time that a caller canceled, stopped or closed it.
+    /// The last time that a caller canceled, stopped or archived it.
     pub stopped: Option<Stopped>,
-    /// What a caller's hand holds it by.
+    /// Whether a caller paused or stopped it.
     pub hold: Option<Hold>,
-    /// What its commands start with.
+    /// Context that its commands start with.
     pub context: Context,
-    /// Turns that have started.
+    /// Number of turns that have started.
     pub turns: i64,
-    /// Seconds in which turns that ended were worked on.
+    /// Seconds that workers spent on ended turns.
     pub active_seconds: u64,
     pub usage: Usage,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// How a caller holds a session.
+/// A caller's hold on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// Nothing begins until it is resumed.
+    /// No new work starts until it is resumed.
     Paused,
-    /// Its sandbox is put away; a message or a start goes on.
+    /// Its sandbox is hibernated; a message or a start releases the hold.
     Stopped,
 }
 
-/// Who stopped a session, and when.
+/// The actor who stopped a session, and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Stopped {
     pub by: Actor,
     #[serde(with = "time::serde::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// What the caller said of it.
+    /// Reason that the caller gave.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
 }
@@ -207,12 +207,12 @@ impl Stopped {
 }
 
 impl Session {
-    /// Whether input waits for a turn.
+    /// Returns whether input waits for a turn.
     pub fn is_pending(&self) -> bool {
         self.input_head > self.input_cursor
     }
 
-    /// The turn to show: the running one, else the queued one, else the last.
+    /// Returns the turn to show: the running one, else the queued one, else the last ended one.
     pub fn last_turn(&self) -> Option<LastTurn> {
         let live = self.running.as_ref().or(self.queued.as_ref());
         live.map(|turn| LastTurn {

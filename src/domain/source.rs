@@ -1,9 +1,9 @@
-//! Repositories that are cloned into a session's sandbox before its first command.
+//! Sources: repositories cloned into a session's sandbox before its first command.
 //!
-//! Named by an environment, an agent, whatever starts the session, and the session
-//! itself; pinned in `session.created`; read by the worker that makes the sandbox. Pure: the
-//! rules and their words. What they name reaches git as it stands, so nothing here may be
-//! read as an option, leave the workspace, or mean another repository.
+//! Configured by an environment, an agent, a schedule or trigger, and the session itself; pinned in
+//! `session.created`; read by the worker that creates the sandbox. Pure: rules and their error
+//! messages. The values are passed to git verbatim, so none may be parsed as an option, leave the
+//! workspace, or refer to another repository.
 
 mod progress;
 
@@ -21,11 +21,11 @@ use super::{
 
 pub use progress::{Progress, SourceStatus, State, source_progress};
 
-/// The provider of credentials that open repositories.
+/// Provider name of credentials that open repositories.
 pub const PROVIDER: &str = "git";
-/// Sources of one session.
+/// Max number of sources of one session.
 pub const SOURCES_MAX: usize = 16;
-/// Where sources are, unless they say otherwise.
+/// Default directory of sources.
 pub const DIRECTORY: &str = "/workspace/sources";
 
 const WORKSPACE: &str = "/workspace";
@@ -40,37 +40,37 @@ const DEPTH_MAX: u32 = 1_000_000;
 #[serde(deny_unknown_fields, default)]
 #[schema(as = SessionSource)]
 pub struct Repository {
-    /// `https://host/path`, without a credential in it; or `file:///path` to a repository
-    /// that the operator lets be cloned. Not with `repo`.
+    /// `https://host/path` without a credential, or `file:///path` of a repository that the
+    /// operator allows to be cloned. Excludes `repo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// `owner/name` on github.com. Not with `url`.
+    /// `owner/name` on github.com. Excludes `url`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repo: Option<String>,
-    /// A branch, a tag, or a whole name as in `refs/pull/7/head`; the repository's own
-    /// branch when absent.
+    /// A branch, a tag, or a full ref such as `refs/pull/7/head`; the repository's default branch
+    /// when absent.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The commit to check out: 40 or 64 hexadecimal digits. What `ref` means when absent.
+    /// The commit to check out: 40 or 64 hexadecimal digits; the commit of `ref` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha: Option<String>,
-    /// Tells it from the session's others: the last part of the URL when absent.
+    /// Unique name within the session; the last part of the URL when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where it goes, within `/workspace`: `/workspace/sources/<name>` when absent.
+    /// Target directory within `/workspace`; `/workspace/sources/<name>` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Commits of the history; all of it when absent.
+    /// Number of commits of history to fetch; all when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
-    /// A credential of the provider `git` whose `base_url` the URL is below. When absent,
-    /// the organization's default one if it fits, else none.
+    /// A credential of the provider `git` whose `base_url` is a prefix of the URL. When absent, the
+    /// organization's default credential if it matches, else none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub credential: Option<CredentialId>,
 }
 
-/// A source as the session keeps it; never changes after.
+/// A source that is pinned to a session; immutable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PinnedSource {
     pub name: String,
@@ -79,35 +79,35 @@ pub struct PinnedSource {
     pub reference: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha: Option<String>,
-    /// Absolute.
+    /// Absolute path.
     pub path: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub depth: Option<u32>,
-    /// Only its value may change under the session.
+    /// The credential's value may change; its id is fixed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>)]
     pub credential_id: Option<CredentialId>,
 }
 
-/// Where a repository is.
+/// Location of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepositoryLocation {
-    /// At a host, over TLS.
+    /// On a host, over TLS.
     Host {
-        /// Canonical.
+        /// Canonical host name.
         host: String,
         port: u16,
-        /// Without the `.git` at its end.
+        /// Without a trailing `.git`.
         path: String,
     },
     /// On the worker's own disk.
     Local(PathBuf),
 }
 
-/// Reads a repository's address.
+/// Parses a repository URL.
 ///
 /// # Errors
-/// Words for whoever wrote it.
+/// A message for the caller.
 pub fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
     const WORDS: &str = "must be https://host/path without user, query or fragment, or file:///path";
     if url.len() > URL_BYTES_MAX || url.chars().any(|character| character.is_control() || character == '\\') {
@@ -129,7 +129,7 @@ pub fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
         BadHost::Address => "must name a host, not an address",
         BadHost::Name | BadHost::Wildcard => WORDS,
     })?;
-    // What is judged is what is sent: no spelling of a path may mean another one.
+    // The validated path is the one that is sent; no spelling may refer to another path.
     let path = parsed.path().trim_end_matches('/');
     let is_plain = |segment: &str| !matches!(segment, "" | "." | "..");
     let lower = path.to_ascii_lowercase();
@@ -141,7 +141,7 @@ pub fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
     Ok(RepositoryLocation::Host { host, port: parsed.port().unwrap_or(443), path: path.to_owned() })
 }
 
-/// Whether a credential for what is below `base_url` may be sent to `place`.
+/// Returns whether a credential for `base_url` may be sent to `place`.
 pub fn covers(base_url: &str, place: &RepositoryLocation) -> bool {
     let RepositoryLocation::Host { host, port, path } = place else { return false };
     let Some(base) = base(base_url) else { return false };
@@ -151,7 +151,7 @@ pub fn covers(base_url: &str, place: &RepositoryLocation) -> bool {
     base.0 == *host && base.1 == *port && is_below
 }
 
-/// Host, port and path of where a credential may go; a host alone is all of it.
+/// Returns host, port and path prefix of a base URL; a host alone covers all of its paths.
 pub fn base(base_url: &str) -> Option<(String, u16, String)> {
     let whole = format!("{}/x", base_url.trim_end_matches('/'));
     match place(&whole).ok()? {
@@ -164,40 +164,40 @@ pub fn base(base_url: &str) -> Option<(String, u16, String)> {
 }
 
 impl Repository {
-    /// The source that it is, without a credential.
+    /// Validates the repository and returns its source, without a credential.
     ///
     /// # Errors
-    /// The field that is wrong, and what it takes.
+    /// The invalid field, and a message for the caller.
     pub fn pinned(&self) -> Result<PinnedSource, Problem> {
         let wrong = |field: &str, words: &str| Err((field.to_owned(), words.to_owned()));
         let url = match (&self.url, &self.repo) {
             (Some(url), None) => url.clone(),
             (None, Some(slug)) if is_slug(slug) => format!("https://github.com/{slug}"),
             (None, Some(_)) => return wrong("repo", "must be owner/name on github.com"),
-            (Some(_), Some(_)) | (None, None) => return wrong("url", "or `repo` is needed, not both"),
+            (Some(_), Some(_)) | (None, None) => return wrong("url", "or `repo` must be set, not both"),
         };
         let place = match place(&url) {
             Ok(place) => place,
             Err(words) => return wrong("url", words),
         };
         if self.reference.as_ref().is_some_and(|reference| !is_reference(reference)) {
-            return wrong("ref", "must be the name of a branch or tag, or begin with refs/");
+            return wrong("ref", "must be a branch or tag name, or begin with refs/");
         }
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if self.sha.as_ref().is_some_and(|sha| ![40, 64].contains(&sha.len()) || !sha.bytes().all(is_digit)) {
-            return wrong("sha", "must be a whole commit id of 40 or 64 digits, in small letters");
+            return wrong("sha", "must be a full commit id: 40 or 64 lower-case hexadecimal digits");
         }
         if self.depth.is_some_and(|depth| !(1..=DEPTH_MAX).contains(&depth)) {
             return wrong("depth", "must be 1 to 1000000");
         }
         let is_local = matches!(place, RepositoryLocation::Local(_));
         if is_local && (self.depth.is_some() || self.credential.is_some()) {
-            return wrong(if self.depth.is_some() { "depth" } else { "credential" }, "is for https only");
+            return wrong(if self.depth.is_some() { "depth" } else { "credential" }, "requires an https URL");
         }
         let own = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         let name = self.name.as_deref().unwrap_or(own.strip_suffix(".git").unwrap_or(own));
         if !is_name(name) {
-            return wrong("name", "takes letters, digits, `.`, `_` and `-`, and begins with none of `.-`");
+            return wrong("name", "must be letters, digits, `.`, `_` and `-`, and not begin with `.` or `-`");
         }
         let path = match &self.path {
             None => format!("{DIRECTORY}/{name}"),
@@ -211,10 +211,10 @@ impl Repository {
     }
 }
 
-/// The first thing that is wrong with sources that are named together.
+/// Returns the first invalid field of a list of sources.
 pub fn problem(sources: &[Repository]) -> Option<Problem> {
     if sources.len() > SOURCES_MAX {
-        return Some(("sources".to_owned(), format!("has at most {SOURCES_MAX}")));
+        return Some(("sources".to_owned(), format!("must have at most {SOURCES_MAX} items")));
     }
     let mut pinned = Vec::with_capacity(sources.len());
     for (at, source) in sources.iter().enumerate() {
@@ -226,10 +226,10 @@ pub fn problem(sources: &[Repository]) -> Option<Problem> {
     together(&pinned).map(|words| ("sources".to_owned(), words))
 }
 
-/// What is wrong with sources in one workspace.
+/// Returns a conflict between sources in one workspace.
 pub fn together(sources: &[PinnedSource]) -> Option<String> {
     if sources.len() > SOURCES_MAX {
-        return Some(format!("has at most {SOURCES_MAX} with those of the environment and the agent"));
+        return Some(format!("must have at most {SOURCES_MAX}, incl. those of the environment and agent"));
     }
     let is_within = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -237,15 +237,15 @@ pub fn together(sources: &[PinnedSource]) -> Option<String> {
     sources.iter().enumerate().find_map(|(at, source)| {
         sources[..at].iter().find_map(|other| {
             if source.name == other.name {
-                return Some(format!("has two of the name `{}`", source.name));
+                return Some(format!("contains two sources named `{}`", source.name));
             }
             let meet = is_within(&source.path, &other.path) || is_within(&other.path, &source.path);
-            meet.then(|| format!("has `{}` and `{}` in one place", other.name, source.name))
+            meet.then(|| format!("contains `{}` and `{}` at overlapping paths", other.name, source.name))
         })
     })
 }
 
-/// `lower` with what is in front of it: of two sources of one name, the later counts.
+/// Merges two lists; a source in `over` replaces one of the same name in `lower`.
 pub fn overridden_by(mut lower: Vec<Repository>, over: &[Repository]) -> Vec<Repository> {
     let name = |source: &Repository| source.pinned().map(|pinned| pinned.name).ok();
     lower.retain(|source| !over.iter().any(|other| name(other) == name(source)));
@@ -253,7 +253,7 @@ pub fn overridden_by(mut lower: Vec<Repository>, over: &[Repository]) -> Vec<Rep
     lower
 }
 
-/// What the agent is told of them; nothing when there are none.
+/// Returns the paragraph about sources for the agent's prompt; empty without sources.
 pub fn told(sources: &[PinnedSource]) -> String {
     if sources.is_empty() {
         return String::new();
@@ -264,7 +264,7 @@ pub fn told(sources: &[PinnedSource]) -> String {
         format!("- {}: {}{at}\n", source.path, source.url)
     };
     let lines: String = sources.iter().map(line).collect();
-    format!("\n\nThese repositories are cloned in the sandbox:\n{lines}")
+    format!("\n\nThese repositories are cloned into the sandbox:\n{lines}")
 }
 
 fn is_slug(slug: &str) -> bool {
@@ -276,7 +276,7 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_letter) && !name.starts_with(['.', '-'])
 }
 
-/// As git-check-ref-format(1) has it, and not like an option.
+/// Follows git-check-ref-format(1), and must not look like an option.
 fn is_reference(name: &str) -> bool {
     let is_bad = |character: char| character.is_control() || " ~^:?*[\\".contains(character);
     let is_part =
@@ -291,7 +291,7 @@ fn is_reference(name: &str) -> bool {
         && name != "refs"
 }
 
-/// The path from the root, when it is in the workspace and not all of it.
+/// Returns the absolute path if it is strictly below the workspace.
 fn within_workspace(path: &str) -> Option<String> {
     let relative = match path.strip_prefix('/') {
         None => path,

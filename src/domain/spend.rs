@@ -1,16 +1,16 @@
-//! What may still be spent: caps over trailing days, and what is left to spend at all.
+//! Spend caps over trailing days, and the prepaid balance.
 //!
-//! Asked before each model call, one asker at a time. What is reserved for calls under
-//! way counts as spent, so calls that race for one cap cannot pass it together: the
-//! last one that is let through is the only one that may overstep it.
+//! Checked before each model call, one call at a time. Amounts reserved for calls in progress count
+//! as spent, so concurrent calls cannot exceed a cap together: only the last one granted may exceed
+//! it.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{event::Body, ids::SessionId};
 
-/// Most micro-USD over trailing days, today in UTC included; an absent one does not
-/// bind.
+/// Spend caps in micro-USD over trailing days, including the current UTC day; an absent cap is
+/// unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpendCaps {
@@ -23,18 +23,18 @@ pub struct SpendCaps {
 }
 
 impl SpendCaps {
-    /// The caps, shortest first.
+    /// Returns the caps, shortest window first.
     pub fn windows(&self) -> [Option<u64>; 3] {
         [self.days_1, self.days_7, self.days_28]
     }
 
-    /// Whether any of them binds.
+    /// Returns whether any cap is set.
     pub fn bind(&self) -> bool {
         self.windows().iter().any(Option::is_some)
     }
 }
 
-/// Micro-USD spent over trailing days, today in UTC included.
+/// Micro-USD spent over trailing days, including the current UTC day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Spent {
     pub days_1: u64,
@@ -48,68 +48,68 @@ impl Spent {
     }
 }
 
-/// What an organization or an agent may spend and has spent.
+/// Caps and spending of an organization or an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapStatus {
     pub caps: SpendCaps,
     pub spent: Spent,
-    /// Reserved for calls that are under way.
+    /// Reserved for calls in progress.
     pub reserved: u64,
 }
 
 impl Spend {
-    /// Days over which it sums.
+    /// Returns the length of its window, in days.
     pub fn days(&self) -> i32 {
         let names = OF_ORGANIZATION.iter().chain(&OF_AGENT);
         let at = names.clone().position(|name| *name == self.limit).unwrap_or_default();
         [1, 7, 28][at % 3]
     }
 
-    /// The event that 80 % of it are used.
+    /// Returns the event that 80 % are used.
     pub fn warning(self) -> Body {
         let Self { limit, used, allowed, session } = self;
         Body::LimitWarning { limit: limit.to_owned(), used, allowed, session_id: session }
     }
 
-    /// The event that it is reached.
+    /// Returns the event that it is used up.
     pub fn exceeded(self) -> Body {
         let Self { limit, used, allowed, session } = self;
         Body::LimitExceeded { limit: limit.to_owned(), used, allowed, session_id: session }
     }
 
-    /// The same, of no session above where it is `own`.
+    /// Returns the same value; `session` is cleared if it is `own`.
     pub fn seen_from(self, own: SessionId) -> Self {
         Self { session: self.session.filter(|session| *session != own), ..self }
     }
 
-    /// Whether it is of one agent.
+    /// Returns whether it is a cap of an agent.
     pub fn is_of_agent(&self) -> bool {
         OF_AGENT.contains(&self.limit)
     }
 }
 
-/// Whether a call may be made.
+/// Decision on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may; `close` are caps of which 80 % are spent.
+    /// Allowed; `close` lists caps of which at least 80 % are spent.
     Granted { close: Vec<Spend> },
-    /// What is left is reserved for calls that are under way: ask again soon.
+    /// The rest is reserved for calls in progress; retry soon.
     Wait,
-    /// A cap is spent.
+    /// A cap is used up.
     Exceeded(Spend),
-    /// Nothing is left of the organization's balance.
+    /// The organization's balance is used up.
     Unpaid,
-    /// Something binds, and nobody knows what the call may cost.
+    /// A cap applies, but the cost of the call is unknown.
     Unpriced,
 }
 
-/// A cap or a limit by its name and what counts against it.
+/// A cap or limit by name, with its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spend {
     pub limit: &'static str,
     pub used: u64,
     pub allowed: u64,
-    /// Whose limit it is, where it is that of a session above.
+    /// The session that the limit belongs to, if it is an ancestor.
     pub session: Option<SessionId>,
 }
 
@@ -117,7 +117,7 @@ const OF_ORGANIZATION: [&str; 3] =
     ["organization_spend_1d", "organization_spend_7d", "organization_spend_28d"];
 const OF_AGENT: [&str; 3] = ["agent_spend_1d", "agent_spend_7d", "agent_spend_28d"];
 
-/// Whether one more call may be made where the organization and the agent stand so.
+/// Decides whether one more call is allowed under the caps and the balance.
 pub fn judge(organization: &CapStatus, agent: &CapStatus, balance: Option<i64>) -> Verdict {
     let caps = || caps(OF_ORGANIZATION, organization).chain(caps(OF_AGENT, agent));
     if let Some((spend, _)) = caps().find(|(spend, _)| spend.used >= spend.allowed) {

@@ -1,6 +1,6 @@
-//! Model calls as the log tells of them: answered, or cut off.
+//! Model calls in the log: completed or aborted.
 //!
-//! Bodies of `event`: what they used adds to every sum.
+//! Bodies of `event`; their usage counts in every sum.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,58 +10,58 @@ use super::{
     usage::Usage,
 };
 
-/// The whole of one answered model call.
+/// A completed model call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepCompleted {
-    /// From 1 within the turn, over all attempts.
+    /// Index of the call, starting at 1 in each turn, across all attempts.
     pub index: u64,
     pub provider: String,
     pub model: String,
     /// The provider's blocks, verbatim and in order.
     pub raw: Vec<Value>,
-    /// The same in neutral form.
+    /// The same blocks in neutral form.
     pub blocks: Vec<Block>,
     pub stop: StopReason,
     pub usage: Usage,
-    /// What the call cost; null when no price list knew the model.
+    /// Cost of the call in micro-USD; null if no price list has the model.
     #[serde(default)]
     pub cost_micros: Option<u64>,
-    /// The version of the price list that knew it.
+    /// Version of the price list that was used.
     #[serde(default)]
     pub price_version: Option<String>,
     pub attempt: i32,
     pub duration_ms: u64,
 }
 
-/// A model call that ended without an answer.
+/// A model call that ended without a response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepAborted {
     pub provider: String,
     pub model: String,
     pub reason: Aborted,
     pub usage: Usage,
-    /// Somebody had to guess: the provider had not counted all of it yet.
+    /// Whether some usage is estimated: the provider had not reported all of it yet.
     pub estimated: bool,
-    /// What the call cost; null when no price list knew the model.
+    /// Cost of the call in micro-USD; null if no price list has the model.
     pub cost_micros: Option<u64>,
-    /// The version of the price list that knew it.
+    /// Version of the price list that was used.
     pub price_version: Option<String>,
     pub attempt: i32,
     pub duration_ms: u64,
 }
 
-/// Why a model call ended without an answer.
+/// Reason why a model call ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Aborted {
     /// A caller canceled the turn.
     Canceled,
-    /// The turn's time was over.
+    /// The turn's deadline passed.
     Deadline,
-    /// Its worker was asked to stop; the next one makes it again.
+    /// The worker was shutting down; the next worker repeats the call.
     Drained,
-    /// The provider failed after it had begun to answer.
+    /// The provider failed after it had started to respond.
     Failed,
-    /// Its worker died; the next one makes it again.
+    /// The worker crashed; the next worker repeats the call.
     WorkerLost,
 }

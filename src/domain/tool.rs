@@ -1,4 +1,4 @@
-//! What a tool is, to the model and to the log.
+//! Tools, tool calls and tool results, for the model and the log.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,38 +6,38 @@ use utoipa::ToSchema;
 
 use crate::base::{limit::TOOL_SUMMARY_BYTES_MAX, text};
 
-/// The one key of an input that was not a JSON object, as the model wrote it.
+/// The only key of a tool input that was not a JSON object; holds the model's text.
 ///
-/// A provider takes a call back only with an object, so the text is wrapped;
-/// the catalogue recognises it and tells the model what was wrong.
+/// Providers accept a call in a history only with an object, so the text is wrapped. The catalog
+/// detects the key and reports the error to the model.
 pub const MALFORMED_INPUT: &str = "_malformed";
 
-/// What may be done with a call whose outcome was lost in a crash.
+/// Permitted handling of a call whose outcome was lost in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Replay {
-    /// Changes nothing: run again freely.
+    /// Changes nothing; can be run again.
     ReadOnly,
-    /// Running it again has the same effect: run again with the same id.
+    /// Running it again has the same effect; run it again with the same id.
     Idempotent,
-    /// At most once: ask the sandbox for the outcome, never run again.
+    /// At most once; query the sandbox for the outcome, never run it again.
     Unsafe,
 }
 
 /// A tool as a model sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolSpec {
-    /// `[a-z_]`, at most 64 characters: what both providers accept.
+    /// `[a-z_]`, at most 64 characters: accepted by both providers.
     pub name: String,
-    /// For the model: what it does, when to use it.
+    /// Description for the model: purpose and when to use the tool.
     pub description: String,
     /// JSON Schema (2020-12) of the arguments; an object.
     pub input_schema: Value,
-    /// What a crash in the middle means.
+    /// Handling of a call that a crash interrupted.
     pub replay: Replay,
 }
 
-/// A call that a model asked for.
+/// A call that a model requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCall {
     /// The provider's id of the call; unique within a session.
@@ -50,7 +50,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// The call in one line, for a timeline: what it is about, not all of it.
+    /// Returns a one-line summary of the call for a timeline; the most telling argument.
     pub fn summary(&self) -> String {
         const TELLING: [&str; 4] = ["command", "path", "pattern", "question"];
         let telling = TELLING.iter().find_map(|name| self.input.get(name).and_then(Value::as_str));
@@ -60,19 +60,19 @@ impl ToolCall {
     }
 }
 
-/// What came of a call, as the model is told.
+/// The result of a tool call, for the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolResult {
-    /// The call that this answers.
+    /// The id of the call.
     pub call_id: String,
-    /// Text for the model, already capped.
+    /// Text for the model, already truncated.
     pub output: String,
-    /// Whether the tool failed; the model is told and may try something else.
+    /// Whether the tool failed; the model sees this and may try something else.
     pub is_error: bool,
 }
 
-/// The tool by which an agent asks its caller; it ends the turn.
+/// The tool with which an agent asks its caller a question; it ends the turn.
 pub const ASK: &str = "ask";
 
-/// The tool by which an agent has another session work for it; only of agents that name it.
+/// The tool with which an agent starts another session; must be listed explicitly.
 pub const START_SESSION: &str = "start_session";

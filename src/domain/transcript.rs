@@ -1,9 +1,8 @@
-//! A session as lines of text: written by an export, read back by an import.
+//! Export format of a session: lines of JSON that an import reads back.
 //!
-//! Called by `journal`. The first line says whose log it is, then comes an event a
-//! line, and the last one holds the hash of all before it. What is read back gets new
-//! ids and is believed only as far as the fold of its own log goes: a file is the word
-//! of whoever made it.
+//! Called by `journal`. The first line identifies the log, each event is one line, and the last
+//! line contains the hash of all lines before it. An imported session gets new ids. A file is
+//! untrusted: the imported state is only the fold of its own events.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,14 +12,14 @@ use serde_json::{Map, Value, json};
 use super::{Session, Status, Turn, apply, event::Body, event::Event, ids::*};
 use crate::base::{Origin, seal::sha256, text::hex};
 
-/// What the first line says that the file is.
+/// Value of `format` in the first line.
 const FORMAT: &str = "sojourn.session.v1";
 
-/// Why a file is not taken.
+/// Reason why an import file is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct Unreadable {
-    /// From 1; 0 is the file as a whole.
+    /// Line number, starting at 1; 0 means the file as a whole.
     pub line: usize,
     pub reason: String,
 }
@@ -45,31 +44,32 @@ pub struct Transcript {
     pub log: Vec<Event>,
 }
 
-/// The first line of an export.
+/// Returns the first line of an export.
 pub fn head(session: &Session) -> String {
     let head = json!({ "format": FORMAT, "session": session.id, "events": session.head });
     format!("{head}\n")
 }
 
-/// One event's line.
+/// Returns the line of one event.
 pub fn line(event: &Event) -> String {
-    let mut line = serde_json::to_string(event).expect("our own types serialise");
+    let mut line = serde_json::to_string(event).expect("our own types serialize");
     line.push('\n');
     line
 }
 
-/// The last line, for all that was written before it.
+/// Returns the last line, with the hash of everything written before it.
 pub fn tail(events: usize, sha256: &[u8; 32]) -> String {
     let tail = Tail { events, sha256: hex(sha256) };
-    format!("{}\n", serde_json::to_string(&tail).expect("our own types serialise"))
+    format!("{}\n", serde_json::to_string(&tail).expect("our own types serialize"))
 }
 
-/// Reads a file as a new session. `knows` says whether this organization still has the
-/// revision that the session was pinned to; without it the session has no agent.
+/// Parses a file as a new session.
+///
+/// `knows` returns whether this organization still has the revision that the session was pinned to;
+/// without that revision the imported session has no agent.
 ///
 /// # Errors
-/// The line that is wrong. Among others, a turn must not be open at the end: nobody
-/// would ever end it.
+/// The invalid line. For example, no turn may be open at the end, because no worker would ever end it.
 pub fn read(
     text: &str,
     id: SessionId,
@@ -77,8 +77,9 @@ pub fn read(
     origin: &Origin,
 ) -> Result<Transcript, Unreadable> {
     let whole = |reason: &str| Unreadable { line: 0, reason: reason.to_owned() };
-    let body = text.strip_suffix('\n').ok_or_else(|| whole("the last line does not end"))?;
-    let (before, last) = body.rsplit_once('\n').ok_or_else(|| whole("it has fewer than two lines"))?;
+    let body =
+        text.strip_suffix('\n').ok_or_else(|| whole("the last line is not terminated by a newline"))?;
+    let (before, last) = body.rsplit_once('\n').ok_or_else(|| whole("the file has fewer than two lines"))?;
     let hashed = &text[..before.len() + 1];
     let mut lines = before.lines();
     let first: Head = parse(1, lines.next().unwrap_or_default())?;
@@ -87,7 +88,7 @@ pub fn read(
     }
     let last: Tail = parse(before.lines().count() + 1, last)?;
     if last.sha256 != hex(&sha256(hashed.as_bytes())) {
-        return Err(whole("the hash is not that of the lines: the file was cut or changed"));
+        return Err(whole("the hash does not match the lines: the file was truncated or modified"));
     }
     let mut ids = HashMap::new();
     let mut log = Vec::new();
@@ -100,26 +101,29 @@ pub fn read(
             return Err(Unreadable { line, reason: format!("`seq` must be {}", log.len() + 1) });
         }
         if matches!(event.draft.body, Body::SessionCreated(_)) != log.is_empty() {
-            return Err(Unreadable { line, reason: "a log begins with its only session.created".to_owned() });
+            return Err(Unreadable {
+                line,
+                reason: "session.created must be first, exactly once".to_owned(),
+            });
         }
         log.push(event);
     }
     if log.len() != last.events {
-        return Err(whole("the last line counts other events"));
+        return Err(whole("the last line has another number of events"));
     }
-    let (session, turns) = apply::fold(id, &log).ok_or_else(|| whole("it has no events"))?;
+    let (session, turns) = apply::fold(id, &log).ok_or_else(|| whole("the file has no events"))?;
     check(&session, &turns, &log)?;
     Ok(Transcript { session, turns, log })
 }
 
-/// What the fold takes as it is and a session of ours never does.
+/// Rejects logs that the fold accepts but that no session of this service produces.
 fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), Unreadable> {
     let whole = |reason: &str| Err(Unreadable { line: 0, reason: reason.to_owned() });
     if session.running.is_some() || session.queued.is_some() || session.is_pending() {
-        return whole("a turn is not over; export the session again when it is at rest");
+        return whole("a turn is not completed; export the session again when it is idle");
     }
     if matches!(session.status, Status::Queued | Status::Running) {
-        return whole("its status is not that of a session at rest");
+        return whole("its status must not be queued or running");
     }
     let mut ended = HashSet::new();
     let mut open = HashSet::new();
@@ -134,18 +138,18 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), Unreada
             true
         };
         if !is_sound {
-            let reason = "a turn ends once, and a call has exactly one result".to_owned();
+            let reason = "a turn must end once, and a call must have exactly one result".to_owned();
             return Err(Unreadable { line: event.seq as usize + 1, reason });
         }
     }
     if !open.is_empty() || ended.len() != turns.len() {
-        return whole("a call has no result, or a turn ends that never began");
+        return whole("a call has no result, or a turn ends that was never queued");
     }
     Ok(())
 }
 
-/// Gives an event new ids and takes from it what is another's: the credential, the
-/// caller's keys, and what was used, which somebody else has paid.
+/// Assigns new ids to an event and removes data of its original owner: the credential, the caller's
+/// keys, and the usage, which another organization paid for.
 fn adopt(
     event: &mut Map<String, Value>,
     ids: &mut HashMap<String, String>,
@@ -168,7 +172,7 @@ fn adopt(
         }
     }
     if is_step {
-        // Without it the step would count as one whose price nobody knows.
+        // Without it, the step would count as unpriced.
         body.insert("cost_micros".to_owned(), json!(0));
     }
     if is_created {
@@ -178,12 +182,12 @@ fn adopt(
                 body.insert(pinned.to_owned(), Value::Null);
             }
         }
-        // An environment was checked where it was stored, and its secrets are there.
+        // An environment was validated where it was stored, and its secrets are only there.
         for own in ["key", "client_id", "slug", "environment"] {
             body.insert(own.to_owned(), Value::Null);
         }
-        // Neither were its sources checked here, and their credentials are another's. What
-        // was above it is not there.
+        // The sources were not validated here either, and their credentials belong to another
+        // organization. The parent session does not exist here.
         for own in ["sources", "parent_session_id"] {
             body.remove(own);
         }

@@ -1,7 +1,7 @@
-//! Inbound triggers: which messages of others start a session. Pure.
+//! Inbound triggers: rules for which messages start a session. Pure.
 //!
-//! Called by `http`, which has checked the signature. Whatever a message says of itself is
-//! data: who started the session and why is derived from the trigger and its kind.
+//! Called by `http`, which has verified the signature. The content of a message is untrusted: the
+//! session's actor and origin are derived from the trigger and its kind.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,53 +13,54 @@ use super::{
     source::Repository,
 };
 
-/// Who sends to a trigger, and how it proves itself.
+/// Sender of a trigger's messages, and its authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = TriggerKind)]
 pub enum Kind {
-    /// Anybody, with a signature by Standard Webhooks.
+    /// Any sender, with a Standard Webhooks signature.
     Generic,
     /// GitHub, with `X-Hub-Signature-256`.
     Github,
 }
 
-/// Which events of GitHub start a session: a mention, or one of `react`.
+/// GitHub events that start a session: a mention, or one of `react`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filter {
-    /// A user name without `@`: a new comment that names it starts a session.
+    /// A user name without `@`; a new comment that mentions it starts a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mention: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub react: Vec<React>,
     pub authors: Authors,
-    /// How the repository is cloned for the session; not at all without it.
+    /// Checkout of the event's repository for the session; the repository is not cloned when
+    /// absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Checkout>,
 }
 
-/// How the repository that an event is about is cloned.
+/// Checkout of the repository that an event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = TriggerSource)]
 pub struct Checkout {
-    /// As of any source; the repository's own when absent.
+    /// Name of the source; the repository's name when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
-    /// Where none is named, the organization's default one for this repository, or none.
+    /// The organization's default credential for this repository, or none, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub credential: Option<CredentialId>,
 }
 
 impl Checkout {
-    /// The source of a session that a happening starts: a pull request at its head, else
-    /// the repository as it is.
+    /// Returns the source of a session that an event starts: the head of a pull request, else the
+    /// default branch of the repository.
     pub fn source(&self, happening: &Happening) -> Repository {
         Repository {
             url: Some(happening.clone_url.clone()),
@@ -74,47 +75,47 @@ impl Checkout {
     }
 }
 
-/// An event of GitHub, with the actions that count.
+/// A GitHub event, with the actions that start a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TriggerReact)]
 pub struct React {
     pub event: Event,
-    /// As in `opened`.
+    /// Such as `opened`.
     pub actions: Vec<String>,
 }
 
-/// Whose words start a session.
+/// Authors whose events start a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = TriggerAuthors)]
 pub enum Authors {
-    /// Those of owners, members and collaborators of the repository.
+    /// Owners, members and collaborators of the repository.
     #[default]
     Members,
-    /// Everybody's: on a public repository, anybody who has an account.
+    /// Everyone; on a public repository, anyone with a GitHub account.
     Anyone,
 }
 
-/// Why a message that is genuine starts nothing.
+/// Reason why an authentic message starts no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = TriggerIgnored)]
 pub enum Ignored {
-    /// GitHub asks whether anybody is there.
+    /// GitHub's ping after the webhook was configured.
     Ping,
-    /// An event that triggers do not know.
+    /// An event that triggers do not support.
     Event,
     /// Neither a mention nor one of `react`.
     Filter,
-    /// Its author is no member, and `authors` asks for one.
+    /// The author is not a member, and `authors` requires one.
     Author,
-    /// The mentioned user wrote it: an agent must not wake itself for ever.
+    /// The mentioned user is the sender; ignored so that an agent cannot wake itself in a loop.
     Own,
 }
 
 impl Filter {
-    /// What is wrong with a filter: the field, and words.
+    /// Returns the invalid field of a filter and a message for the caller.
     pub fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_name = |name: &str| {
             (1..=39).contains(&name.len())
@@ -125,18 +126,18 @@ impl Filter {
                 && action.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
         };
         if self.mention.as_deref().is_some_and(|name| !is_name(name)) {
-            return Some(("mention", "must be a user name of GitHub, without `@`"));
+            return Some(("mention", "must be a GitHub user name without `@`"));
         }
         if !self.react.iter().all(|react| !react.actions.is_empty() && react.actions.iter().all(is_action)) {
-            return Some(("react", "names for each event the actions that count, as in `opened`"));
+            return Some(("react", "must list at least one action per event, such as `opened`"));
         }
         if self.mention.is_none() && self.react.is_empty() {
-            return Some(("mention", "or `react` is needed, or the trigger would start nothing"));
+            return Some(("mention", "set `mention` or `react`; otherwise the trigger starts no session"));
         }
         None
     }
 
-    /// Why a happening starts a session, or why it does not.
+    /// Returns the origin of the session that an event starts, or why it starts none.
     pub fn judge(&self, happening: &Happening) -> Result<Source, Ignored> {
         if self.mention.as_deref().is_some_and(|name| is_by(name, &happening.sender)) {
             return Err(Ignored::Own);
@@ -162,12 +163,12 @@ impl Filter {
     }
 }
 
-/// Whether it is the user itself, or the app of that name.
+/// Returns whether the sender is the user, or the app of that name.
 fn is_by(name: &str, sender: &str) -> bool {
     sender.strip_suffix("[bot]").unwrap_or(sender).eq_ignore_ascii_case(name)
 }
 
-/// Whether a text names `@name`, and not a longer name that begins with it.
+/// Returns whether a text mentions `@name`, not a longer name that begins with it.
 fn names(text: &str, name: &str) -> bool {
     let (text, wanted) = (text.to_ascii_lowercase(), format!("@{}", name.to_ascii_lowercase()));
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -175,7 +176,7 @@ fn names(text: &str, name: &str) -> bool {
         let bytes = text.as_bytes();
         let before = at.checked_sub(1).and_then(|before| bytes.get(before));
         let after = bytes.get(at + wanted.len());
-        // `a@name` is an address, `@name/team` a team.
+        // `a@name` is an email address, `@name/team` a team.
         !before.is_some_and(|byte| is_of_name(byte) || *byte == b'.')
             && !after.is_some_and(|byte| is_of_name(byte) || *byte == b'/')
     })

@@ -1,4 +1,4 @@
-//! A turn: one bounded run of the agent over the input that waited for it.
+//! A turn: one bounded run of the agent over its pending input.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,44 +6,44 @@ use utoipa::ToSchema;
 use super::{ids::*, usage::Usage};
 use crate::base::Timestamp;
 
-/// Where a turn is in its life.
+/// State of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnState {
-    /// Waits for a worker; input may still join it.
+    /// Waiting for a worker; input may still join it.
     Queued,
     /// A worker runs it.
     Running,
-    /// Ended as its yield reason says.
+    /// Ended without an error; see `yield_reason`.
     Ok,
     /// Ended by an error.
     Error,
 }
 
-/// Why a turn ended.
+/// Reason why a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum YieldReason {
-    /// The agent is done.
+    /// The agent finished.
     Completed,
     /// The agent asked a question.
     NeedsInput,
-    /// A tool waits for its caller.
+    /// A tool call needs an action of the caller.
     RequiresAction,
     /// `tokens`, `cost_micros` or another budget is used up.
     BudgetExceeded,
-    /// `turn_seconds` are over.
+    /// `turn_seconds` have elapsed.
     DeadlineExceeded,
     /// `turns` or `steps` are used up.
     MaxTurns,
     /// A caller canceled it.
     Canceled,
-    /// It could not go on; see `error`.
+    /// The turn failed; see `error`.
     Error,
 }
 
 impl YieldReason {
-    /// The state of a turn that ended for this reason.
+    /// Returns the state of a turn that ended for this reason.
     pub fn state(self) -> TurnState {
         match self {
             Self::Error => TurnState::Error,
@@ -58,24 +58,24 @@ impl YieldReason {
     }
 }
 
-/// Why a turn could not go on.
+/// Reason of a failed turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TurnError {
-    /// Stable word, as in `sandbox_unavailable`.
+    /// Stable code, such as `sandbox_unavailable`.
     pub code: String,
     pub message: String,
 }
 
-/// A turn as its events leave it.
+/// State of a turn, folded from its events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     pub id: TurnId,
     pub state: TurnState,
-    /// Crashes it has survived, plus one; 0 while queued.
+    /// Number of crashes it has survived, plus 1; 0 while queued.
     pub attempt: i32,
-    /// First input of its window.
+    /// `seq` of the first input of its window.
     pub input_from_seq: i64,
-    /// Last input of its window; grows while queued.
+    /// `seq` of the last input of its window; grows while queued.
     pub input_to_seq: i64,
     pub started_at: Option<Timestamp>,
     pub completed_at: Option<Timestamp>,
@@ -87,7 +87,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A turn that waits for a worker, made by the input at `seq`.
+    /// Creates a queued turn for the input at `seq`.
     pub fn queued(id: TurnId, seq: i64) -> Self {
         Self {
             id,
@@ -106,7 +106,7 @@ impl Turn {
     }
 }
 
-/// The short form of a turn that a session carries.
+/// Summary of a turn in a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LastTurn {
     #[schema(value_type = String)]

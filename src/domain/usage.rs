@@ -1,4 +1,4 @@
-//! What a model call, a turn or a session has used.
+//! Usage of a model call, a turn or a session.
 
 use std::ops::{Add, AddAssign};
 
@@ -10,11 +10,11 @@ use super::{
     event::{Body, Draft, of_callers, only_told},
 };
 
-/// Tokens and work, summed. All counts start at zero and only grow.
+/// Sums of tokens and work. All counts start at zero and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Usage {
-    /// Input tokens that no cache served.
+    /// Input tokens that were not served from a cache.
     pub input_tokens: u64,
     /// Output tokens, thinking included.
     pub output_tokens: u64,
@@ -22,31 +22,31 @@ pub struct Usage {
     pub cache_write_tokens: u64,
     /// Input tokens read from the provider's prompt cache.
     pub cache_read_tokens: u64,
-    /// Model calls that were answered.
+    /// Completed model calls.
     pub steps: u64,
-    /// Tool calls that were asked for.
+    /// Requested tool calls.
     pub tool_calls: u64,
     #[schema(value_type = cost::Shape)]
     pub cost: Cost,
 }
 
 impl Usage {
-    /// What counts against the limit `tokens`: all four kinds.
+    /// Returns the tokens that count against the limit `tokens`: all four kinds.
     pub fn tokens(&self) -> u64 {
         self.input_tokens + self.output_tokens + self.cache_write_tokens + self.cache_read_tokens
     }
 
-    /// Whether nothing was used.
+    /// Returns whether nothing was used.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What an event says that was used: the one rule for the fold and for differences.
+    /// Returns the usage of an event; the only rule, shared by the fold and the deltas.
     pub fn of(draft: &Draft) -> Self {
         let cost = |cost| Self { cost, ..Self::default() };
         match &draft.body {
             Body::StepCompleted(step) => {
-                // A step of before there were prices says nothing of them.
+                // A step from before the introduction of prices has no price information.
                 let says_nothing = step.cost_micros.is_none() && step.usage.cost.unpriced_steps == 0;
                 step.usage + cost(Cost { unpriced_steps: u64::from(says_nothing), ..Cost::default() })
             }

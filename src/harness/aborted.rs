@@ -1,8 +1,8 @@
-//! Model calls that end without an answer: what they used all the same.
+//! Usage accounting of model calls that end without a response.
 //!
-//! A provider is paid for a prompt that it has read and for words that it has said, whether
-//! or not anybody waited for the end. What it has counted so far is believed; the rest is
-//! estimated, so that no limit is escaped by cutting calls off.
+//! A provider charges for a prompt that it read and for tokens that it generated, even if the call
+//! was dropped. The provider's own counts are used as far as it reported them; the rest is
+//! estimated, so that dropping calls cannot evade a limit.
 
 use super::{Delta, turn::Run};
 use crate::{
@@ -15,16 +15,16 @@ use crate::{
     model,
 };
 
-/// What was heard of an answer so far.
+/// The part of a response that was received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
-    /// The provider's own count, as far as it got.
+    /// The provider's own count, as far as it was reported.
     used: Option<Usage>,
-    /// Bytes that it has said.
+    /// Bytes of generated text.
     bytes: usize,
 }
 
-/// A call that was cut off.
+/// An aborted call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub reason: Aborted,
@@ -33,7 +33,7 @@ pub(super) struct Cut {
 }
 
 impl Heard {
-    /// Takes a piece of the answer in.
+    /// Adds a delta of the response.
     pub(super) fn take(&mut self, delta: &Delta) {
         match delta {
             Delta::Text { text, .. } | Delta::Thinking { text, .. } => self.bytes += text.len(),
@@ -42,16 +42,16 @@ impl Heard {
         }
     }
 
-    /// Whether the provider had begun to answer.
+    /// Returns whether the provider had started to respond.
     pub(super) fn is_anything(&self) -> bool {
         self.used.is_some() || self.bytes > 0
     }
 
-    /// What the call used, and whether some of that is a guess.
+    /// Returns the usage of the call, and whether part of it is estimated.
     fn usage(&self, request: &ModelRequest) -> (Usage, bool) {
         let said = model::tokens(self.bytes);
         match self.used {
-            // It counts what it says at the end, or now and then.
+            // Providers report output tokens at the end or at intervals.
             Some(used) => {
                 let output_tokens = used.output_tokens.max(said);
                 (Usage { output_tokens, ..used }, output_tokens > used.output_tokens)
@@ -65,7 +65,7 @@ impl Heard {
 }
 
 impl Run<'_> {
-    /// The event of a call of that attempt which was cut off.
+    /// Returns the event of an aborted call of `attempt`.
     pub(super) fn aborted(&self, cut: Cut, attempt: i32, request: &ModelRequest) -> Draft {
         let Cut { reason, heard, started } = cut;
         let (used, estimated) = heard.usage(request);

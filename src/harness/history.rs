@@ -1,8 +1,8 @@
-//! The conversation, as a pure function of the log.
+//! Conversation history, as a pure function of the log.
 //!
-//! Every prefix of every log gives a conversation that a provider accepts: each
-//! call has a result (a synthetic one where a crash hid the real one), results
-//! stand in the order of their calls, and input stands where a turn took it.
+//! Every prefix of every log gives a conversation that a provider accepts: each call has a result
+//! (a synthetic one if a crash lost the real one), results are in the order of their calls, and
+//! input is placed where a turn consumed it.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,19 @@ use crate::domain::{
     tool::{ToolCall, ToolResult},
 };
 
-/// What the model is told of a call that has no result in the log.
+/// Synthetic result of a call that has no result in the log.
 const LOST: &str = "The result of this call was lost; its outcome is unknown.";
 
-/// Builds the conversation that `log` records.
+/// Builds the conversation of `log`.
 ///
-/// `objects` gives input objects to the model as JSON; otherwise it gets their text.
+/// `objects` passes input objects to the model as JSON; otherwise the model gets their text.
 pub fn build(log: &[Event], objects: bool) -> Vec<Message> {
     let mut conversation = Conversation::new(objects);
     log.iter().for_each(|event| conversation.take(event));
     conversation.messages()
 }
 
-/// The calls of a turn that have no result in the log, in order.
+/// Returns the calls of a turn that have no result in the log, in order.
 pub fn open_calls(log: &[Event], turn: TurnId) -> Vec<ToolCall> {
     let mut open: Vec<ToolCall> = Vec::new();
     for event in log.iter().filter(|event| event.draft.turn_id == Some(turn)) {
@@ -40,13 +40,13 @@ pub fn open_calls(log: &[Event], turn: TurnId) -> Vec<ToolCall> {
     open
 }
 
-/// Whether a command of this call may ever have been started, when no sandbox is there that
-/// could be asked: a sandbox says that it is there, or at least that it was lost.
+/// Returns whether a command of this call may have started, if no sandbox can be queried. The log
+/// shows whether a sandbox existed, or at least that one was lost.
 pub fn may_have_run(log: &[Event], call_id: &str) -> bool {
     let (mut is_there, mut announced) = (false, false);
     for event in log {
         match &event.draft.body {
-            // Its making may have gone unsaid: its loss tells as much.
+            // The event of its creation may be missing; its loss implies that it existed.
             Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return true,
             Body::SandboxCreated { .. } => is_there = true,
             Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
@@ -57,35 +57,35 @@ pub fn may_have_run(log: &[Event], call_id: &str) -> bool {
     is_there
 }
 
-/// The conversation as far as it has come: events are taken one by one, so that a step
-/// of a long session costs what is new in it.
+/// Incrementally built conversation: each event is processed once, so that a step of a long session
+/// costs only its new events.
 #[derive(Default)]
 pub struct Conversation {
     objects: bool,
     messages: Vec<Message>,
-    /// Input that no turn has taken yet, by the turn that will.
+    /// Input that no turn has consumed yet, by its turn.
     waiting: HashMap<TurnId, Vec<String>>,
-    /// The turn whose answers are being read.
+    /// The turn whose responses are being processed.
     running: Option<TurnId>,
-    /// Input of turns that ended while another one ran; said after that one.
+    /// Input of turns that ended while another turn ran; placed after that turn.
     later: Vec<String>,
-    /// Calls of the last answer and what came of them, in its order.
+    /// Calls of the last response and their results, in its order.
     calls: Vec<(String, Option<ToolResult>)>,
 }
 
 impl Conversation {
-    /// One without a word in it; see [`build`].
+    /// Creates an empty conversation; see [`build`].
     pub fn new(objects: bool) -> Self {
         Self { objects, ..Self::default() }
     }
 
-    /// What a model would be sent now: calls without a result have a synthetic one.
+    /// Returns the messages for a model now; calls without a result get a synthetic one.
     pub fn messages(&self) -> Vec<Message> {
         let open = (!self.calls.is_empty()).then(|| settled(self.calls.clone()));
         self.messages.iter().cloned().chain(open).collect()
     }
 
-    /// Takes the next event of the log.
+    /// Processes the next event of the log.
     pub fn take(&mut self, event: &Event) {
         match &event.draft.body {
             Body::UserMessage { text, input, .. } => {
@@ -138,8 +138,8 @@ impl Conversation {
         }
     }
 
-    /// A turn that ended before it started leaves its input in the history, but never
-    /// within the steps of another: a worker that runs those does not know of it.
+    /// Places the input of a turn that ended before it started. It never goes between the steps of
+    /// another turn, because the worker of those steps does not know of it.
     fn end_turn(&mut self, turn: TurnId) {
         if self.running.is_some_and(|running| running != turn) {
             self.later.extend(self.waiting.remove(&turn).into_iter().flatten());
@@ -152,7 +152,7 @@ impl Conversation {
     }
 
     fn take_input(&mut self, turn: TurnId) {
-        // A turn that is taken up again has its input in the history already.
+        // The input of a resumed turn is already in the history.
         if let Some(texts) = self.waiting.remove(&turn) {
             self.say(texts);
         }
@@ -165,7 +165,7 @@ impl Conversation {
         }
     }
 
-    /// Answers the calls of the last answer, before anything else is said.
+    /// Adds the results of the last response's calls before any other message.
     fn settle(&mut self) {
         if !self.calls.is_empty() {
             self.messages.push(settled(std::mem::take(&mut self.calls)));

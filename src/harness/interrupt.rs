@@ -1,7 +1,7 @@
-//! What may end a turn from outside: a lost lease, a cancel, its deadline, a drain.
+//! Interrupts of a turn: a lost lease, a cancel, its deadline, a drain.
 //!
-//! Looked at between two things to do, and raced against whatever is under way. A
-//! cancel and a deadline end the turn; the other two leave it to the next worker.
+//! Checked between two actions, and raced against each action. A cancel and a deadline end the
+//! turn; the other two leave it to the next worker.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::{
     tool::ExecSummary,
 };
 
-/// Why something under way was given up.
+/// Reason why an action was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupt {
     Lost,
@@ -34,7 +34,7 @@ pub(super) enum Interrupt {
 }
 
 impl Interrupt {
-    /// Why a model call is over that it cuts off; none where nothing may be written.
+    /// Returns the reason of an aborted model call; `None` if nothing may be appended.
     pub(super) fn cuts(self) -> Option<Aborted> {
         match self {
             Self::Lost => None,
@@ -46,18 +46,18 @@ impl Interrupt {
 }
 
 impl Run<'_> {
-    /// Looks at the signals between two things to do.
+    /// Checks the signals between two actions.
     pub(super) async fn checkpoint(&mut self) -> Result<Option<Interrupt>, Halt> {
         let signals = *self.ports.signals.borrow();
         if signals.lost {
             return Err(Halt::Stale);
         }
-        // A cancel that came before the lease is in the row, and in no signal yet.
+        // A cancel from before the lease is only in the session's row, in no signal.
         if signals.cancel || self.session.cancel_turn_id == Some(self.turn.id) {
             return Ok(Some(Interrupt::Canceled));
         }
         if self.is_late() {
-            // The limit may have been raised since: believe only the row.
+            // The limit may have been raised in the meantime; the row is authoritative.
             self.session = self.ports.journal.session().await?;
             if self.is_late() {
                 return Ok(Some(Interrupt::Deadline));
@@ -66,21 +66,20 @@ impl Run<'_> {
         if signals.drain { Err(Halt::Drained) } else { Ok(None) }
     }
 
-    /// Whether a caller or a deadline ends the turn now, as far as is known without asking.
+    /// Returns whether a cancel or deadline ends the turn now, from local state only.
     pub(super) fn is_to_end(&self) -> bool {
         self.ports.signals.borrow().cancel || self.is_late()
     }
 
-    /// Resolves when something under way must be given up; a drain lets it go on
-    /// for `drain_grace`.
+    /// Resolves when an action must be abandoned; a drain gives it `drain_grace`.
     ///
-    /// Cancel-safe: it only looks.
+    /// Cancel-safe: it only reads.
     pub(super) async fn interrupted(&self, drain_grace: Duration) -> Interrupt {
         let (mut signals, mut draining) = (self.ports.signals.clone(), self.ports.signals.clone());
         let signaled = async {
             match signals.wait_for(|signals| signals.lost || signals.cancel).await {
                 Ok(signals) if !signals.lost => Interrupt::Canceled,
-                // The sender is gone with the lease.
+                // The sender was dropped with the lease.
                 Ok(_) | Err(_) => Interrupt::Lost,
             }
         };
@@ -91,14 +90,14 @@ impl Run<'_> {
             tokio::time::sleep(drain_grace).await;
         };
         tokio::select! {
-            biased; // a cancel is what the caller asked for, also when it comes late
+            biased; // a late cancel still takes precedence
             interrupt = signaled => interrupt,
             () = self.late() => Interrupt::Deadline,
             () = drained => Interrupt::Drained,
         }
     }
 
-    /// Resolves when the deadline is over, by the limits as they are then.
+    /// Resolves when the deadline has passed; re-reads the limits at that time.
     async fn late(&self) {
         let mut limits = self.session.created.limits;
         while let Some(deadline) = self.deadline_by(limits) {
@@ -107,15 +106,15 @@ impl Run<'_> {
                 return;
             }
             tokio::time::sleep(left.try_into().unwrap_or_default()).await;
-            // Out of reach, the record cannot say that the limit was raised.
+            // If the database is unavailable, a raised limit cannot be seen.
             let Ok(session) = self.ports.journal.session().await else { return };
             limits = session.created.limits;
         }
         std::future::pending().await
     }
 
-    /// Ends the turn for an interrupt, after the events `before`: what was started is ended
-    /// first.
+    /// Ends the turn for an interrupt, after the events `before`. Whatever the turn started is
+    /// ended first.
     pub(super) async fn give_up(&mut self, interrupt: Interrupt, before: Vec<Draft>) -> Result<bool, Halt> {
         let (reason, exceeded) = match interrupt {
             Interrupt::Lost => return Err(Halt::Stale),
@@ -131,9 +130,9 @@ impl Run<'_> {
                 (YieldReason::DeadlineExceeded, Some(self.late_by()))
             }
         };
-        // Also those of an attempt before this one, which may not have started yet.
+        // Includes calls of an earlier attempt, which may not have started.
         let open = history::open_calls(&self.log, self.turn.id);
-        // Together: each may take its time to die.
+        // Concurrently, because each command may take time to terminate.
         let ran = join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
         let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
         let results = open.into_iter().zip(ran).flat_map(|(call, ran)| self.stopped_results(call, ran, why));
@@ -144,7 +143,7 @@ impl Run<'_> {
         }
     }
 
-    /// When the turn must be over.
+    /// Returns the deadline of the turn.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.deadline_by(self.session.created.limits)
     }
@@ -154,12 +153,12 @@ impl Run<'_> {
         self.started_at()?.checked_add(Duration::from_secs(seconds).try_into().ok()?)
     }
 
-    /// Seconds that this turn may be worked on before the session's are used up.
+    /// Returns the seconds that this turn may take before the session's limit is used up.
     fn duration_left(&self, limits: Limits) -> Option<u64> {
         limits.duration_seconds.map(|allowed| allowed.saturating_sub(self.tally.ended_seconds))
     }
 
-    /// The limit whose deadline came first.
+    /// Returns the limit whose deadline came first.
     fn late_by(&self) -> Trip {
         let (limits, used) = (self.session.created.limits, self.active_seconds());
         let left = self.duration_left(limits);
@@ -179,15 +178,15 @@ impl Run<'_> {
         self.deadline().is_some_and(|deadline| self.ports.origin.now() >= deadline)
     }
 
-    /// What is told of a call that was stopped with its turn, and of the command that it
-    /// had run until then.
+    /// Returns the result of a call that was stopped with its turn, and the event of the command
+    /// that it ran until then.
     pub(super) fn stopped_results(&self, call: ToolCall, ran: Option<ExecSummary>, why: &str) -> Vec<Draft> {
         let exec = ran.map(|exec| self.exec_event(&call, exec));
         let body = Body::ToolResult {
             call_id: call.call_id,
             tool: call.tool,
             output: format!(
-                "The turn was {why} before this tool finished; whatever it had started was stopped."
+                "The turn was {why} before this tool finished; everything it started was stopped."
             ),
             is_error: true,
             outcome: Outcome::Unknown,

@@ -1,7 +1,7 @@
-//! The session's limits, as the turn loop checks them.
+//! Checks of the session's limits in the turn loop.
 //!
-//! A tripped limit ends the turn, never the session. Limits may be raised while a
-//! turn runs, so a trip is only believed by limits that were read just before.
+//! An exceeded limit ends the turn, never the session. Limits may be raised while a turn runs, so
+//! re-read the limits before acting on an exceeded one.
 
 use std::collections::HashSet;
 
@@ -24,30 +24,30 @@ pub(super) struct Trip {
     pub used: u64,
     pub allowed: u64,
     pub reason: YieldReason,
-    /// Whose limit it is, where it is that of a session above.
+    /// The session that the limit belongs to, if it is an ancestor.
     pub session: Option<SessionId>,
 }
 
-/// What counts against the limits, kept up with every append.
+/// Usage that counts against the limits, updated with every append.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     turn: TurnId,
-    /// What the whole session used, this turn included.
+    /// Usage of the whole session, this turn included.
     pub session: Usage,
-    /// What the sessions below it used, as far as that counts against its limits.
+    /// Usage of its descendants, as far as it counts against its limits.
     pub below: Consumed,
-    /// What this turn used.
+    /// Usage of this turn.
     pub own: Usage,
-    /// Turns that have started.
+    /// Number of turns that have started.
     pub turns: u64,
-    /// Seconds that ended turns were worked on.
+    /// Seconds that workers spent on ended turns.
     pub ended_seconds: u64,
-    /// Limits that were warned of: of the session, and of this turn.
+    /// Limits with a warning: those of the session, and of this turn.
     warned: HashSet<(String, u64)>,
 }
 
 impl Tally {
-    /// What a log has come to, seen from one turn.
+    /// Computes the tally of a log, as seen from one turn.
     pub(super) fn of<'a>(turn: TurnId, log: impl IntoIterator<Item = &'a Draft>) -> Self {
         let (session, own) = (Usage::default(), Usage::default());
         let below = Consumed::default();
@@ -57,7 +57,7 @@ impl Tally {
         tally
     }
 
-    /// Takes one more event in.
+    /// Adds one more event.
     pub(super) fn add(&mut self, draft: &Draft) {
         let usage = Usage::of(draft);
         let is_own = draft.turn_id == Some(self.turn);
@@ -75,12 +75,12 @@ impl Tally {
         }
     }
 
-    /// Whether the limit, as it is, was warned of.
+    /// Returns whether a warning was appended for the limit at its current value.
     pub(super) fn has_warned(&self, limit: &str, allowed: u64) -> bool {
         self.warned.contains(&(limit.to_owned(), allowed))
     }
 
-    /// Warnings that are due, each once for a limit as it is: 80 % of it are used.
+    /// Returns the due warnings: 80 % of a limit are used; once per value of the limit.
     pub(super) fn warnings(&self, limits: Limits, active_seconds: u64) -> Vec<Body> {
         let used = [
             ("tokens", self.session.tokens() + self.below.tokens, limits.tokens),
@@ -93,7 +93,7 @@ impl Tally {
         ];
         let due = used.into_iter().filter_map(|(name, used, allowed)| {
             let allowed = allowed?;
-            // As u128: a limit may be as large as a counter can be.
+            // As u128: a limit may be as large as `u64::MAX`.
             let is_close = u128::from(used) * 5 >= u128::from(allowed) * 4 && allowed > 0;
             (is_close && !self.has_warned(name, allowed)).then(|| Body::LimitWarning {
                 limit: name.to_owned(),
@@ -106,12 +106,12 @@ impl Tally {
     }
 }
 
-/// Whether a limit begins anew with each turn.
+/// Returns whether a limit starts again with each turn.
 fn is_of_turn(limit: &str) -> bool {
     matches!(limit, "turn_seconds" | "steps")
 }
 
-/// The limit that forbids the session's next turn to start.
+/// Returns the limit that prevents the session's next turn from starting.
 pub(super) fn forbids_start(session: &Session) -> Option<Trip> {
     let limits = session.created.limits;
     let turns = u64::try_from(session.turns).unwrap_or_default();
@@ -132,7 +132,7 @@ pub(super) fn forbids_start(session: &Session) -> Option<Trip> {
         })
 }
 
-/// The limit that forbids one more model call.
+/// Returns the limit that prevents one more model call.
 pub(super) fn forbids_step(limits: Limits, tally: &Tally) -> Option<Trip> {
     let (used, allowed) = (tally.own.steps, limits.steps.unwrap_or(limit::STEPS_DEFAULT));
     let reason = YieldReason::MaxTurns;
@@ -140,18 +140,18 @@ pub(super) fn forbids_step(limits: Limits, tally: &Tally) -> Option<Trip> {
     used_up(limits, tally.session).or(steps)
 }
 
-/// Tokens that the session may still use; `None` without a limit.
+/// Returns the tokens that the session may still use; `None` without a limit.
 pub(super) fn tokens_left(limits: Limits, used: Usage) -> Option<u64> {
     limits.tokens.map(|allowed| allowed.saturating_sub(used.tokens()))
 }
 
-/// Micro-USD that the session may still cost; `None` without a limit.
+/// Returns the micro-USD that the session may still cost; `None` without a limit.
 pub(super) fn micros_left(limits: Limits, used: Usage) -> Option<u64> {
     limits.cost_micros.map(|allowed| allowed.saturating_sub(used.cost.known_micros()))
 }
 
-/// The limit of the whole session that is used up. Calls of tools may be used to the
-/// last: only asking for one more is too much, so that the model can still answer.
+/// Returns the limit of the whole session that is used up. `tool_calls` is exceeded only by one
+/// call more than allowed, so that the model can still respond after the last call.
 pub(super) fn used_up(limits: Limits, usage: Usage) -> Option<Trip> {
     let reached = |limit, used, allowed: Option<u64>| {
         allowed.filter(|allowed| used >= *allowed).map(|allowed| budget(limit, used, allowed))
@@ -166,7 +166,7 @@ pub(super) fn budget(limit: &'static str, used: u64, allowed: u64) -> Trip {
     Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded, session: None }
 }
 
-/// The trip by what may be spent, or by a limit that sessions share.
+/// Converts a spend cap or shared limit into a trip.
 pub(super) fn spent(spend: Spend) -> Trip {
     let Spend { limit, used, allowed, session } = spend;
     Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded, session }

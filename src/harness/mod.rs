@@ -1,9 +1,8 @@
-//! The turn loop: what the agent does between its input and its yield.
+//! Turn loop of the harness: runs an agent from its input to its yield.
 //!
-//! Called by `worker` under a lease. It sees only ports ([`Model`], [`Tools`],
-//! [`Journal`]) and time, never HTTP or SQL, so a simulation can run it. What to
-//! do next is read from the log alone, so a turn that another worker began goes on
-//! where its log ends.
+//! Called by `worker` under a lease. It uses only ports ([`Model`], [`Tools`], [`Journal`]) and
+//! time, never HTTP or SQL, so a simulation can run it. The next action is computed from the log
+//! alone, so a turn of another worker continues where its log ends.
 
 mod aborted;
 pub mod history;
@@ -34,22 +33,22 @@ pub use crate::{
 };
 pub use turn::{Ports, Turn, run};
 
-/// The log, as a leased turn may write it.
+/// The log, as a leased turn may append to it.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Appends in one go and returns the events with their places.
+    /// Appends atomically and returns the events with their `seq` and time.
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt>;
-    /// The whole log so far.
+    /// Returns the whole log so far.
     async fn log(&self) -> Result<Vec<Event>, Halt>;
-    /// The session as it is now: its limits may have been raised.
+    /// Returns the current session; its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
-    /// Whether anybody listens to answers while they grow.
+    /// Returns whether any reader streams response deltas.
     fn is_heard(&self) -> bool {
         false
     }
-    /// Tells a piece of a growing answer. It is never written down.
+    /// Sends a delta of a response; it is never stored.
     fn tell(&self, _piece: Piece) {}
-    /// The limits that the session shares with those above and below it, as they are now.
+    /// Returns the current limits that the session shares with its ancestors and descendants.
     async fn budgets(&self, _session: &Session) -> Result<Vec<Budget>, Halt> {
         Ok(Vec::new())
     }
@@ -62,23 +61,23 @@ pub trait Journal: Send + Sync {
         is_shared: bool,
         is_unbound: bool,
     ) -> Result<Verdict, Halt>;
-    /// The same for a command of the tool call `call_id`, which may cost `most`, until
+    /// Reserves `most` micro-USD for a command of the tool call `call_id`, until
     /// [`Journal::release_exec`].
     async fn reserve_exec(&self, _call_id: &str, _most: u64, _is_shared: bool) -> Result<Verdict, Halt> {
         Ok(Verdict::Granted { close: Vec::new() })
     }
-    /// Pays for what was begun when the session was closed, where it was: nothing can be
-    /// appended any more.
+    /// Records the cost of work that was in progress when the session was archived; its log takes
+    /// no more events.
     async fn pay_late(&self, _drafts: Vec<Draft>) -> Result<(), Halt> {
         Ok(())
     }
-    /// Frees what was kept for commands, after their cost was recorded.
+    /// Releases the reservations for commands after their cost was recorded.
     async fn release_exec(&self, _call_id: &str) -> Result<(), Halt> {
         Ok(())
     }
 }
 
-/// The tools of the session, with its sandbox behind them.
+/// The tools of the session and the sandbox that runs them.
 #[async_trait]
 pub trait Tools: Send + Sync {
     /// The tools that the model may call, in catalogue order.
@@ -89,7 +88,7 @@ pub trait Tools: Send + Sync {
     /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a command running;
     /// [`Tools::cancel`] ends it.
     async fn run(&self, call: &Call) -> Result<CallResult, Fault>;
-    /// Settles a call whose worker died: by its replay class, never twice when unsafe.
+    /// Settles a call of a crashed worker by its replay class; never runs an unsafe call twice.
     async fn recover(&self, call: &Call) -> Result<CallResult, Fault>;
     /// Ends whatever the call started. Returns when nothing of it is left, with the command that it
     /// was, where its sandbox reports how that ended.
@@ -102,41 +101,40 @@ pub trait Tools: Send + Sync {
 }
 
 impl dyn Tools + '_ {
-    /// What a crash in the middle of a call would mean; a tool that does not exist
-    /// runs nothing.
+    /// Returns the replay class of a tool; an unknown tool runs nothing.
     pub fn replay(&self, tool: &str) -> Replay {
         let spec = self.specs().iter().find(|spec| spec.name == tool);
         spec.map_or(Replay::ReadOnly, |spec| spec.replay)
     }
 }
 
-/// Why a turn stops without an end of its own. The log says where to go on.
+/// Reason why a turn stops without its own end; the log shows where to continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Halt {
-    /// The lease is another's; nothing may be written any more.
+    /// Another worker has the lease; nothing may be appended any more.
     #[error("the lease was lost")]
     Stale,
-    /// Input arrived before the turn started: begin again with the new window.
-    #[error("the session moved on before the turn started")]
+    /// Input arrived before the turn started: start again with the new window.
+    #[error("the session changed before the turn started")]
     Moved,
-    /// The worker was asked to stop: the next one goes on.
-    #[error("the worker drains")]
+    /// The worker is shutting down; the next worker continues the turn.
+    #[error("the worker is draining")]
     Drained,
-    /// Nothing to do before this has passed: give the slot to others.
-    #[error("waits for the provider")]
+    /// Nothing can be done before this duration has passed: release the slot.
+    #[error("waiting for the provider")]
     Wait(Duration),
-    /// The database or a blob is out of reach; the lease decides who goes on.
-    #[error("the record is out of reach: {0}")]
+    /// The database or a blob is unavailable; the lease decides which worker continues.
+    #[error("the database or the blob store is unavailable: {0}")]
     Unavailable(String),
 }
 
-/// What may stop a turn from outside, in order of urgency.
+/// External signals that stop a turn, in order of urgency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
     /// The lease was lost: drop everything.
     pub lost: bool,
-    /// A caller asked the turn to end.
+    /// A caller requested that the turn end.
     pub cancel: bool,
-    /// The worker is asked to stop: hand back at the next checkpoint.
+    /// The worker is shutting down: release the turn at the next checkpoint.
     pub drain: bool,
 }

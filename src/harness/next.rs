@@ -1,7 +1,7 @@
-//! What a turn does next, read from its log alone.
+//! Next action of a turn, computed from its log alone.
 //!
-//! The same question is asked after every append and by a worker that takes a turn
-//! over: there is no other memory to lose.
+//! Evaluated after every append, and by a worker that takes over a turn: no other state exists that
+//! could be lost.
 
 use crate::domain::{
     Event, TurnId,
@@ -10,36 +10,36 @@ use crate::domain::{
     tool::{ASK, ToolCall},
 };
 
-/// The next thing to do.
+/// The next action.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
-    /// Write `turn.started` for this attempt.
+    /// Append `turn.started` for this attempt.
     Start,
-    /// Ask the model.
+    /// Call the model.
     Ask {
-        /// Failed calls since the last answer.
+        /// Failed model calls since the last response.
         failures: u32,
     },
-    /// Run the calls of the last answer that have no result yet, in its order.
+    /// Run the calls of the last response that have no result yet, in its order.
     Run(Vec<ToolCall>),
-    /// The agent is done.
+    /// End the turn.
     Finish(Finish),
 }
 
-/// How the last answer ends the turn.
+/// Outcome of a turn, given by its last response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
-    /// It has nothing more to say.
+    /// The agent finished.
     Completed,
-    /// It asked its caller.
+    /// The agent asked its caller a question.
     Asked,
     /// The model declined.
     Refused,
-    /// It ran into the call's `max_tokens`.
+    /// The response reached the call's `max_tokens`.
     CutShort,
 }
 
-/// The next thing to do for `turn` at `attempt`.
+/// Returns the next action for `turn` at `attempt`.
 pub(super) fn next(log: &[Event], turn: TurnId, attempt: i32) -> Next {
     let events: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(turn)).collect();
     let started = events
@@ -56,7 +56,7 @@ pub(super) fn next(log: &[Event], turn: TurnId, attempt: i32) -> Next {
     after_step(step, since)
 }
 
-/// How an answer that is not in the log yet ends the turn, if it does.
+/// Returns the outcome if a response that is not in the log yet ends the turn.
 pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
     let step = answer.iter().find_map(|draft| match &draft.body {
         Body::StepCompleted(step) => Some(step),
@@ -88,7 +88,7 @@ fn after_step(step: &StepCompleted, since: &[&Event]) -> Next {
     if asked {
         return Next::Finish(Finish::Asked);
     }
-    // Results are there to be read, whatever the provider called its stop.
+    // The model must read the results, whatever stop reason the provider reported.
     if step.blocks.iter().any(|block| matches!(block, Block::ToolCall(_))) {
         return Next::Ask { failures: failures(since) };
     }

@@ -1,4 +1,4 @@
-//! What may be spent: asked before a call of the model, and before a tool runs a command.
+//! Reservation of money before a model call, and before a tool runs a command.
 
 use super::{
     Halt,
@@ -18,24 +18,23 @@ use crate::{
     tool::{Call, CallResult},
 };
 
-/// The error of a turn whose cost is limited and whose model has no price.
+/// Error code of a turn whose cost is limited and whose model has no price.
 pub(super) const PRICE_UNKNOWN: &str = "price_unknown";
 
-/// What commands may begin.
+/// Result of reserving money for commands.
 pub(super) enum Reserved {
-    /// The turn is over, or it is not, and the loop looks again.
+    /// The commands were not granted; the value is whether the turn ended.
     Ended(bool),
-    /// Those of so many calls, the first ones.
+    /// The commands of the first n calls were granted.
     First(usize),
 }
 
 impl Run<'_> {
-    /// Asks whether the call may be paid for. Returns whether the turn is over, when it
-    /// may not.
+    /// Reserves money for a model call. If the call is refused, returns whether the turn ended.
     pub(super) async fn reserve(&mut self, request: &ModelRequest) -> Result<Option<bool>, Halt> {
         let tariff = &self.turn.tariff;
         let most = || {
-            // As JSON it is a little longer than in any provider's words.
+            // The JSON is slightly longer than the prompt in any provider's encoding.
             let bytes = serde_json::to_vec(request).map_or(0, |json| json.len());
             Most {
                 tokens: price::prompt_tokens_max(bytes).saturating_add(request.max_tokens),
@@ -48,17 +47,18 @@ impl Run<'_> {
         self.judged(verdict, Vec::new()).await
     }
 
-    /// Asks the same for the commands of `batch`, one by one, and returns how many of the
-    /// calls may begin: where something is reserved for the first ones and the rest would
-    /// have to wait, only those. What was asked for and may not be paid is not run; what an
-    /// attempt before this one started is stopped.
+    /// Reserves money for the commands of `batch`, one by one.
+    ///
+    /// Returns the number of calls that may start: if the first ones have a reservation and the
+    /// rest would have to wait, only the first ones. If a command is refused, its call is not run,
+    /// and commands that an earlier attempt started are stopped.
     pub(super) async fn reserve_execs(&mut self, batch: &[Call]) -> Result<Reserved, Halt> {
         let is_shared = self.is_shared();
         for (place, call) in batch.iter().enumerate() {
             let Some(most) = self.exec_micros_max(call) else { continue };
             let verdict = self.ports.journal.reserve_exec(call.id(), most, is_shared).await?;
             let results = match verdict {
-                // What the first ones leave of their reservation is free after them.
+                // The rest of their reservation is free once the first ones have ended.
                 Verdict::Wait if place > 0 => return Ok(Reserved::First(place)),
                 Verdict::Granted { .. } | Verdict::Wait => Vec::new(),
                 Verdict::Exceeded(_) | Verdict::Unpaid | Verdict::Unpriced => self.stopped().await,
@@ -70,7 +70,7 @@ impl Run<'_> {
         Ok(Reserved::First(batch.len()))
     }
 
-    /// Looks at the limits that the session shares, as they are now.
+    /// Re-reads the limits that the session shares.
     pub(super) async fn look_at_budgets(&mut self) -> Result<(), Halt> {
         self.budgets = self.ports.journal.budgets(&self.session).await?;
         let own = self.budgets.iter().find(|budget| budget.session == self.session.id);
@@ -83,13 +83,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The limit that the session and those above and below it used up together.
+    /// Returns the limit that the session, its ancestors and descendants used up together.
     pub(super) fn used_up_together(&self) -> Option<Trip> {
         let spend = self.budgets.iter().find_map(|budget| budget.used_up(0))?;
         Some(limits::spent(spend.seen_from(self.session.id)))
     }
 
-    /// Tokens that one more answer may have under the limits that the session shares.
+    /// Returns the max output tokens of one more response under the shared limits.
     pub(super) fn left_together(&self) -> Option<u64> {
         let tariff = &self.turn.tariff;
         let affordable =
@@ -97,12 +97,12 @@ impl Run<'_> {
         self.budgets.iter().flat_map(|budget| [budget.tokens_left(), affordable(budget)]).flatten().min()
     }
 
-    /// Whether the session shares a limit that calls are reserved something of.
+    /// Returns whether the session shares a limit that needs reservations.
     fn is_shared(&self) -> bool {
         self.budgets.iter().any(Budget::needs_reservation)
     }
 
-    /// Frees what was kept for the commands of `batch`, after their cost was recorded.
+    /// Releases the reservations for the commands of `batch`, after their cost was recorded.
     pub(super) async fn release_execs(&self, batch: &[Call]) -> Result<(), Halt> {
         for call in batch.iter().filter(|call| self.exec_micros_max(call).is_some()) {
             self.ports.journal.release_exec(call.id()).await?;
@@ -110,7 +110,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The most that the command of a call may cost; `None` where that is nothing.
+    /// Returns the max cost of a call's command in micro-USD; `None` if it is zero.
     fn exec_micros_max(&self, call: &Call) -> Option<u64> {
         let longest = call.timeout?;
         let ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
@@ -118,24 +118,24 @@ impl Run<'_> {
         (most > 0).then_some(most)
     }
 
-    /// Results for the calls that are open, none of which goes on.
+    /// Stops all open calls and returns their results.
     async fn stopped(&mut self) -> Vec<Draft> {
         let open = super::history::open_calls(&self.log, self.turn.id);
         let mut results = Vec::new();
         for call in open {
             if self.fresh.contains(&call.call_id) {
-                let words = "This tool did not run: what may be spent is used up.".to_owned();
+                let words = "This tool did not run: the spend limit is used up.".to_owned();
                 results.extend(self.result_events(&call, CallResult::not_run(words)));
             } else {
                 let ran = self.ports.tools.cancel(&call).await;
-                let why = "ended, because what may be spent is used up,";
+                let why = "ended because the spend limit is used up";
                 results.extend(self.stopped_results(call, ran, why));
             }
         }
         results
     }
 
-    /// Goes on, waits, or ends the turn after the events `before`.
+    /// Continues, waits, or ends the turn after the events `before`.
     async fn judged(&mut self, verdict: Verdict, before: Vec<Draft>) -> Result<Option<bool>, Halt> {
         let ended = match verdict {
             Verdict::Granted { close } => {
@@ -150,21 +150,21 @@ impl Run<'_> {
                 let words = "the organization's balance is used up; top it up and steer the session";
                 self.fail("payment_required", words.to_owned(), before).await?
             }
-            Verdict::Unpriced => self.fail(PRICE_UNKNOWN, self.no_price("what may be spent"), before).await?,
+            Verdict::Unpriced => self.fail(PRICE_UNKNOWN, self.no_price("the spend limit"), before).await?,
         };
         Ok(Some(ended))
     }
 
-    /// Says that caps are close. Which have been told of, whoever granted the call knows.
+    /// Appends warnings for caps that are close; the journal knows which were appended before.
     async fn warn_of_spend(&mut self, close: Vec<Spend>) -> Result<(), Halt> {
         let warning = |spend: Spend| self.draft(spend.warning(), Actor::system());
         let warnings: Vec<_> = close.into_iter().map(warning).collect();
         if warnings.is_empty() { Ok(()) } else { self.record(warnings).await }
     }
 
-    /// Why a call without a price is not made where something limits what it may cost.
+    /// Returns the error message for a model without a price when a limit on cost applies.
     pub(super) fn no_price(&self, limit: &str) -> String {
         let model = &self.turn.model_name;
-        format!("no price list knows {model}, so {limit} cannot be kept; see docs/budgets.md")
+        format!("no price list contains {model}, so {limit} cannot be enforced; see docs/budgets.md")
     }
 }

@@ -1,4 +1,4 @@
-//! One step: a model call, and the append that makes its answer a fact.
+//! One step: a model call, and the append that records its response.
 
 use std::time::Duration;
 
@@ -27,17 +27,17 @@ use crate::{
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
 impl<'a> Run<'a> {
-    /// Asks the model once. Returns whether the turn is over.
+    /// Calls the model once. Returns whether the turn ended.
     pub(super) async fn step(&mut self, failures: u32) -> Result<bool, Halt> {
         if self.wait_for_retry().await? {
-            // A signal ended the wait; the loop looks at it first.
+            // A signal ended the wait; the loop handles it first.
             return Ok(false);
         }
         let steps = self.usage().steps;
         if steps > 0 || failures > 0 {
-            // Limits may have changed since the last call: each asks the row.
+            // Limits may have changed since the last call; re-read the row.
             self.session = self.ports.journal.session().await?;
-            // Callers' commands count too, which the turn's own events do not tell of.
+            // Callers' commands count too; they are not among the turn's own events.
             self.tally.session = self.session.usage;
         }
         self.look_at_budgets().await?;
@@ -62,9 +62,9 @@ impl<'a> Run<'a> {
             tell(delta);
         };
         let answered = tokio::select! {
-            biased; // an answer that is there is paid for
+            biased; // a completed response is already paid for
             answered = self.turn.model.answer(&request, &mut hear) => Ok(answered),
-            // Dropping the call drops the connection: the provider stops.
+            // Dropping the call closes the connection, so the provider stops.
             interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => Err(interrupt),
         };
         let answered = match answered {
@@ -81,7 +81,7 @@ impl<'a> Run<'a> {
                 if let Some(finish) = finish_of(&drafts)
                     && !self.is_to_end()
                 {
-                    // The last answer and the end are one append.
+                    // The last response and the end of the turn are one append.
                     return self.finish(finish, drafts).await;
                 }
                 self.record(drafts).await?;
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What becomes of a call that an interrupt cut off.
+    /// Records a call that an interrupt aborted.
     async fn cut_off(
         &mut self,
         interrupt: Interrupt,
@@ -111,8 +111,8 @@ impl<'a> Run<'a> {
         self.give_up(interrupt, cut).await
     }
 
-    /// Ends the turn when its last answer used up a limit of the session: what that asked for is
-    /// not run. An answer that asked for nothing is the turn's end anyway.
+    /// Ends the turn if its last response used up a limit of the session; the calls that it
+    /// requested are not run. A response without calls ends the turn anyway.
     async fn stop_over_budget(&mut self, asked_for: Vec<ToolCall>) -> Result<bool, Halt> {
         let trips = |run: &Self| limits::used_up(run.session.created.limits, run.session_usage());
         if asked_for.is_empty() || (trips(self).is_none() && self.budgets.is_empty()) {
@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
         self.session = self.ports.journal.session().await?;
         self.look_at_budgets().await?;
         let Some(trip) = trips(self).or_else(|| self.used_up_together()) else { return Ok(false) };
-        let words = format!("This tool did not run: the session's `{}` were used up.", trip.limit);
+        let words = format!("This tool did not run: the session's limit `{}` is used up.", trip.limit);
         let results =
             asked_for.iter().flat_map(|call| self.result_events(call, CallResult::not_run(words.clone())));
         let results = results.collect();
@@ -140,13 +140,13 @@ impl<'a> Run<'a> {
             system: self.turn.prompt.clone(),
             tools: self.ports.tools.specs().to_vec(),
             history: self.conversation.messages(),
-            // At least one: what is left was looked at before.
+            // At least 1; that some budget is left was checked before.
             max_tokens: left.map_or(wanted, |left| wanted.min(left.max(1))),
             options: self.turn.options.clone(),
         }
     }
 
-    /// Passes on what the model says to those who listen.
+    /// Returns a function that sends response deltas to stream readers.
     fn teller(&self, step: StepId) -> impl FnMut(Delta) + Send + use<'a> {
         let journal = self.ports.journal;
         let (session, turn, attempt) = (self.session.id, self.turn.id, self.turn.attempt);
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The answer as events: the raw blocks and, in the same append, their views.
+    /// Returns the events of a response: the raw blocks and, in the same append, their projections.
     fn answer_events(&mut self, answer: Answer, step: StepId, index: u64, started: Timestamp) -> Vec<Draft> {
         let is_final = answer.tool_calls().next().is_none();
         let views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
                 let body =
                     Body::AgentMessage { text: text.clone(), awaiting_input: false, options: Vec::new() };
                 let mut draft = self.draft(body, Actor::agent());
-                // Text beside tool calls is narration; the last word is the result.
+                // Text beside tool calls is narration; the text of the last response is the result.
                 draft.level = if is_final { Level::User } else { Level::Progress };
                 Some(draft)
             }
@@ -244,8 +244,8 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    /// When the failed call may be made again. Whatever else was written since, like
-    /// the start of another attempt, does not shorten the wait.
+    /// Returns the time at which the failed call may be retried. Later events, such as the start of
+    /// another attempt, do not shorten the wait.
     fn retry_at(&self) -> Option<Timestamp> {
         let newest = self.own_events().rev().find_map(|event| match &event.draft.body {
             Body::StepCompleted(_) => Some(None),
@@ -255,8 +255,8 @@ impl<'a> Run<'a> {
         newest.flatten()
     }
 
-    /// Waits until the last failure may be tried again: here when that is soon,
-    /// else by giving the slot away. Returns whether a signal ended the wait.
+    /// Waits until the last failure may be retried: in the slot if the wait is short, else by
+    /// releasing the slot. Returns whether a signal ended the wait.
     pub(super) async fn wait_for_retry(&mut self) -> Result<bool, Halt> {
         let Some(retry_at) = self.retry_at() else { return Ok(false) };
         let left = |at: Timestamp| Duration::try_from(at - self.ports.origin.now()).unwrap_or_default();
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
             return Err(Halt::Wait(wait));
         }
         tokio::select! {
-            biased; // the loop looks at the signals in any case
+            biased; // the loop checks the signals in any case
             () = tokio::time::sleep(wait) => Ok(false),
             _ = self.interrupted(Duration::ZERO) => Ok(true),
         }

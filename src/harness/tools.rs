@@ -1,4 +1,4 @@
-//! Running the calls of an answer: read-only ones together, all others alone.
+//! Tool calls of a response: read-only calls run concurrently, all others alone.
 
 use futures::future::join_all;
 use serde_json::Value;
@@ -23,10 +23,10 @@ const BACKOFF: Backoff =
     Backoff { first: limit::INFRASTRUCTURE_BACKOFF.0, longest: limit::INFRASTRUCTURE_BACKOFF.1 };
 
 impl Run<'_> {
-    /// Runs the next calls and writes their results. Returns whether the turn is over.
+    /// Runs the next calls and appends their results. Returns whether the turn ended.
     pub(super) async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<bool, Halt> {
         if self.wait_for_retry().await? {
-            // A signal ended the wait; the loop looks at it first.
+            // A signal ended the wait; the loop handles it first.
             return Ok(false);
         }
         let Some(first) = calls.first() else { return Ok(false) };
@@ -59,7 +59,7 @@ impl Run<'_> {
             Reserved::First(count) => &batch[..count],
         };
         let settled = tokio::select! {
-            biased; // what ran is told, also when the turn ends now
+            biased; // completed calls are recorded even if the turn ends now
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
             interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => {
                 if interrupt == Interrupt::Lost {
@@ -119,8 +119,8 @@ impl Run<'_> {
         }
     }
 
-    /// Tries again from scratch as long as the agent has done nothing; else, or when
-    /// that was tried often enough, ends the turn.
+    /// Retries as long as the agent has not done anything; otherwise, or after the max number of
+    /// tries, ends the turn.
     async fn no_sandbox(
         &mut self,
         batch: &[Call],
@@ -145,8 +145,8 @@ impl Run<'_> {
             self.record(drafts).await?;
             return Ok(false);
         }
-        // The turn ends here: every call of the answer gets a result, also those
-        // whose turn had not come. What its tools wrote is read for that.
+        // The turn ends here, so every call of the response needs a result, including those that
+        // did not run. That requires the events that the tools appended.
         let log = self.ports.journal.log().await?;
         for call in history::open_calls(&self.log, self.turn.id) {
             if !answered(&drafts, &call) {
@@ -157,21 +157,21 @@ impl Run<'_> {
         self.fail(code, reason, drafts).await
     }
 
-    /// Whether nothing of a call has begun that no sandbox could be had for.
+    /// Returns whether a call that got no sandbox has not begun at all.
     fn never_began(&self, log: &[Event], call: &ToolCall) -> bool {
         self.fresh.contains(&call.call_id) || !history::may_have_run(log, &call.call_id)
     }
 
-    /// What a call without a sandbox came to.
+    /// Returns the result of a call that got no sandbox.
     fn without_sandbox(&self, log: &[Event], call: &ToolCall) -> CallResult {
         if self.never_began(log, call) {
             return CallResult::not_run("No sandbox could be started, so this tool did not run.");
         }
-        let words = "No sandbox could be reached to ask what became of this tool; its outcome is unknown.";
+        let words = "The sandbox could not be reached for this tool's result; its outcome is unknown.";
         CallResult::unknown(words)
     }
 
-    /// Runs a call, or asks what became of it when another worker announced it.
+    /// Runs a call, or queries its outcome if another worker announced it.
     async fn settle(&self, call: &Call) -> Result<CallResult, Fault> {
         if self.fresh.contains(call.id()) {
             self.ports.tools.run(call).await
@@ -180,7 +180,7 @@ impl Run<'_> {
         }
     }
 
-    /// A question: a message for the caller, and a result for the model.
+    /// Returns the events of a question: a message for the caller, a result for the model.
     fn ask(&self, call: &ToolCall) -> Vec<Draft> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let options = call.input.get("options").and_then(Value::as_array).into_iter().flatten();
@@ -210,7 +210,7 @@ impl Run<'_> {
         exec.into_iter().chain([self.draft(body, Actor::agent())]).collect()
     }
 
-    /// The end of a command, with what it cost.
+    /// Returns the event of an ended command, with its cost.
     pub(super) fn exec_event(&self, call: &ToolCall, exec: ExecSummary) -> Draft {
         let duration_ms = u64::try_from(exec.duration.as_millis()).unwrap_or(u64::MAX);
         let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
@@ -229,7 +229,8 @@ impl Run<'_> {
         self.draft(body, Actor::agent())
     }
 
-    /// Pays for the commands that run when the session is closed: they end with their sandbox.
+    /// Records the cost of commands that run when the session is archived; they end with their
+    /// sandbox.
     async fn pay_late_execs(&self, batch: &[Call]) -> Result<(), Halt> {
         let exec = |call: &Call| {
             let duration = self.ports.tools.running(&call.origin)?;

@@ -1,4 +1,4 @@
-//! One turn, from its start to its yield.
+//! Execution of one turn, from its start to its yield.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -25,28 +25,28 @@ use crate::{
     },
 };
 
-/// The turn to run and what it is run with.
+/// The turn to run and its configuration.
 pub struct Turn {
     pub id: TurnId,
-    /// Crashes it has survived, plus one.
+    /// Number of crashes it has survived, plus 1.
     pub attempt: i32,
     pub model: Arc<dyn Model>,
     /// Model name without its provider.
     pub model_name: String,
     pub prompt: String,
     pub options: ModelOptions,
-    /// The model reads input objects as JSON.
+    /// Whether the model reads input objects as JSON.
     pub objects: bool,
-    /// What all of it costs.
+    /// Prices of its model calls, commands and fee.
     pub tariff: Tariff,
-    /// What the sandbox may use, as it is priced.
+    /// Priced resources of the sandbox.
     pub size: SandboxSize,
     /// No spend cap and no balance applied when the turn was prepared: the first model call need not
     /// check again.
     pub is_unbound: bool,
 }
 
-/// What the turn reaches the world through.
+/// The turn's interfaces to the outside.
 pub struct Ports<'a> {
     pub journal: &'a dyn Journal,
     pub tools: &'a dyn Tools,
@@ -54,7 +54,7 @@ pub struct Ports<'a> {
     pub signals: watch::Receiver<Signals>,
 }
 
-/// The error of a turn for whose tools no sandbox could be had.
+/// Error code of a turn whose tools got no sandbox.
 pub(super) const NO_SANDBOX: &str = "sandbox_unavailable";
 
 pub(super) struct Run<'a> {
@@ -62,14 +62,13 @@ pub(super) struct Run<'a> {
     pub ports: Ports<'a>,
     pub session: Session,
     pub log: Vec<Event>,
-    /// Where the turn's own events begin in it.
+    /// Index in `log` of the turn's first event.
     first: usize,
     pub conversation: Conversation,
     pub tally: Tally,
-    /// Limits that the session shares with those above and below it, as they were looked
-    /// at last.
+    /// Limits that the session shares with its ancestors and descendants, as last read.
     pub budgets: Vec<Budget>,
-    /// Calls that this run announced itself; all others may have run before.
+    /// Calls that this run announced; all others may have run before.
     pub fresh: HashSet<String>,
 }
 
@@ -79,7 +78,7 @@ pub(super) struct Run<'a> {
 /// two appends loses nothing: the log says where to go on.
 ///
 /// # Errors
-/// Every [`Halt`] leaves the turn open for whoever holds the session next.
+/// Every [`Halt`] leaves the turn open for the next worker that leases the session.
 pub async fn run(
     turn: Turn,
     ports: Ports<'_>,
@@ -99,7 +98,7 @@ pub async fn run(
 }
 
 impl<'a> Run<'a> {
-    /// Reads the log once; from here on only what is new in it is looked at.
+    /// Processes the log once; later only its new events are processed.
     fn new(turn: Turn, ports: Ports<'a>, session: Session, log: Vec<Event>) -> Self {
         let mut conversation = Conversation::new(turn.objects);
         log.iter().for_each(|event| conversation.take(event));
@@ -109,7 +108,7 @@ impl<'a> Run<'a> {
         Self { turn, ports, session, log, first, conversation, tally, budgets, fresh }
     }
 
-    /// Does the next thing. Returns whether the turn is over.
+    /// Performs the next action. Returns whether the turn ended.
     async fn advance(&mut self) -> Result<bool, Halt> {
         match next(&self.log[self.first..], self.turn.id, self.turn.attempt) {
             Next::Start => self.start().await,
@@ -130,14 +129,14 @@ impl<'a> Run<'a> {
         }
         let resumed = self.session.running.as_ref().filter(|turn| turn.id == self.turn.id);
         let queued = self.session.queued.as_ref().filter(|turn| turn.id == self.turn.id);
-        // A caller ended the turn since the worker looked.
+        // A caller ended the turn after the worker read the session.
         let Some(window) = resumed.or(queued) else { return Err(Halt::Moved) };
         let body = Body::TurnStarted {
             turn_id: self.turn.id,
             input_from_seq: window.input_from_seq,
             input_to_seq: window.input_to_seq,
             attempt: self.turn.attempt,
-            // A turn that is taken over was paid for when it began.
+            // The fee of a resumed turn was charged when it first started.
             fee_micros: if resumed.is_none() { self.turn.tariff.fee.turn } else { 0 },
         };
         let before = resumed.map(|turn| turn.attempt);
@@ -147,8 +146,8 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    /// The model call that the worker of an attempt before this one took with it: its
-    /// prompt was sent, what came back nobody knows.
+    /// Returns the aborted model call of a crashed worker's attempt: its prompt was sent, its
+    /// response is lost.
     fn lost_call(&self, attempt: i32) -> Option<Draft> {
         let was_asking = matches!(next(&self.log[self.first..], self.turn.id, attempt), Next::Ask { .. });
         was_asking.then(|| {
@@ -158,7 +157,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Ends the turn as its last answer says, after the events `before`.
+    /// Ends the turn according to its last response, after the events `before`.
     pub(super) async fn finish(&mut self, finish: Finish, before: Vec<Draft>) -> Result<bool, Halt> {
         let error = |code: &str, message: &str| {
             Some(TurnError { code: code.to_owned(), message: message.to_owned() })
@@ -171,7 +170,7 @@ impl<'a> Run<'a> {
                 YieldReason::Error,
                 error(
                     "max_output_tokens",
-                    "the answer ran into max_tokens; raise it in the agent's model_options",
+                    "the response reached max_tokens; raise it in the agent's model_options",
                 ),
             ),
         };
@@ -190,7 +189,7 @@ impl<'a> Run<'a> {
         self.end(trip.reason, None, Some(trip.limit), before).await
     }
 
-    /// Ends the turn with an error.
+    /// Ends the turn with an error, after the events `before`.
     pub(super) async fn fail(
         &mut self,
         code: &str,
@@ -208,7 +207,7 @@ impl<'a> Run<'a> {
         limit: Option<&str>,
         before: Vec<Draft>,
     ) -> Result<bool, Halt> {
-        // Asking for a tool is nothing done when no sandbox could be had for it.
+        // Requesting a tool does not count as progress if no sandbox was available for it.
         let is_unready = |code: &str| {
             [Unready::LifecycleHook, Unready::RepoAccess, Unready::Source]
                 .iter()
@@ -239,8 +238,7 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Appends events, with the warnings that are due with them, and remembers them as
-    /// part of the log.
+    /// Appends events and the warnings that are due with them, and adds them to the local log.
     pub(super) async fn record(&mut self, mut drafts: Vec<Draft>) -> Result<(), Halt> {
         self.warn(&mut drafts);
         let events = self.ports.journal.record(drafts).await?;
@@ -255,7 +253,7 @@ impl<'a> Run<'a> {
     fn warn(&self, drafts: &mut Vec<Draft>) {
         let mut tally = self.tally.clone();
         drafts.iter().for_each(|draft| tally.add(draft));
-        // Nothing follows the end of a turn.
+        // Nothing may follow the end of a turn.
         let ends = drafts.last().is_some_and(|last| matches!(last.body, Body::TurnCompleted(_)));
         if ends {
             tally.ended_seconds = self.tally.ended_seconds;
@@ -277,12 +275,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What the turn has used so far.
+    /// Returns the usage of the turn so far.
     pub(super) fn usage(&self) -> Usage {
         self.tally.own
     }
 
-    /// What the session has used so far, this turn included.
+    /// Returns the usage of the session so far, this turn included.
     pub(super) fn session_usage(&self) -> Usage {
         self.tally.session
     }
@@ -302,7 +300,7 @@ impl<'a> Run<'a> {
         active.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
     }
 
-    /// The agent's last word, `before` included.
+    /// Returns the id of the agent's last user-level message, including `before`.
     fn result(&self, before: &[Draft]) -> Option<EventId> {
         let is_result =
             |draft: &&Draft| draft.level == Level::User && matches!(draft.body, Body::AgentMessage { .. });

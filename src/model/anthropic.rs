@@ -1,7 +1,7 @@
-//! Anthropic's Messages API, streamed.
+//! Adapter of Anthropic's Messages API, streaming.
 //!
-//! Called through the port `Model`; calls `exchange`. The provider's blocks are
-//! kept and sent back verbatim: the signatures of its thinking depend on it.
+//! Called through the port `Model`; calls `exchange`. The provider's blocks are stored and sent
+//! back verbatim, because the signatures of its thinking depend on them.
 //! (platform.claude.com/docs/en/api/messages)
 
 mod fault;
@@ -22,14 +22,14 @@ use crate::{
 
 pub(super) use request::body as encode;
 
-/// The provider's name in model names, credentials and histories.
+/// Provider name in model names, credentials and histories.
 pub const PROVIDER: &str = "anthropic";
-/// The `anthropic-version` that is sent unless the settings say otherwise.
+/// The default `anthropic-version` header.
 ///
-/// `2026-10-21` works too: what it removed (sampling parameters) is never sent.
+/// `2026-10-21` works too: the parameters that it removed (sampling) are never sent.
 pub const VERSION_DEFAULT: &str = "2023-06-01";
 
-/// One endpoint and key of the Messages API.
+/// One endpoint and API key of the Messages API.
 #[derive(Debug)]
 pub struct Anthropic {
     http: Http,
@@ -37,7 +37,7 @@ pub struct Anthropic {
 }
 
 impl Anthropic {
-    /// `base_url` is what stands before `/v1/messages`.
+    /// Creates an adapter; `base_url` is the part before `/v1/messages`.
     pub(super) fn new(http: Http, base_url: &Url, org_named: bool, version: &str, key: SecretString) -> Self {
         let endpoint = Endpoint {
             url: messages_url(base_url),
@@ -68,7 +68,7 @@ impl Model for Anthropic {
     }
 }
 
-// Operators write the base both with and without the version's segment.
+// Operators configure the base URL both with and without the version segment.
 fn messages_url(base: &Url) -> Url {
     let mut url = base.clone();
     let path = base.path().trim_end_matches('/');

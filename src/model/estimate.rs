@@ -1,17 +1,16 @@
-//! Tokens by rule of thumb, where nobody counted them.
+//! Token estimates for calls without a provider's count.
 //!
-//! Called by `scripted`, which has no tokenizer, by `openai` for servers that report no
-//! usage, and by the harness for calls that were cut off: the limit on tokens must hold
-//! for them too.
+//! Called by `scripted`, which has no tokenizer, by `openai` for servers that report no usage, and
+//! by the harness for aborted calls. The limit on tokens must also apply to these.
 
 use crate::domain::{Block, Message, conversation::ModelRequest};
 
-/// Four bytes a token: near the truth for English and code, high for the rest.
+/// Estimates 4 bytes per token: accurate for English and code, high for other text.
 pub fn tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }
 
-/// The input of one call, without writing it down.
+/// Estimates the input tokens of one call without serializing it.
 pub fn input_tokens(request: &ModelRequest) -> u64 {
     let messages = request.history.iter().map(|message| match message {
         Message::User { text } => text.len(),
@@ -22,7 +21,7 @@ pub fn input_tokens(request: &ModelRequest) -> u64 {
     tokens(request.system.len() + messages.sum::<usize>() + tools.sum::<usize>())
 }
 
-/// Bytes of what a model said.
+/// Returns the bytes that a model generated.
 pub(super) fn said_bytes(blocks: &[Block]) -> usize {
     let bytes = blocks.iter().map(|block| match block {
         Block::Text { text } | Block::Thinking { text } => text.len(),

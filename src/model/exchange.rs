@@ -1,8 +1,7 @@
-//! One HTTP exchange with a provider: a POST out, an event stream or a refusal in.
+//! One HTTP exchange with a provider: a POST, then an event stream or an error.
 //!
-//! Called by the adapters; calls reqwest, and `net` through the [`Guard`] for an
-//! address that an organization named. Nothing is read without a bound in time and in
-//! bytes, and no secret leaves in an error.
+//! Called by the adapters; calls reqwest, and `net` through the [`Guard`] for a URL that an
+//! organization set. Every read is bounded in time and bytes, and errors contain no secret.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -20,12 +19,12 @@ use crate::{
     domain::Answer,
 };
 
-/// Vets an address that an organization named and prepares a POST to the vetted one.
+/// Validates a URL that an organization set and prepares a POST to the validated address.
 ///
-/// The words of an `Err` are shown to the organization.
+/// The message of an `Err` is shown to the organization.
 pub type Guard = Arc<dyn Fn(&Url) -> Result<RequestBuilder, String> + Send + Sync>;
 
-/// How the adapters reach their providers; cheap to clone.
+/// HTTP client of the adapters; cheap to clone.
 #[derive(Clone)]
 pub struct Http {
     trusted: Client,
@@ -35,9 +34,10 @@ pub struct Http {
 }
 
 impl Http {
-    /// `trusted` serves the addresses of the settings, `guard` those of organizations.
+    /// Creates a client: `trusted` for the URLs of the settings, `guard` for those of
+    /// organizations.
     ///
-    /// Without a guard an address that an organization named is refused.
+    /// Without a guard, URLs of organizations are refused.
     pub fn new(trusted: Client, guard: Option<Guard>) -> Self {
         Self {
             trusted,
@@ -47,22 +47,23 @@ impl Http {
         }
     }
 
-    /// Other times after which a provider has stalled.
+    /// Sets the timeouts after which a provider has stalled.
     pub fn with_patience(self, first_byte: Duration, between_chunks: Duration) -> Self {
         Self { first_byte, between_chunks, ..self }
     }
 
-    // The seam to `net`: the only place that chooses how an address is reached.
+    // The only place that chooses the client for a URL, and the connection to `net`.
     fn post(&self, endpoint: &Endpoint) -> Result<RequestBuilder, Fault> {
         if !endpoint.org_named {
             return Ok(self.trusted.request(Method::POST, endpoint.url.clone()));
         }
         let refused = |reason| Fault::Refused { reason };
-        let guard = self.guard.as_ref().ok_or_else(|| refused("own model addresses are off here".into()))?;
+        let guard =
+            self.guard.as_ref().ok_or_else(|| refused("custom base URLs are disabled here".into()))?;
         guard(&endpoint.url).map_err(refused)
     }
 
-    /// Sends `body` and waits for the head of the answer.
+    /// Sends `body` and waits for the head of the response.
     pub(super) async fn send(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<Reply, Fault> {
         let mut request = self.post(endpoint)?.header("content-type", "application/json").body(body);
         for (name, value) in &endpoint.headers {
@@ -91,52 +92,52 @@ impl fmt::Debug for Http {
     }
 }
 
-/// A client for the addresses of the settings: no redirects, the platform's roots.
+/// Creates the client for URLs of the settings: no redirects, the platform's root certificates.
 ///
 /// # Panics
-/// When the platform's certificate store cannot be read at all.
+/// If the platform's certificate store cannot be read at all.
 pub fn trusted_client() -> Client {
-    // Ignored when the process has one already: any provider will do.
+    // Ignored if the process already has a provider; any provider works.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(limit::MODEL_CONNECT_TIMEOUT)
         .build()
-        .expect("a client without special settings can be built")
+        .expect("a client with default settings can be built")
 }
 
-/// Where a provider listens and how it knows us.
+/// URL and authentication of a provider.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub url: Url,
-    /// Whether an organization named the address, and not the settings.
+    /// Whether an organization set the URL, not the settings.
     pub org_named: bool,
     pub headers: Vec<(&'static str, String)>,
-    /// Header of the key and what stands before it there.
+    /// Name of the authentication header, and the prefix of its value.
     pub auth: (&'static str, &'static str),
     pub key: SecretString,
 }
 
-/// What came back.
+/// Response of a provider.
 pub(super) enum Reply {
     Stream(Chunks),
     Refusal(Refusal),
 }
 
-/// An answer that is not 2xx.
+/// A response other than 2xx.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Refusal {
     pub status: u16,
     pub retry_after: Option<Duration>,
-    /// Its beginning, the key blotted out.
+    /// The beginning of the body; the key is redacted.
     pub body: String,
 }
 
-/// The body of an answer, bounded in time and bytes.
+/// A response body, bounded in time and bytes.
 pub(super) struct Chunks {
     response: Response,
     read: usize,
-    // The first byte may take longer than the ones after it.
+    // The first byte may take longer than later ones.
     patience: Duration,
     between_chunks: Duration,
 }
@@ -147,7 +148,7 @@ impl Chunks {
         match kind {
             Some(kind) if !kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream") => {
                 let kind = text::truncate(kind, 80);
-                Err(Fault::Refused { reason: format!("the address answers {kind}, not text/event-stream") })
+                Err(Fault::Refused { reason: format!("the server returned {kind}, not text/event-stream") })
             }
             Some(_) | None => Ok(self),
         }
@@ -156,24 +157,24 @@ impl Chunks {
     async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
         let chunk = within(self.patience, "the stream stalled", self.response.chunk())
             .await?
-            .map_err(|error| unavailable(&format!("the stream was cut: {}", cause(error))))?;
+            .map_err(|error| unavailable(&format!("the stream was interrupted: {}", cause(error))))?;
         self.patience = self.between_chunks;
         self.read += chunk.as_ref().map_or(0, Bytes::len);
         if self.read > limit::MODEL_ANSWER_BYTES_MAX {
             let most = limit::MODEL_ANSWER_BYTES_MAX;
-            return Err(Fault::Refused { reason: format!("the answer is longer than {most} bytes") });
+            return Err(Fault::Refused { reason: format!("the response is longer than {most} bytes") });
         }
         Ok(chunk)
     }
 
-    // Reads what follows the last frame, normally nothing: only a body that was
-    // read to its end leaves its connection to the next call.
+    // Reads the rest after the last frame, normally nothing. A connection is reused only if its
+    // body was read to the end.
     async fn drain(&mut self) {
         let all = async { while let Ok(Some(_)) = self.next().await {} };
         let _ = tokio::time::timeout(limit::MODEL_DRAIN_TIMEOUT, all).await;
     }
 
-    // A refusal is judged by its status alone when its body does not arrive.
+    // If the body does not arrive, the status alone is used.
     async fn refusal(mut self, key: &SecretString) -> Refusal {
         let status = self.response.status().as_u16();
         let whole = self.patience;
@@ -186,7 +187,7 @@ impl Chunks {
                 body.extend_from_slice(&chunk);
             }
         };
-        // One bound over all chunks: a body that drips is a stall too.
+        // One timeout for all chunks: a body that arrives too slowly is a stall too.
         let _ = tokio::time::timeout(whole, all).await;
         body.truncate(limit::MODEL_REFUSAL_BYTES_MAX);
         let body = String::from_utf8_lossy(&body);
@@ -198,12 +199,12 @@ impl Chunks {
     }
 }
 
-/// Turns the frames of one answer into the answer.
+/// Assembles the frames of one response.
 pub(super) trait Reader {
-    /// Takes one frame; `true` when it was the last one.
+    /// Processes one frame; returns `true` if it was the last one.
     fn frame(&mut self, frame: &Frame, deltas: &mut (dyn FnMut(Delta) + Send)) -> Result<bool, Fault>;
 
-    /// The answer, or why what arrived is not a whole one.
+    /// Returns the response, or an error if it is incomplete.
     fn finish(self) -> Result<Answer, Fault>;
 }
 
@@ -225,12 +226,12 @@ pub(super) async fn read(
     reader.finish()
 }
 
-/// A fault that another try may not meet again.
+/// Returns a fault that a retry may resolve.
 pub(super) fn unavailable(reason: &str) -> Fault {
     Fault::Unavailable { reason: short(reason), retry_after: None }
 }
 
-/// A provider's words, cut to what an event holds.
+/// Truncates a provider's message to the size that an event stores.
 pub(super) fn short(reason: &str) -> String {
     text::truncate(reason, limit::MODEL_REASON_BYTES_MAX).to_owned()
 }
@@ -240,9 +241,9 @@ async fn within<T>(time: Duration, stalled: &str, work: impl Future<Output = T>)
     tokio::time::timeout(time, work).await.map_err(elapsed)
 }
 
-/// The innermost reason: reqwest's own words end before it, and name the address,
-/// which may be the operator's affair. It may also be a refusal of the guard: that
-/// does not tell a private name from one that DNS does not know just now.
+/// Returns the innermost cause. reqwest's own message contains the URL, which may be private to the
+/// operator. The cause may also be a refusal of the guard, which does not distinguish a private
+/// name from one that DNS cannot resolve at the moment.
 fn cause(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut source: &dyn std::error::Error = &error;
@@ -255,8 +256,8 @@ fn cause(error: reqwest::Error) -> String {
 const HTTP_DATE: &[BorrowedFormatItem<'_>] =
     format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
 
-/// How long the provider asks us to wait: `retry-after-ms`, or `retry-after` in
-/// seconds or as a date, which is read against the answer's own `date`.
+/// Returns the wait that the provider requests: `retry-after-ms`, or `retry-after` in seconds or as
+/// a date, relative to the response's `date` header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let date = |text: &str| PrimitiveDateTime::parse(text, HTTP_DATE).ok().map(PrimitiveDateTime::assume_utc);

@@ -1,9 +1,7 @@
-//! Model providers behind one port: Anthropic Messages, OpenAI-compatible chat
-//! completions, and `scripted`, which needs no provider.
+//! Model providers: Anthropic Messages, OpenAI-compatible chat completions, `scripted`.
 //!
-//! Called by the harness through the port `Model`; connects through `net`. An
-//! adapter translates and parses and has no policy: whether to try again is the
-//! harness's to decide, from the [`Fault`].
+//! Called by the harness through the port `Model`; connects through `net`. An adapter translates
+//! and parses and has no policy: the harness decides about retries, from the [`Fault`].
 
 mod anthropic;
 mod estimate;
@@ -25,15 +23,15 @@ pub use exchange::{Guard, Http, trusted_client};
 pub use registry::{Connection, ModelName, NoModel, Providers, Settings, encode};
 pub use scripted::SAMPLE;
 
-/// A provider that answers requests.
+/// Port of a model provider.
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// The provider's name, as in `anthropic`.
+    /// Returns the provider's name, such as `anthropic`.
     fn provider(&self) -> &str;
 
-    /// One model call. `deltas` sees the answer while it grows (best effort).
+    /// Makes one model call; `deltas` receives the response while it streams (best effort).
     ///
-    /// Dropping the future drops the connection: the provider stops generating.
+    /// Dropping the future closes the connection, so the provider stops generating.
     async fn answer(
         &self,
         request: &ModelRequest,
@@ -41,35 +39,35 @@ pub trait Model: Send + Sync {
     ) -> Result<Answer, Fault>;
 }
 
-/// A piece of an answer that is still growing.
+/// A delta of a streaming response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delta {
     /// More text of the block at `index`.
     Text { index: usize, text: String },
     /// More thinking of the block at `index`.
     Thinking { index: usize, text: String },
-    /// More of a tool call's input, which is told when it is whole.
+    /// More of a tool call's input; the input itself is returned only when complete.
     Input { bytes: usize },
-    /// What the provider counted so far for this call; the last one holds.
+    /// Cumulative usage that the provider reported for this call; the last one is valid.
     Used(Usage),
 }
 
-/// Why a model call gave no answer, by what the caller will do.
+/// Reason why a model call failed, by the caller's reaction.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Fault {
-    /// 429, 529, 5xx, no connection, a stall or a cut stream: try again.
+    /// 429, 529, 5xx, no connection, a stall or an interrupted stream: retry.
     #[error("the model provider is not available: {reason}")]
     Unavailable { reason: String, retry_after: Option<Duration> },
-    /// The history is longer than the model can read.
+    /// The history exceeds the model's context window.
     #[error("the conversation no longer fits the model: {reason}")]
     ContextTooLong { reason: String },
-    /// 401 or 403: the credential is wrong, revoked or not allowed this model.
+    /// 401 or 403: the credential is invalid, revoked or not allowed to use this model.
     #[error("the model provider refused the credential: {reason}")]
     Unauthorized { reason: String },
-    /// 402, or a quota that waiting does not refill.
+    /// 402, or a quota that does not refill with time.
     #[error("the model provider asks for payment: {reason}")]
     PaymentRequired { reason: String },
-    /// Any other refusal: the same request would be refused again.
+    /// Any other error: the same request would fail again.
     #[error("the model provider refused the request: {reason}")]
     Refused { reason: String },
 }

@@ -1,8 +1,7 @@
-//! OpenAI's chat completions, streamed, at OpenAI or at any compatible address.
+//! Adapter of OpenAI's chat completions API, streaming, at any compatible URL.
 //!
-//! Called through the port `Model`; calls `exchange`. What counts as the raw
-//! answer is one assistant message, which goes back to the same provider as it is.
-//! (platform.openai.com/docs/api-reference/chat)
+//! Called through the port `Model`; calls `exchange`. The raw response is one assistant message,
+//! which is sent back to the same provider verbatim. (platform.openai.com/docs/api-reference/chat)
 
 mod fault;
 mod request;
@@ -22,10 +21,10 @@ use crate::{
 
 pub(super) use request::body as encode;
 
-/// OpenAI's own name in model names, credentials and histories.
+/// OpenAI's provider name in model names, credentials and histories.
 pub const PROVIDER: &str = "openai";
 
-/// One endpoint and key of a chat completions API.
+/// One endpoint and API key of a chat completions API.
 #[derive(Debug)]
 pub struct OpenAi {
     provider: String,
@@ -34,7 +33,7 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    /// `base_url` is what stands before `/chat/completions`.
+    /// Creates an adapter; `base_url` is the part before `/chat/completions`.
     pub(super) fn new(
         http: Http,
         base_url: &Url,

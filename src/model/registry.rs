@@ -1,8 +1,8 @@
-//! From a model's name to the model.
+//! Registry that resolves a model name to a model.
 //!
-//! Called by the worker for each turn, and by `http` to check a name before a
-//! session pins it; makes the adapters. An address that an organization named is marked
-//! as such here, so that it can only be reached through the guard.
+//! Called by the worker for each turn, and by `http` to validate a name before a session pins it;
+//! creates the adapters. A URL that an organization set is marked as such here, so that it is
+//! reachable only through the guard.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -20,33 +20,33 @@ use crate::{
     domain::{conversation::ModelRequest, source},
 };
 
-/// A model's name with its provider, as in `anthropic/claude-sonnet-4-5`.
+/// A model name with its provider, such as `anthropic/claude-sonnet-4-5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelName {
-    /// `[a-z0-9_-]`, as in `anthropic`.
+    /// `[a-z0-9_-]`, such as `anthropic`.
     pub provider: String,
-    /// The provider's own name; may contain slashes.
+    /// The provider's name of the model; may contain slashes.
     pub model: String,
 }
 
-/// A stored credential, opened for one turn.
+/// A stored credential, decrypted for one turn.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// The provider that the key is for.
+    /// The provider of the key.
     pub provider: String,
-    /// Another address than the provider's own, named by the organization.
+    /// A custom base URL that the organization set.
     pub base_url: Option<Url>,
     pub key: SecretString,
 }
 
-/// What the operator decides about providers.
+/// The operator's settings for providers.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Stands before `/v1/messages`.
+    /// The part before `/v1/messages`.
     pub anthropic_base_url: Url,
     /// `2023-06-01` or `2026-10-21`.
     pub anthropic_version: String,
-    /// Stands before `/chat/completions`.
+    /// The part before `/chat/completions`.
     pub openai_base_url: Url,
     /// Whether `scripted/...` models may be used.
     pub scripted: bool,
@@ -64,21 +64,21 @@ impl Default for Settings {
     }
 }
 
-/// Why a name gives no model, in words for the caller.
+/// Reason why a name resolves to no model; the message is for the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoModel {
-    /// The name cannot be understood, or names nothing that exists.
+    /// The name is malformed or refers to no known provider or script.
     #[error("{0}")]
     BadName(String),
-    /// The provider needs a key and there is none.
+    /// The provider needs a credential and there is none.
     #[error("the model provider {provider} needs a credential")]
     NoCredential { provider: String },
-    /// The credential does not fit the name.
+    /// The credential does not match the name.
     #[error("{0}")]
     BadCredential(String),
 }
 
-/// Makes models; one for the whole process.
+/// Creates models; one instance per process.
 #[derive(Debug)]
 pub struct Providers {
     http: Http,
@@ -87,21 +87,21 @@ pub struct Providers {
 }
 
 impl Providers {
-    /// With the process's own way to reach them.
+    /// Creates the registry with the process's HTTP client.
     pub fn new(http: Http, settings: Settings) -> Self {
         Self { http, settings, scripted: Arc::default() }
     }
 
-    /// Whether models of this provider need a credential.
+    /// Returns whether models of this provider need a credential.
     pub fn needs_credential(provider: &str) -> bool {
         provider != scripted::PROVIDER
     }
 
-    /// The model of that name, speaking with that credential. Connects to nothing.
+    /// Returns the model with that name, using that credential. Does not connect.
     ///
     /// # Errors
-    /// `BadName` for a provider that is off or unknown (any other than the built-in
-    /// ones needs a credential with a `base_url`), `NoCredential`, `BadCredential`.
+    /// `BadName` for a provider that is disabled or unknown (any provider other than the built-in ones
+    /// needs a credential with a `base_url`), `NoCredential`, `BadCredential`.
     pub fn model(
         &self,
         name: &ModelName,
@@ -113,7 +113,8 @@ impl Providers {
         let provider = &name.provider;
         let credential = credential.ok_or_else(|| NoModel::NoCredential { provider: provider.clone() })?;
         if credential.provider != *provider {
-            let reason = format!("the credential is for {}, the model is of {provider}", credential.provider);
+            let reason =
+                format!("the credential is for {}, the model is from {provider}", credential.provider);
             return Err(NoModel::BadCredential(reason));
         }
         let own = match provider.as_str() {
@@ -123,9 +124,9 @@ impl Providers {
         };
         let org_named = credential.base_url.is_some();
         let base = credential.base_url.as_ref().or(own).ok_or_else(|| {
-            let known = "anthropic, openai and scripted";
+            let known = "anthropic, openai or scripted";
             NoModel::BadCredential(format!(
-                "{provider} is none of {known}: its credential needs the base_url of an OpenAI-compatible API"
+                "{provider} is not {known}: its credential needs the base_url of an OpenAI-compatible API"
             ))
         })?;
         if !matches!(base.scheme(), "http" | "https") {
@@ -142,11 +143,11 @@ impl Providers {
         })
     }
 
-    /// Refuses a name that no model can have: what a provider offers is its own to
-    /// say, which scripts there are is ours.
+    /// Rejects a name that cannot be valid. Only the provider knows its models; the scripts are
+    /// known here.
     pub fn check(name: &ModelName) -> Result<(), NoModel> {
         if name.provider == source::PROVIDER {
-            let reason = "git is no provider of models: its credentials open repositories";
+            let reason = "git is not a model provider; its credentials open repositories";
             return Err(NoModel::BadName(reason.to_owned()));
         }
         if Self::needs_credential(&name.provider) || scripted::NAMES.contains(&name.model.as_str()) {
@@ -157,7 +158,7 @@ impl Providers {
 
     fn scripted_model(&self, model: &str) -> Result<Arc<dyn Model>, NoModel> {
         if !self.settings.scripted {
-            return Err(NoModel::BadName("scripted models are turned off here".to_owned()));
+            return Err(NoModel::BadName("scripted models are disabled here".to_owned()));
         }
         let scripted = Scripted::named(model, Arc::clone(&self.scripted));
         Ok(Arc::new(scripted.ok_or_else(|| unknown_script(model))?))
@@ -165,11 +166,11 @@ impl Providers {
 }
 
 fn unknown_script(model: &str) -> NoModel {
-    NoModel::BadName(format!("there is no scripted/{model}; there are {}", scripted::NAMES.join(", ")))
+    NoModel::BadName(format!("there is no scripted/{model}; available are {}", scripted::NAMES.join(", ")))
 }
 
-/// The body in which a request travels to a model of `provider`: Anthropic's
-/// Messages, for all others chat completions. Equal requests give equal bytes.
+/// Returns the request body for a model of `provider`: Anthropic's Messages format, chat
+/// completions for all others. Equal requests give equal bytes.
 pub fn encode(provider: &str, request: &ModelRequest) -> Vec<u8> {
     match provider {
         anthropic::PROVIDER => anthropic::encode(request),
@@ -182,7 +183,7 @@ impl FromStr for ModelName {
 
     fn from_str(text: &str) -> Result<Self, NoModel> {
         let bad = |reason: &str| {
-            let form = "a model is named provider/model, as in anthropic/claude-sonnet-4-5";
+            let form = "a model name has the form provider/model, such as anthropic/claude-sonnet-4-5";
             Err(NoModel::BadName(format!("{form}: {reason}")))
         };
         if text.len() > limit::MODEL_NAME_BYTES_MAX {
@@ -194,10 +195,10 @@ impl FromStr for ModelName {
         let character =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
         if provider.is_empty() || !provider.bytes().all(character) {
-            return bad("the provider is written with a-z, 0-9, _ and -");
+            return bad("the provider may contain only a-z, 0-9, _ and -");
         }
         if model.is_empty() || !model.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return bad("the part after the slash is empty or has blanks or unusual characters");
+            return bad("the part after the slash must be non-empty printable ASCII without spaces");
         }
         Ok(Self { provider: provider.to_owned(), model: model.to_owned() })
     }

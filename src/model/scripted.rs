@@ -1,9 +1,8 @@
-//! Models that need no provider: they play a script, and the rest is real.
+//! Scripted models: play a script without a provider; everything else is real.
 //!
-//! Called through the port `Model`. For first steps (`demo`), for tests of the
-//! whole service (`inline`, docs/scripted.md) and for measuring it (`noop`). What
-//! comes next is read from the history alone, so any worker can go on; only the
-//! faults that are still to be played are counted in the process.
+//! Called through the port `Model`. For first steps (`demo`), for tests of the whole service
+//! (`inline`, docs/scripted.md) and for benchmarks (`noop`). The next step is computed from the
+//! history alone, so any worker can continue; only pending faults are counted in the process.
 
 mod demo;
 mod faults;
@@ -23,13 +22,13 @@ use crate::{
 pub use demo::SAMPLE;
 pub(super) use faults::Faults;
 
-/// The provider's name in model names and histories.
+/// Provider name in model names and histories.
 pub(super) const PROVIDER: &str = "scripted";
-/// The scripts that there are.
+/// Names of the available scripts.
 pub(super) const NAMES: [&str; 3] = ["noop", "demo", "inline"];
-/// What is said when a script has nothing more to say.
+/// Response of a script that has no more steps.
 const DONE: &str = "done";
-/// Bytes of one delta, so that a reader sees an answer grow.
+/// Bytes of one delta, so that a reader sees the response stream.
 const DELTA_BYTES: usize = 24;
 
 /// A model that plays one of the scripts.
@@ -46,7 +45,7 @@ enum Script {
     Inline,
 }
 
-/// One answer, as a script wants it.
+/// One response of a script.
 #[derive(Clone, Debug, Default)]
 struct Step {
     thinking: String,
@@ -56,11 +55,11 @@ struct Step {
     usage: Option<Usage>,
     stop: Option<StopReason>,
     fault: Option<Planned>,
-    /// Ids of calls differ at each try, as a real provider's do.
+    /// Whether the ids of calls differ in each attempt, as those of a real provider do.
     new_ids: bool,
 }
 
-/// A fault to be played `times` times before the step itself is.
+/// A fault that occurs `times` times before the step itself is played.
 #[derive(Clone, Debug)]
 struct Planned {
     kind: Kind,
@@ -68,7 +67,7 @@ struct Planned {
     retry_after: Option<Duration>,
 }
 
-/// The faults of a provider, by what the harness sees of them.
+/// Faults of a provider, as the harness sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -84,7 +83,7 @@ enum Kind {
 }
 
 impl Scripted {
-    /// The script of that name, if there is one.
+    /// Returns the script of that name, if it exists.
     pub(super) fn named(name: &str, faults: Arc<Faults>) -> Option<Self> {
         let script = match name {
             "noop" => Script::Noop,
@@ -139,8 +138,8 @@ impl Step {
         if !self.text.is_empty() {
             blocks.push(Block::Text { text: self.text.clone() });
         }
-        // The place in the history makes an id unique in the session and the
-        // same when the call is made again.
+        // The position in the history makes an id unique in the session, and equal when the call is
+        // repeated.
         let calls = self.tools.iter().enumerate().map(|(at, (tool, input))| {
             let call_id = format!("call_{place}_{at}");
             Block::ToolCall(ToolCall { call_id, tool: tool.clone(), input: input.clone() })
@@ -182,7 +181,7 @@ impl Planned {
     }
 }
 
-/// The answers since the newest user message, and what their tools said.
+/// Returns the responses since the newest user message, with their tool results.
 fn since_last_user(history: &[Message]) -> &[Message] {
     let is_user = |message: &Message| matches!(message, Message::User { .. });
     let start = history.iter().rposition(is_user).map_or(0, |at| at + 1);

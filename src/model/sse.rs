@@ -1,24 +1,24 @@
-//! Server-sent events out of byte chunks (WHATWG HTML, section 9.2.6).
+//! Parser of server-sent events (WHATWG HTML, section 9.2.6).
 //!
-//! Called by `exchange` with whatever the network delivers; calls nobody. How the
-//! bytes are cut into chunks never changes the frames, and no input panics. The
-//! caller bounds the bytes of a whole answer, which bounds the buffer here.
+//! Called by `exchange` with network chunks; calls nothing. The chunk boundaries never change the
+//! frames, and no input panics. The caller bounds the bytes of a whole response, which bounds the
+//! buffer here.
 
 /// One dispatched event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Value of the last `event:` field; empty when there was none.
+    /// Value of the last `event:` field; empty if there was none.
     pub event: String,
     /// All `data:` values, joined by line feeds.
     pub data: String,
 }
 
-/// A parser that holds what the last chunk left unfinished.
+/// A parser that buffers the incomplete end of the last chunk.
 #[derive(Debug, Default)]
 pub struct Frames {
     line: Vec<u8>,
-    // A CR ended the last line: an LF that follows belongs to it, even when
-    // the two arrive in different chunks.
+    // The last line ended with CR: a following LF belongs to it, even if it arrives in the next
+    // chunk.
     after_cr: bool,
     first_line_read: bool,
     has_data: bool,
@@ -28,7 +28,7 @@ pub struct Frames {
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 impl Frames {
-    /// The frames that `chunk` completes, oldest first.
+    /// Returns the frames that `chunk` completes, oldest first.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<Frame> {
         let mut frames = Vec::new();
         let mut rest = chunk;
@@ -125,7 +125,7 @@ mod tests {
             let mut parser = Frames::default();
             let (mut rest, mut cut) = (stream.as_slice(), cuts.iter().cycle());
             let mut parts = Vec::new();
-            // A cut of nothing is a chunk too; the last part takes what is left.
+            // A chunk may be empty; the last part takes the rest.
             for _ in 0..200 {
                 let at = (*cut.next().expect("a cycle does not end")).min(rest.len());
                 parts.extend(parser.push(&rest[..at]));

@@ -1,8 +1,8 @@
-//! What a model wrote as the name and the arguments of a tool call, made sendable.
+//! Normalization of tool names, ids and arguments that a model wrote.
 //!
-//! Called by the adapters. A history goes back to a provider for months: a call
-//! whose arguments are cut or malformed must stay an object, and its name must
-//! fit the pattern, or no provider accepts that history any more.
+//! Called by the adapters. A history may be sent to a provider for months. A call with truncated or
+//! malformed arguments must become an object, and its name must match the pattern, or no provider
+//! accepts that history again.
 
 use std::collections::HashSet;
 
@@ -13,9 +13,9 @@ use crate::{
     domain::{Block, tool::MALFORMED_INPUT},
 };
 
-/// The arguments as an object; anything else is kept as text under one key.
+/// Parses arguments into an object; anything else is stored as text under one key.
 ///
-/// Nothing at all means no arguments, as both providers send it.
+/// Empty text means no arguments, because both providers send it so.
 pub(super) fn parse(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());
@@ -26,7 +26,7 @@ pub(super) fn parse(text: &str) -> Value {
     }
 }
 
-/// The arguments as an object, when they are a value already.
+/// Returns arguments that are already a value as an object.
 pub(super) fn object(value: &Value) -> Value {
     match value {
         Value::Object(_) => value.clone(),
@@ -36,7 +36,7 @@ pub(super) fn object(value: &Value) -> Value {
     }
 }
 
-/// A word that fits `^[a-zA-Z0-9_-]{1,64}$`, equal to `text` when that does.
+/// Returns a word that matches `^[a-zA-Z0-9_-]{1,64}$`; `text` itself if it matches.
 pub(super) fn word(text: &str) -> String {
     let fits = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
     let word: String = text
@@ -47,10 +47,10 @@ pub(super) fn word(text: &str) -> String {
     if word.is_empty() { "_".to_owned() } else { word }
 }
 
-/// A call's id that every provider takes: `[a-zA-Z0-9_-]`, at most 40 characters.
+/// Returns a call id that every provider accepts: `[a-zA-Z0-9_-]`, at most 40 characters.
 ///
-/// An id that fits stays as it is; any other becomes its digest, so that equal
-/// histories stay equal and two ids stay two.
+/// A valid id is kept; any other is replaced by its digest, so that equal histories stay equal and
+/// different ids stay different.
 pub(super) fn call_id(id: &str) -> String {
     if id.len() <= limit::CALL_ID_BYTES_MAX && id == word(id) {
         return id.to_owned();
@@ -58,7 +58,7 @@ pub(super) fn call_id(id: &str) -> String {
     format!("call_{}", &text::hex(&seal::sha256(id.as_bytes()))[..32])
 }
 
-/// Whether each call of an answer has an id, and none has another's.
+/// Returns whether every call of a response has an id and all ids differ.
 pub(super) fn ids_are_distinct(blocks: &[Block]) -> bool {
     let mut seen = HashSet::new();
     blocks.iter().all(|block| match block {

@@ -1,7 +1,7 @@
 //! `ask`: a question to the caller. It ends the turn and needs no sandbox.
 //!
-//! Called by the catalogue for its spec. The harness puts the question itself: it
-//! is an event, and the answer is the caller's next message.
+//! Called by the catalog for its spec. The harness itself appends the question as an event; the
+//! answer is the caller's next message.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -23,17 +23,17 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: ASK.to_owned(),
         description:
-            "Asks the caller a question and ends the turn until there is an answer. Use it only when you \
-            cannot go on without one: a decision that is not yours, or something that only the caller knows."
+            "Asks the caller a question and ends the turn until there is an answer. Use it only if you \
+            cannot continue without one: a decision that is not yours, or a fact that only the caller knows."
                 .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "question": {"type": "string", "minLength": 1, "description": "The question, whole and by itself."},
+                "question": {"type": "string", "minLength": 1, "description": "The complete question."},
                 "options": {
                     "type": "array", "items": {"type": "string", "minLength": 1},
                     "maxItems": limit::ASK_OPTIONS_MAX,
-                    "description": "Answers to choose from, if there are a few likely ones.",
+                    "description": "Suggested answers, if there are a few likely ones.",
                 },
             },
             "required": ["question"],

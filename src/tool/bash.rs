@@ -1,7 +1,7 @@
 //! `bash`: a command in the sandbox. Unsafe: it runs at most once.
 //!
-//! Called by the catalogue; calls `exec`. Both outputs are one, in the order in
-//! which they were written, as a terminal shows them.
+//! Called by the catalog; calls `exec`. Stdout and stderr are merged, in the order in which they
+//! were written, as on a terminal.
 
 use std::time::Duration;
 
@@ -31,16 +31,16 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: "bash".to_owned(),
         description: "Runs a command with bash in the sandbox and returns its output and exit code. Each call is \
-            a new shell in the working directory: `cd` and variables do not last, files do. Do not start programs \
-            that wait for a terminal. Long output is cut in the middle and kept in a file."
+            a new shell in the working directory: files persist; `cd` and variables do not. Do not run programs \
+            that wait for a terminal. Long output is truncated in the middle and saved to a file."
             .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "command": {"type": "string", "minLength": 1, "description": "The command, as typed into a shell."},
+                "command": {"type": "string", "minLength": 1, "description": "The shell command."},
                 "timeout_seconds": {
                     "type": "integer", "minimum": 1, "maximum": most,
-                    "description": format!("Ends the command after so many seconds (default {default})."),
+                    "description": format!("Kills the command after this many seconds (default {default})."),
                 },
             },
             "required": ["command"],
@@ -88,7 +88,7 @@ impl Args {
     async fn result(&self, handle: &SandboxHandle, id: &str, exit: Exit) -> Result<CallResult, Fault> {
         let mut words = exec::written(handle, id, &exit).await?;
         if exit.stderr_bytes > 0 {
-            // Nothing of the command is here: bash itself could not be started.
+            // The output is not from the command: bash itself could not start.
             let most = limit::EXEC_SUMMARY_BYTES_MAX;
             words += &text::printable(&exec::bytes(handle, id, OutputStream::Stderr, 0, most).await?);
         }
@@ -116,14 +116,14 @@ impl Args {
     }
 }
 
-/// How it ended, where that is worth a word.
+/// Returns how the command ended, unless it exited with code 0.
 fn note(exit: &Exit) -> Option<String> {
     match exit.cause {
         Cause::Exited if exit.code == 0 => None,
         Cause::Exited => Some(format!("exit code {}", exit.code)),
-        Cause::Timeout => Some(format!("ended after {} s: its time was over", exit.duration.as_secs())),
-        Cause::Oom => Some("ended: the sandbox ran out of memory".to_owned()),
+        Cause::Timeout => Some(format!("killed after {} s: timeout", exit.duration.as_secs())),
+        Cause::Oom => Some("killed: the sandbox ran out of memory".to_owned()),
         Cause::DiskFull => Some(format!("exit code {}: the sandbox's disk is full", exit.code)),
-        Cause::Killed => Some("ended on request".to_owned()),
+        Cause::Killed => Some("killed on request".to_owned()),
     }
 }

@@ -39,7 +39,7 @@ pub fn names() -> Vec<String> {
 }
 
 impl Catalogue {
-    /// Every tool that is built in.
+    /// Creates the catalog of all built-in tools.
     pub fn builtin() -> Self {
         let entry = |tool: Tool| {
             let spec = (tool.spec)();
@@ -49,7 +49,7 @@ impl Catalogue {
         Self(TOOLS.into_iter().map(entry).collect())
     }
 
-    /// The tools as the model sees them, in a fixed order.
+    /// Returns the tools as the model sees them, in a fixed order.
     pub fn specs(&self) -> Vec<ToolSpec> {
         self.0.iter().map(|entry| entry.spec.clone()).collect()
     }
@@ -57,7 +57,11 @@ impl Catalogue {
     /// Checks a call; or words for the model: an unknown tool, arguments that are not valid.
     pub fn check(&self, call: &ToolCall) -> Result<Call, String> {
         let Some(entry) = self.0.iter().find(|entry| entry.spec.name == call.tool) else {
-            return Err(format!("There is no tool `{}`. There are: {}.", call.tool, names().join(", ")));
+            return Err(format!(
+                "There is no tool `{}`. Available tools: {}.",
+                call.tool,
+                names().join(", ")
+            ));
         };
         let arguments = entry.schema.check(&call.tool, &call.input)?;
         let invocation = (entry.tool.parse)(arguments);

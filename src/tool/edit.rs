@@ -1,9 +1,9 @@
-//! `edit`: one piece of a file for another. Unsafe, and yet it can be recovered.
+//! `edit`: replaces text in a file. Unsafe, but recoverable.
 //!
-//! Called by the catalogue; calls the port `Sandbox`. Where the new text holds the
-//! old one, a second edit would change the file twice. So a note with the digests
-//! of the file before and after is left in the sandbox before the file is written: a
-//! takeover compares them with the file and knows on which side the crash was.
+//! Called by the catalog; calls the port `Sandbox`. If the new text contains the old text, a second
+//! edit would change the file twice. Therefore a note with the digests of the file before and after
+//! is written to the sandbox before the file. A takeover compares them with the file and determines
+//! whether the crash was before or after the edit.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ struct Args {
     replace_all: bool,
 }
 
-/// What a takeover needs to know of an edit that was under way.
+/// Data that a takeover needs about an interrupted edit.
 #[derive(Serialize, Deserialize)]
 struct Note {
     before: String,
@@ -33,11 +33,11 @@ struct Note {
     words: String,
 }
 
-/// Beside the spilled outputs: it must live exactly as long as the sandbox.
+/// Next to the saved outputs; it must live exactly as long as the sandbox.
 const NOTE_DIR: &str = "/tmp/tool-output";
-/// Largest note that is believed; ours have a few hundred bytes.
+/// Max size of a note that is accepted; real notes have a few hundred bytes.
 const NOTE_BYTES_MAX: usize = 8 << 10;
-/// Lines around a change that are shown.
+/// Number of lines shown around a change.
 const CONTEXT_LINES: usize = 3;
 
 pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
@@ -45,15 +45,15 @@ pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
 fn spec() -> ToolSpec {
     ToolSpec {
         name: "edit".to_owned(),
-        description: "Replaces a piece of a file. `old` must be in the file exactly as given, white space included, \
-            and only once, or `replace_all` must be set: add lines around it until it is unique. Read the file first."
+        description: "Replaces text in a file. `old` must match the file exactly, including white space, \
+            and occur once, unless `replace_all` is set: add lines until it is unique. Read the file first."
             .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "path": {"type": "string", "minLength": 1, "description": "Absolute, or below the working directory."},
+                "path": {"type": "string", "minLength": 1, "description": "Absolute, or relative to the working directory."},
                 "old": {"type": "string", "minLength": 1, "description": "The text to replace, without line numbers."},
-                "new": {"type": "string", "description": "The text that takes its place."},
+                "new": {"type": "string", "description": "The replacement text."},
                 "replace_all": {"type": "boolean", "description": "Replaces every occurrence (default false)."},
             },
             "required": ["path", "old", "new"],
@@ -71,12 +71,12 @@ impl Invocation for Args {
         let count = before.matches(&self.old).count();
         let words = match count {
             _ if self.old == self.new => {
-                return tell("`old` and `new` are the same: there is nothing to change.");
+                return tell("`old` and `new` are equal; nothing to change.");
             }
             0 => return tell(not_found(&path, &before, &self.old)),
             2.. if !self.replace_all => {
                 return tell(format!(
-                    "`old` is in {path} {count} times. Add lines around it until it is unique, or set `replace_all`."
+                    "`old` occurs {count} times in {path}. Add lines around it to make it unique, or set `replace_all`."
                 ));
             }
             1 => format!("Changed {path}.\n{}", around(&before, self)),
@@ -128,7 +128,7 @@ fn digest(text: &str) -> String {
     hex(&seal::sha256(text.as_bytes()))
 }
 
-/// The whole of a file that is text and small enough to be changed here.
+/// Reads a whole text file that is small enough to be edited here.
 async fn text_file(handle: &SandboxHandle, path: &str) -> Result<String, Fault> {
     let most = limit::TOOL_FILE_BYTES_MAX;
     let mut content = Vec::new();
@@ -153,16 +153,16 @@ async fn text_file(handle: &SandboxHandle, path: &str) -> Result<String, Fault> 
 fn not_found(path: &str, content: &str, old: &str) -> String {
     let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let hint = if squeezed(content).contains(&squeezed(old)) {
-        "It is there with other white space: indentation, line ends or tabs differ."
+        "It occurs with other white space: indentation, line ends or tabs differ."
     } else {
         "Read the file again: it may have changed."
     };
     format!("`old` is not in {path}. {hint}")
 }
 
-/// The changed lines with a few around them, numbered as they are now.
+/// Returns the changed lines with context, numbered as in the new file.
 fn around(before: &str, args: &Args) -> String {
-    let at = before.find(&args.old).expect("it was counted before");
+    let at = before.find(&args.old).expect("the occurrences were counted before");
     let first = before[..at].matches('\n').count();
     let changed = args.new.lines().count().max(1);
     let after = before.replacen(&args.old, &args.new, 1);

@@ -1,7 +1,7 @@
-//! Commands of tools: started under the call's own id, waited for, read.
+//! Commands of tools: start under the call's own id, wait, read output.
 //!
-//! Called by `bash`, `glob` and `grep`; calls the port `Sandbox`. The id comes from
-//! the call, so that a second start, by this worker or the next, is the first one.
+//! Called by `bash`, `glob` and `grep`; calls the port `Sandbox`. The id is derived from the call,
+//! so that a second start, by this worker or the next, attaches to the first.
 
 use std::time::Duration;
 
@@ -17,23 +17,23 @@ use crate::{
     sandbox::{self, Exec, Exit, OutputRange, OutputStream},
 };
 
-/// Where the whole of a cut output is put; the session's temporary files.
+/// Directory for complete outputs of truncated results; temporary, in the sandbox.
 const SPILL_DIR: &str = "/tmp/tool-output";
-/// Longest call id that is used as it is.
+/// Max length of a call id that is used verbatim.
 const PLAIN_ID_BYTES_MAX: usize = 100;
 
-/// The id under which the sandbox knows a call's command.
+/// Returns the id of a call's command in the sandbox.
 pub(super) fn id(call_id: &str) -> String {
     let id = call_id;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if !id.is_empty() && id.len() <= PLAIN_ID_BYTES_MAX && id.bytes().all(plain) {
         return format!("t-{id}");
     }
-    // Another prefix, so that no plain id can spell a digest.
+    // A different prefix, so that no verbatim id can equal a digest.
     format!("h-{}", hex(&seal::sha256(id.as_bytes())))
 }
 
-/// Starts a program and waits for its end.
+/// Starts a program and waits until it exits.
 pub(super) async fn run(
     handle: &SandboxHandle,
     id: &str,
@@ -54,7 +54,7 @@ pub(super) async fn run(
     })
 }
 
-/// The end of a command that was started before; `None` when it never was.
+/// Waits for a command that was started before; `None` if it was never started.
 pub(super) async fn found(handle: &SandboxHandle, id: &str) -> Result<Option<Exit>, Fault> {
     match handle.sandbox.wait(handle.fence, id).await {
         Ok(exit) => Ok(Some(exit)),
@@ -76,7 +76,7 @@ pub(super) async fn kill(call_id: &str, handle: &SandboxHandle) -> bool {
     }
 }
 
-/// At most `bytes_max` bytes of a stream from `offset` on, however they arrive.
+/// Reads at most `bytes_max` bytes of a stream from `offset`, in as many parts as needed.
 pub(super) async fn bytes(
     handle: &SandboxHandle,
     id: &str,
@@ -98,11 +98,11 @@ pub(super) async fn bytes(
     Ok(all)
 }
 
-/// What a command wrote to its output: whole, or its two ends and where the rest is.
+/// Returns a command's output: whole, or its two ends and the path of the rest.
 pub(super) async fn written(handle: &SandboxHandle, id: &str, exit: &Exit) -> Result<String, Fault> {
     let total = exit.stdout_bytes;
     if total <= 2 * END_BYTES as u64 {
-        // The sandbox is not asked for more than there is, nor for nothing.
+        // Requests no more bytes than exist.
         let all = bytes(handle, id, OutputStream::Stdout, 0, total as usize).await?;
         return Ok(text::printable(&all));
     }
@@ -113,19 +113,19 @@ pub(super) async fn written(handle: &SandboxHandle, id: &str, exit: &Exit) -> Re
     Ok(output::join(&text::printable(&head), &text::printable(&tail), total, &advice))
 }
 
-/// Puts the output where the model can read it, and says where that is.
+/// Saves the output to a file for the model and returns a sentence with its path.
 async fn spill(handle: &SandboxHandle, id: &str, kept: u64) -> Result<String, Fault> {
     let whole = bytes(handle, id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?;
     let path = format!("{SPILL_DIR}/{id}.txt");
     match handle.sandbox.write_file(handle.fence, &path, &whole).await {
         Ok(()) if whole.len() as u64 == kept => {
-            Ok(format!("The whole output is in {path}: use `read` or `grep` on it."))
+            Ok(format!("The whole output is in {path}. Use `read` or `grep` on it."))
         }
-        Ok(()) => Ok(format!("Its first {} bytes are in {path}: use `read` or `grep` on it.", whole.len())),
+        Ok(()) => Ok(format!("Its first {} bytes are in {path}. Use `read` or `grep` on it.", whole.len())),
         Err(fault @ (sandbox::Fault::Gone | sandbox::Fault::Stale)) => Err(fault.into()),
-        // No room for it: the ends are still worth more than nothing.
+        // There is no space for the file; the two ends are still useful.
         Err(sandbox::Fault::NotFound(_) | sandbox::Fault::Refused(_) | sandbox::Fault::Unavailable(_)) => {
-            Ok("Run a command that writes less, or send its output to a file.".to_owned())
+            Ok("Run a command with less output, or redirect its output to a file.".to_owned())
         }
     }
 }

@@ -1,8 +1,7 @@
-//! `glob`: paths that fit a pattern. Changes nothing.
+//! `glob`: paths that match a pattern. Read-only.
 //!
-//! Called by the catalogue; calls `exec`. The sandbox's own bash expands the pattern,
-//! without ever evaluating it; braces are unfolded here, because bash does not
-//! unfold them in a variable.
+//! Called by the catalog; calls `exec`. Bash in the sandbox expands the pattern without evaluating
+//! it. Braces are expanded here, because bash does not expand them in a variable.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -21,8 +20,8 @@ struct Args {
     path: Option<String>,
 }
 
-/// Expands each argument after the first as a pattern below the first. With an
-/// empty IFS a pattern with blanks stays one word.
+/// Expands each argument after the second as a pattern below the directory in the first. With an
+/// empty IFS a pattern with spaces stays one word.
 const EXPAND: &str = r#"cd -- "$1" || exit 2
 shift
 most=$1
@@ -41,14 +40,14 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: "glob".to_owned(),
         description:
-            "Lists the paths that fit a pattern, as in `src/**/*.{ts,tsx}`. `**` goes through directories; \
-            hidden ones are found only when the pattern names them. Directories end with a slash."
+            "Lists the paths that match a pattern, such as `src/**/*.{ts,tsx}`. `**` matches any directories; \
+            hidden paths match only if the pattern names them. Directories end with a slash."
                 .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
                 "pattern": {"type": "string", "minLength": 1, "description": "With *, **, ?, [...] and {a,b}."},
-                "path": {"type": "string", "minLength": 1, "description": "Where to begin (default: the working directory)."},
+                "path": {"type": "string", "minLength": 1, "description": "Where to start (default: the working directory)."},
             },
             "required": ["pattern"],
             "additionalProperties": false,
@@ -61,7 +60,7 @@ fn spec() -> ToolSpec {
 impl Invocation for Args {
     async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
         let Some(patterns) = unfold(&self.pattern) else {
-            return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
+            return tell(format!("The braces expand to more than {} patterns.", limit::GLOB_PATTERNS_MAX));
         };
         let begin = handle.path(self.path.as_deref().unwrap_or("."));
         let most = (limit::GLOB_PATHS_MAX + 1).to_string();
@@ -99,14 +98,14 @@ impl Invocation for Args {
     }
 }
 
-/// Every pattern that the braces stand for; `None` when there are too many.
+/// Expands the braces of a pattern; `None` if there are too many results.
 pub(super) fn unfold(pattern: &str) -> Option<Vec<String>> {
     let (mut open, mut whole) = (vec![pattern.to_owned()], Vec::new());
     while let Some(next) = open.pop() {
         match first_braces(&next) {
             None => whole.push(next),
             Some((before, choices, after)) => {
-                // Pushed backwards, so that they come out in their order.
+                // Pushed in reverse, so that they are popped in order.
                 open.extend(choices.iter().rev().map(|choice| format!("{before}{choice}{after}")));
             }
         }
@@ -117,7 +116,7 @@ pub(super) fn unfold(pattern: &str) -> Option<Vec<String>> {
     Some(whole)
 }
 
-/// What stands before, within and after the first braces that hold a choice.
+/// Returns the text before, the choices within, and the text after the first braces.
 fn first_braces(pattern: &str) -> Option<(&str, Vec<&str>, &str)> {
     for (start, _) in pattern.match_indices('{') {
         let (mut depth, mut choice, mut choices) = (0, start + 1, Vec::new());

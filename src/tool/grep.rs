@@ -1,7 +1,7 @@
-//! `grep`: lines of files that fit a regular expression. Changes nothing.
+//! `grep`: lines of files that match a regular expression. Read-only.
 //!
-//! Called by the catalogue; calls `exec`. The sandbox's own grep searches, with Perl's
-//! expressions where it knows them.
+//! Called by the catalog; calls `exec`. Uses the grep of the sandbox, with Perl syntax if it is
+//! supported.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -23,8 +23,8 @@ struct Args {
     glob: Option<String>,
 }
 
-/// Some builds of grep know no Perl expressions. A reader that has enough closes
-/// the pipe, which ends grep by SIGPIPE: that is no failure.
+/// Some builds of grep do not support Perl syntax. When the reader has enough lines, it closes the
+/// pipe and SIGPIPE ends grep; that is not a failure.
 const SEARCH: &str = r#"kind=E
 printf x | grep -qP x 2>/dev/null && kind=P
 most=$1 width=$2
@@ -34,7 +34,7 @@ code=${PIPESTATUS[0]}
 if [ "$code" = 141 ]; then exit 0; fi
 exit "$code""#;
 
-/// What grep says when nothing fits.
+/// grep's exit code if nothing matches.
 const EXIT_NOTHING: i32 = 1;
 
 pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
@@ -43,7 +43,7 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: "grep".to_owned(),
         description:
-            "Searches the lines of text files for a regular expression (Perl's syntax; (?i) ignores case) \
+            "Searches text files for lines that match a regular expression (Perl syntax; (?i) ignores case) \
             and lists them as path:line:text. Skips .git and node_modules."
                 .to_owned(),
         input_schema: json!({
@@ -51,7 +51,7 @@ fn spec() -> ToolSpec {
             "properties": {
                 "pattern": {"type": "string", "minLength": 1, "description": "The regular expression."},
                 "path": {"type": "string", "minLength": 1, "description": "File or directory (default: the working directory)."},
-                "glob": {"type": "string", "minLength": 1, "description": "Only files whose name fits, as in *.{ts,tsx}."},
+                "glob": {"type": "string", "minLength": 1, "description": "Only file names that match, as in *.{ts,tsx}."},
             },
             "required": ["pattern"],
             "additionalProperties": false,
@@ -63,10 +63,10 @@ fn spec() -> ToolSpec {
 #[async_trait]
 impl Invocation for Args {
     async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
-        // grep compares the name alone: of a pattern with directories the last part counts.
+        // grep matches the file name only, so the last part of a pattern with directories is used.
         let name = self.glob.as_deref().map(|glob| glob.rsplit('/').next().unwrap_or(glob));
         let Some(names) = name.map_or(Some(Vec::new()), unfold) else {
-            return tell(format!("The braces stand for more than {} patterns.", limit::GLOB_PATTERNS_MAX));
+            return tell(format!("The braces expand to more than {} patterns.", limit::GLOB_PATTERNS_MAX));
         };
         let path = self.path.as_deref().unwrap_or(".");
         let (most, width) = ((limit::GREP_LINES_MAX + 1).to_string(), limit::LINE_BYTES_MAX.to_string());

@@ -49,9 +49,9 @@ pub const WORKSPACE: &str = "/workspace";
 pub struct SandboxHandle {
     pub sandbox: Arc<dyn Sandbox>,
     pub fence: SandboxFence,
-    /// Variables beyond the sandbox's own.
+    /// Environment variables in addition to those of the sandbox.
     pub env: Vec<(String, String)>,
-    /// Absolute; where commands start. `/workspace` when empty.
+    /// Absolute path; working directory of commands. `/workspace` when empty.
     pub cwd: String,
     pub services: Arc<dyn Services>,
 }
@@ -208,14 +208,14 @@ fn told(outcome: Result<CallResult, Fault>) -> Result<CallResult, Fault> {
 /// Result of a call, for the model and for the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResult {
-    /// For the model; never empty, capped, says what was cut.
+    /// Text for the model; never empty, truncated with a notice.
     pub output: String,
     pub is_error: bool,
     /// Whether the call ran, as far as that is known.
     pub outcome: Outcome,
     /// Wall time of the call.
     pub duration: Duration,
-    /// The command that ran, where the tool is one.
+    /// The command that ran, if the tool runs one.
     pub exec: Option<ExecSummary>,
 }
 
@@ -261,10 +261,10 @@ pub struct ExecSummary {
     pub duration: Duration,
 }
 
-/// What a takeover finds of a call whose worker died.
+/// State of a crashed worker's call after a takeover.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recovered {
-    /// It ran, or was safe to run again: this is its result.
+    /// It ran, or was safe to run again; this is its result.
     Done(CallResult),
     /// It never began: it may run now.
     NeverRan,

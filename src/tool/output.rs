@@ -1,16 +1,16 @@
-//! Output cut to what a model should read, and the sentence that says so.
+//! Truncation of output for the model, with a notice.
 //!
-//! Called by every tool. The beginning and the end stay: the one says what
-//! happened, the other how it ended.
+//! Called by every tool. The beginning and the end are kept: one shows what happened, the other how
+//! it ended.
 
 use crate::base::{limit, text};
 
-/// Room for the sentences around an output.
+/// Bytes reserved for the notices around an output.
 const NOTE_BYTES: usize = 600;
-/// Bytes that stay at either end of an output that is cut.
+/// Bytes kept at each end of a truncated output.
 pub(super) const END_BYTES: usize = (limit::TOOL_OUTPUT_BYTES_MAX - NOTE_BYTES) / 2;
 
-/// The text when it fits, else its two ends with `advice` between them.
+/// Returns the text if it fits, else its two ends with `advice` between them.
 pub(super) fn cap(text: &str, advice: &str) -> String {
     if text.len() <= limit::TOOL_OUTPUT_BYTES_MAX - NOTE_BYTES {
         return text.to_owned();
@@ -19,13 +19,13 @@ pub(super) fn cap(text: &str, advice: &str) -> String {
     join(head, tail, text.len() as u64, advice)
 }
 
-/// Two ends of an output of `total` bytes.
+/// Joins the two ends of an output of `total` bytes.
 pub(super) fn join(head: &str, tail: &str, total: u64, advice: &str) -> String {
     let cut = total.saturating_sub((head.len() + tail.len()) as u64);
     format!("{head}\n\n[… {cut} of {total} bytes are left out here. {advice} …]\n\n{tail}")
 }
 
-/// The longest suffix of at most `bytes_max` bytes that begins between characters.
+/// Returns the longest suffix of at most `bytes_max` bytes at a character boundary.
 pub(super) fn ending(text: &str, bytes_max: usize) -> &str {
     let mut start = text.len().saturating_sub(bytes_max);
     while !text.is_char_boundary(start) {

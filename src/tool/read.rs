@@ -1,7 +1,7 @@
-//! `read`: a file with its lines numbered. Changes nothing.
+//! `read`: a file with line numbers. Read-only.
 //!
-//! Called by the catalogue; calls the port `Sandbox`. A file may be of any size:
-//! it is passed in parts until the wanted lines are found.
+//! Called by the catalog; calls the port `Sandbox`. A file may have any size: it is read in parts
+//! until the requested lines are found.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -27,17 +27,17 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: "read".to_owned(),
         description: format!(
-            "Reads a text file. Each line is shown with its number and a tab, which are not part of the file. Shows at \
-             most {lines} lines; use `offset` to go on. For directories use `glob`."
+            "Reads a text file. Each line is prefixed with its number and a tab, not part of the file. Returns at \
+             most {lines} lines; use `offset` to continue. For directories use `glob`."
         ),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "path": {"type": "string", "minLength": 1, "description": "Absolute, or below the working directory."},
+                "path": {"type": "string", "minLength": 1, "description": "Absolute, or relative to the working directory."},
                 "offset": {"type": "integer", "minimum": 1, "description": "First line to show (default 1)."},
                 "limit": {
                     "type": "integer", "minimum": 1,
-                    "description": format!("Lines to show at most (default {lines})."),
+                    "description": format!("Max number of lines to return (default {lines})."),
                 },
             },
             "required": ["path"],
@@ -73,7 +73,7 @@ impl Invocation for Args {
                 .map_err(at(&path))?;
             size = part.size;
             if offset == 0 && part.content.iter().take(limit::READ_PROBE_BYTES).any(|&byte| byte == 0) {
-                return tell(format!("{path} is a binary file of {size} bytes. Look at it with `bash`."));
+                return tell(format!("{path} is a binary file of {size} bytes. Use `bash` to inspect it."));
             }
             if part.content.is_empty() {
                 page.end();
@@ -81,7 +81,7 @@ impl Invocation for Args {
             }
             offset += part.content.len() as u64;
             page.take(&part.content);
-            // Files of the kernel have no size: they end with an empty part.
+            // Kernel files report size 0; they end with an empty part.
             if size > 0 && offset >= size && !page.is_full {
                 page.end();
                 break;
@@ -96,14 +96,14 @@ impl Invocation for Args {
             (0, true) => format!("{path} is empty."),
             (_, true) => format!("{path} has only {} lines.", page.line - 1),
             (_, false) if page.is_full => {
-                format!("{}[There is more. Go on with offset {}.]", page.shown, page.line)
+                format!("{}[There is more. Continue with offset {}.]", page.shown, page.line)
             }
             (_, false) => page.shown,
         }))
     }
 }
 
-/// A line with its number, as `read` shows it; `bytes` is its length in the file.
+/// Formats a line with its number; `bytes` is the line's length in the file.
 pub(super) fn numbered(number: usize, line: &str, bytes: usize) -> String {
     let cut = text::truncate(line, limit::LINE_BYTES_MAX);
     let more = if cut.len() == line.len() { 0 } else { bytes.saturating_sub(cut.len()) };
@@ -114,13 +114,13 @@ pub(super) fn numbered(number: usize, line: &str, bytes: usize) -> String {
     }
 }
 
-/// The wanted lines, out of parts that end anywhere.
+/// The requested lines, collected from parts with arbitrary boundaries.
 struct Page {
     first: u64,
     most: usize,
-    /// Number of the line that comes next.
+    /// Number of the next line.
     line: u64,
-    /// Its beginning, and how long it is so far.
+    /// The beginning of that line, and its length so far.
     pending: Vec<u8>,
     pending_bytes: usize,
     shown: String,
@@ -141,14 +141,14 @@ impl Page {
         self.grow(rest);
     }
 
-    /// The last line need not end with a line feed.
+    /// Handles a last line without a line feed.
     fn end(&mut self) {
         if self.pending_bytes > 0 {
             self.show();
         }
     }
 
-    // A line that is passed over, or beyond what is shown of one, is not kept.
+    // Skipped lines, and the part of a line beyond the limit, are not buffered.
     fn grow(&mut self, more: &[u8]) {
         let room = (2 * limit::LINE_BYTES_MAX).saturating_sub(self.pending.len());
         let keep = if self.line < self.first { 0 } else { more.len().min(room) };

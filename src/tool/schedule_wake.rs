@@ -32,21 +32,21 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: SCHEDULED_WAKE.to_owned(),
         description:
-            "Wakes you later: at that time this session gets a message with your note, and a new turn begins. \
-            Use it to wait for something that takes minutes or days, then finish your turn; do not sleep in a \
-            command. Give `at` or `after_seconds`."
+            "Wakes you later: at that time this session gets a message with your note and a new turn starts. \
+            Use it to wait for something that takes minutes or days, then end your turn. Do not sleep in a \
+            command. Set `at` or `after_seconds`."
                 .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "at": {"type": "string", "description": "A time in RFC 3339, as in 2026-01-31T09:00:00Z."},
+                "at": {"type": "string", "description": "A time in RFC 3339, such as 2026-01-31T09:00:00Z."},
                 "after_seconds": {
                     "type": "integer", "minimum": 1, "maximum": limit::SCHEDULED_WAKE_AHEAD_MAX.as_secs(),
                     "description": "Seconds from now.",
                 },
                 "note": {
                     "type": "string", "minLength": 1, "maxLength": limit::SCHEDULED_WAKE_NOTE_CHARS_MAX,
-                    "description": "What you will want to know then: why you wait, and what to look at.",
+                    "description": "Context for you at that time: why you waited and what to check.",
                 },
             },
             "required": ["note"],
@@ -68,17 +68,17 @@ impl Args {
         let when = match (&self.at, self.after_seconds) {
             (Some(at), None) => match OffsetDateTime::parse(at, &Rfc3339) {
                 Ok(at) => When::At(at),
-                Err(_) => return tell("`at` must be a time in RFC 3339, as in 2026-01-31T09:00:00Z."),
+                Err(_) => return tell("`at` must be a time in RFC 3339, such as 2026-01-31T09:00:00Z."),
             },
             (None, Some(seconds)) => When::After(Duration::from_secs(seconds)),
-            (None, None) | (Some(_), Some(_)) => return tell("Give either `at` or `after_seconds`."),
+            (None, None) | (Some(_), Some(_)) => return tell("Set either `at` or `after_seconds`."),
         };
         let at = services.schedule_wake(call_id, when, &self.note).await?;
         Ok(CallResult::ok(format!("You will be woken at {}.", shown(at))))
     }
 }
 
-/// A time as the model is told.
+/// Formats a time for the model.
 pub fn shown(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }

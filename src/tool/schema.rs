@@ -1,7 +1,7 @@
-//! A tool's arguments against its JSON Schema, with words for the model.
+//! Validation of a tool's arguments against its JSON Schema.
 //!
-//! Called by the catalogue. A failure names each place and what is allowed there,
-//! so that the next try is right. No reference outside the schema is followed.
+//! Called by the catalog. An error names each invalid field and what is allowed there, so that the
+//! model can correct the call. References outside the schema are not followed.
 
 use jsonschema::Validator;
 use serde_json::{Map, Value};
@@ -18,23 +18,23 @@ pub(super) struct Schema {
     words: String,
 }
 
-/// Faults that are told at once; the first ones are the telling ones.
+/// Max number of errors in one message; the first ones are the most useful.
 const FAULTS_TOLD: usize = 5;
 
 impl Schema {
-    /// Compiles a schema of the catalogue.
+    /// Compiles a schema of the catalog.
     pub(super) fn compile(schema: &Value) -> Self {
-        let validator = jsonschema::validator_for(schema).expect("a schema of the catalogue is valid");
+        let validator = jsonschema::validator_for(schema).expect("a schema of the catalog is valid");
         Self { validator, words: schema["properties"].to_string() }
     }
 
-    /// The arguments, without the nulls that some models send for "not given".
+    /// Validates arguments and returns them without nulls, which some models send for "absent".
     pub(super) fn check(&self, tool: &str, input: &Value) -> Result<Value, String> {
         if let Some(sent) = input.get(MALFORMED_INPUT).and_then(Value::as_str) {
             let begin = text::truncate(sent, limit::TOOL_FAULT_BYTES_MAX);
             return Err(format!(
-                "The arguments of `{tool}` were no complete JSON object. They began with: {begin}\n\
-                 Nothing was run. Send the whole call again, shorter if it was cut."
+                "The arguments of `{tool}` were not a complete JSON object. They began with: {begin}\n\
+                 Nothing was run. Send the whole call again, shorter if it was truncated."
             ));
         }
         let input = match input {

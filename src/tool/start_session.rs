@@ -1,4 +1,4 @@
-//! `start_session`: the agent has another session work for it. It needs no sandbox.
+//! `start_session`: the agent starts another session. It needs no sandbox.
 //!
 //! Calls the port [`Services`], which starts one session for each call: a call that is repeated
 //! after a crash finds the first one's.
@@ -20,7 +20,7 @@ struct Args {
     title: Option<String>,
 }
 
-/// A session to start under the one that asks.
+/// A child session to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Child<'a> {
     /// Id or name.
@@ -34,20 +34,21 @@ pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
 fn spec() -> ToolSpec {
     ToolSpec {
         name: START_SESSION.to_owned(),
-        description: "Starts another session, which works beside this one, and returns its id at once. It sees \
-            nothing of this session but the input: say all that it has to know. What it uses counts against the \
+        description:
+            "Starts another session, which runs in parallel, and returns its id at once. It sees only \
+            the input, nothing else of this session, so include all it needs. Its usage counts against the \
             limits of this session."
-            .to_owned(),
+                .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
                 "agent": {
                     "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
-                    "description": "Name or id of the agent that works in it.",
+                    "description": "Name or id of the agent of the new session.",
                 },
                 "input": {
                     "type": "string", "minLength": 1, "maxLength": TEXT_BYTES_MAX,
-                    "description": "What it is to do.",
+                    "description": "The task of the new session.",
                 },
                 "title": {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX, "description": "For people."},
             },

@@ -1,7 +1,7 @@
-//! `web_fetch`: a page of the web. Changes nothing.
+//! `web_fetch`: fetches a web page. Read-only.
 //!
-//! Called by the catalogue; calls the port [`super::Web`], behind which are the rules
-//! of the session's environment: what its sandbox may not reach, this may not either.
+//! Called by the catalog; calls the port [`super::Web`], which enforces the network policy of the
+//! session's environment: a host that the sandbox may not reach cannot be fetched.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -24,7 +24,7 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: "web_fetch".to_owned(),
         description:
-            "Fetches a URL with GET and shows what it answered, as text. Only hosts that the session's \
+            "Fetches a URL with GET and returns the response as text. Only hosts that the session's \
             environment allows can be fetched. Redirects are followed."
                 .to_owned(),
         input_schema: json!({

@@ -1,6 +1,6 @@
-//! `write`: a whole file. Idempotent: a second write leaves the same file.
+//! `write`: writes a whole file. Idempotent: a second write leaves the same file.
 //!
-//! Called by the catalogue; calls the port `Sandbox`.
+//! Called by the catalog; calls the port `Sandbox`.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -24,14 +24,14 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: "write".to_owned(),
         description:
-            "Writes a whole file, making its directories and replacing what was there. For a change to a \
-            part of a file use `edit`."
+            "Writes a whole file. Creates missing directories and replaces an existing file. To change \
+            part of a file, use `edit`."
                 .to_owned(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "path": {"type": "string", "minLength": 1, "description": "Absolute, or below the working directory."},
-                "content": {"type": "string", "description": "All of the new content."},
+                "path": {"type": "string", "minLength": 1, "description": "Absolute, or relative to the working directory."},
+                "content": {"type": "string", "description": "The complete new content."},
             },
             "required": ["path", "content"],
             "additionalProperties": false,

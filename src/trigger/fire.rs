@@ -1,4 +1,4 @@
-//! One run of a schedule: a session of its own, or a message to one that is there.
+//! One run of a schedule: a new session, or a message to an existing one.
 
 use serde_json::json;
 use time::format_description::well_known::Rfc3339;
@@ -16,19 +16,19 @@ use crate::{
     store::{self, audit::Act, notification::Notification, run::Run, schedule::Schedule},
 };
 
-/// Why a run is there.
+/// Reason of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fired {
-    /// Its slot has come.
+    /// Its slot is due.
     Slot(Timestamp),
-    /// A caller asked for it, at this time.
+    /// A caller requested it, at this time.
     ByHand(Timestamp),
 }
 
-/// Starts a run of a locked schedule and writes it down, in one transaction.
+/// Starts a run of a locked schedule and records it, in one transaction.
 ///
 /// # Errors
-/// What is refused is refused before anything is written.
+/// A refused run is refused before anything is written.
 pub async fn fire(
     unit: &mut Unit,
     schedule: &Schedule,
@@ -74,7 +74,7 @@ pub async fn fire(
     Ok(run)
 }
 
-/// Does what is due about a locked schedule at `now`, and moves it on to its next slot.
+/// Fires the due slot of a locked schedule at `now` and sets its next slot.
 pub(super) async fn fire_due(
     unit: &mut Unit,
     mut schedule: Schedule,
@@ -104,7 +104,7 @@ pub(super) async fn fire_due(
     Ok(unit.tx().update_schedule(&schedule).await?)
 }
 
-/// Writes down that a slot could not be run, and counts it.
+/// Records a slot that could not be run as a failed run, and counts it.
 pub(super) async fn fail(
     unit: &mut Unit,
     schedule: &mut Schedule,
@@ -117,8 +117,8 @@ pub(super) async fn fail(
     count(unit, schedule, true, stamp).await
 }
 
-/// Counts the end of a run; turns the schedule off after too many failures in a row,
-/// and says so.
+/// Counts the end of a run. After too many consecutive failures, disables the schedule and appends
+/// a notice.
 pub(super) async fn count(
     unit: &mut Unit,
     schedule: &mut Schedule,
@@ -143,17 +143,17 @@ pub(super) async fn count(
     Ok(())
 }
 
-/// The author of what a schedule does by itself.
+/// Returns the actor of a schedule's own actions.
 pub(super) fn actor(schedule: &Schedule) -> Actor {
     Actor { id: Some(schedule.id.to_string()), display: None, kind: ActorKind::Trigger }
 }
 
-/// A run that started nothing.
+/// Creates a run that started no session.
 fn bare(stamp: &Stamp, slot: Timestamp, state: RunState, error: Option<(String, String)>) -> Run {
     Run { id: stamp.origin.id(), slot, manual: false, state, session: None, turn: None, error }
 }
 
-/// The failure of the service behind a refusal that has no code.
+/// Returns the internal failure behind a refusal that has no code.
 fn failed(refused: Refused) -> journal::Error {
     match refused {
         Refused::Journal(error) => error,

@@ -1,9 +1,8 @@
-//! Work that begins by itself, and the one way in which a session is opened.
+//! Schedules, scheduled wakes, and the one implementation of opening a session.
 //!
-//! A [`Scheduler`] fires schedules whose slot has come, and wakes sessions at the times
-//! that their agents asked for. `http` asks here too: what a new
-//! session pins is the same whoever opens it. The log is written through `journal`
-//! alone; what is due is judged by the database's clock.
+//! A [`Scheduler`] fires due schedules and wakes sessions at the times that their agents scheduled.
+//! `http` calls this module too: a new session pins the same data independent of what opens it. The
+//! log is written only through `journal`; due times are compared with the database's clock.
 
 mod fire;
 mod open;

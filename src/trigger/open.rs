@@ -1,6 +1,6 @@
-//! What a new session pins: agent, revision, model, credential, environment.
+//! Data that a new session pins: agent, revision, model, credential, environment.
 //!
-//! Everything that can be refused is refused before anything is written.
+//! Every check that can refuse the session runs before anything is written.
 
 use super::source::pin_sources;
 use crate::{
@@ -22,27 +22,27 @@ use crate::{
     },
 };
 
-/// Why a session is not opened or woken.
+/// Reason why a session is not opened or woken.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error("there is no such agent")]
     UnknownAgent,
-    /// The model's name means nothing here, or it may not be used here.
+    /// The model name is unknown or not allowed here.
     #[error("{0}")]
     Model(String),
     #[error(
-        "the agent has no key for `{0}` and the organization has no default one; store it with POST /v3/credentials"
+        "the agent has no key for `{0}` and the organization has no default; create one with POST /v3/credentials"
     )]
     NoCredential(String),
     #[error("there is no such environment")]
     UnknownEnvironment,
-    /// A repository cannot be cloned as it is named.
+    /// A repository cannot be cloned as configured.
     #[error("{0}")]
     Source(String),
-    /// The session that was to be woken is not there.
+    /// The session to wake does not exist.
     #[error("there is no such session")]
     UnknownSession,
-    /// The session under which it was to be started is not there.
+    /// The parent session does not exist.
     #[error("there is no such parent session")]
     UnknownParent,
     #[error(transparent)]
@@ -50,7 +50,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// The stable word for it; none where the service failed and not the request.
+    /// Returns the stable error code; `None` for a failure of the service.
     pub fn code(&self) -> Option<&'static str> {
         match self {
             Self::UnknownAgent => Some("unknown_agent"),
@@ -86,30 +86,30 @@ impl From<store::Error> for Refused {
     }
 }
 
-/// What an agent's new session runs.
+/// Agent, revision and model of a new session.
 pub struct Choice {
     pub agent: Agent,
     pub revision: Revision,
-    /// In front of the revision's.
+    /// Overrides the revision's model.
     pub model: Option<String>,
-    /// Whether models that play a script may be named.
+    /// Whether scripted models are allowed.
     pub scripted: bool,
 }
 
-/// A session to open for an agent, without a request that names its parts.
+/// A session to open for an agent without an API request.
 pub struct Opening {
     pub agent: AgentId,
     pub session_template: SessionTemplate,
-    /// What the trigger brings.
+    /// Sources that the trigger adds.
     pub sources: Vec<Repository>,
     pub input: Input,
     pub source: Source,
     pub scripted: bool,
-    /// The session under which it is started, and the key that it has then.
+    /// The parent session, and the key of the new session under it.
     pub parent: Option<(SessionId, String)>,
 }
 
-/// Starts a new session under another one of the organization, where one is named.
+/// Sets the parent of a new session, if one is given.
 pub async fn adopt(unit: &mut Unit, created: &mut Created, parent: Option<SessionId>) -> Result<(), Refused> {
     let Some(parent) = parent else { return Ok(()) };
     unit.adopt(parent).await.map_err(|error| match error {
@@ -120,18 +120,18 @@ pub async fn adopt(unit: &mut Unit, created: &mut Created, parent: Option<Sessio
     Ok(())
 }
 
-/// The model that a name means, if it may be used here; else why not.
+/// Parses a model name; returns an error message if it may not be used here.
 pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
     let unfit = |error: NoModel| error.to_string();
     let name: ModelName = model.parse().map_err(unfit)?;
     Providers::check(&name).map_err(unfit)?;
     if !Providers::needs_credential(&name.provider) && !scripted {
-        return Err("scripted models are turned off here (SOJOURN_SCRIPTED=off)".to_owned());
+        return Err("scripted models are disabled here (SOJOURN_SCRIPTED=off)".to_owned());
     }
     Ok(name)
 }
 
-/// Opens a session of an agent's active revision and gives it its first input.
+/// Opens a session of an agent's active revision with its first input.
 pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
     let Opening { agent, session_template, sources: brought, input, source, scripted, parent } = opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
@@ -188,7 +188,7 @@ pub async fn pin(unit: &mut Unit, created: &mut Created, choice: Choice) -> Resu
     Ok(())
 }
 
-/// The agent's credential where it fits the model, else the organization's default.
+/// Returns the agent's credential if it matches the model, else the organization's default.
 async fn resolve_credential(
     unit: &mut Unit,
     agent: &Agent,
@@ -208,7 +208,7 @@ async fn resolve_credential(
     default.map(Some).ok_or_else(|| Refused::NoCredential(name.provider.clone()))
 }
 
-/// What a new session pins of the environment that it names or brings.
+/// Returns the pinned environment of a new session.
 pub async fn environment(
     unit: &mut Unit,
     choice: EnvironmentChoice,

@@ -1,8 +1,8 @@
-//! The loop that looks what is due, in every process that serves the API.
+//! Scheduler loop, which runs in every process that serves the API.
 //!
-//! Any number of processes look at the same rows: each takes what no other has locked,
-//! and what it does commits together with the word that it is done. One that dies in
-//! the middle has done nothing.
+//! All processes poll the same rows. Each takes the rows that no other has locked, and commits its
+//! actions together with the record that they are done. A process that crashes in between has done
+//! nothing.
 
 use futures::{StreamExt, stream};
 use tokio::time::{MissedTickBehavior, interval};
@@ -24,17 +24,17 @@ use crate::{
     store::{self, Store, schedule::Schedule, scheduled_wake::Due},
 };
 
-/// Fires what is due for the whole service, beside other timekeepers.
+/// Fires due schedules and wakes for the whole service, concurrently with other schedulers.
 #[derive(Clone)]
 pub struct Scheduler {
     pub store: Store,
     pub journal: Journal,
-    /// Whether agents may name `scripted/...`.
+    /// Whether agents may use `scripted/...` models.
     pub scripted: bool,
 }
 
 impl Scheduler {
-    /// Looks every second until `stop`; what was begun is finished.
+    /// Polls every second until `stop`; an action in progress is completed.
     pub async fn run(self, stop: CancellationToken) {
         let mut ticks = interval(TRIGGER_POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -46,7 +46,7 @@ impl Scheduler {
             if looks.is_multiple_of(TRIGGER_TIDY_EVERY)
                 && let Err(error) = self.store.forget_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH).await
             {
-                tracing::warn!(%error, "old runs of schedules could not be forgotten");
+                tracing::warn!(%error, "could not delete old schedule runs");
             }
             looks = looks.wrapping_add(1);
         }
@@ -55,17 +55,17 @@ impl Scheduler {
     async fn fire_schedules(&self) {
         let due = match self.store.due_schedules(TRIGGER_BATCH).await {
             Ok(due) => due,
-            Err(error) => return tracing::warn!(%error, "due schedules could not be looked for"),
+            Err(error) => return tracing::warn!(%error, "could not query due schedules"),
         };
         let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |(org, schedule)| {
             let Err(error) = self.fire(org, schedule).await else { return };
-            tracing::warn!(org.id = %org, schedule.id = %schedule, %error, "a schedule could not be fired");
+            tracing::warn!(org.id = %org, schedule.id = %schedule, %error, "could not fire a schedule");
             if is_passing(&error) {
                 return;
             }
-            // It would fail the same way every second: the slot counts as a failure.
+            // It would fail the same way every second, so the slot counts as a failed run.
             if let Err(error) = self.give_up(org, schedule).await {
-                tracing::error!(org.id = %org, schedule.id = %schedule, %error, "a schedule is stuck");
+                tracing::error!(org.id = %org, schedule.id = %schedule, %error, "could not skip a schedule's slot");
             }
         });
         each.await;
@@ -80,7 +80,7 @@ impl Scheduler {
         unit.commit().await
     }
 
-    /// Passes over a slot that the service itself cannot fire.
+    /// Skips a slot that the service itself cannot fire.
     async fn give_up(&self, org: OrgId, schedule: ScheduleId) -> Result<(), journal::Error> {
         let mut unit = self.journal.begin(org).await?;
         let Some(mut schedule) = unit.tx().take_due_schedule(schedule).await? else { return Ok(()) };
@@ -90,7 +90,7 @@ impl Scheduler {
         let slot = schedule.next_fire_at.unwrap_or(now);
         schedule.next_fire_at = cadence.and_then(|cadence| cadence.next_after(now));
         if !unit.tx().has_run(schedule.id, slot).await? {
-            let error = ("internal".to_owned(), "the service failed to run it".to_owned());
+            let error = ("internal".to_owned(), "the service failed to start the run".to_owned());
             fail(&mut unit, &mut schedule, slot, error, &stamp).await?;
         }
         unit.tx().update_schedule(&schedule).await?;
@@ -100,20 +100,20 @@ impl Scheduler {
     async fn wake_sessions(&self) {
         let due = match self.store.due_scheduled_wakes(TRIGGER_BATCH).await {
             Ok(due) => due,
-            Err(error) => return tracing::warn!(%error, "due timers could not be looked for"),
+            Err(error) => return tracing::warn!(%error, "could not query due wakes"),
         };
         let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |due| {
             if let Err(error) = self.wake(&due).await {
                 tracing::warn!(
-                    org.id = %due.org, session.id = %due.session, %error, "a session could not be woken"
+                    org.id = %due.org, session.id = %due.session, %error, "could not wake a session"
                 );
             }
         });
         each.await;
     }
 
-    /// The message and the word that it was sent commit together; the session's row is
-    /// locked before the timer's, as it is where a session is closed.
+    /// Commits the message together with the removal of the wake. The session's row is locked
+    /// before the wake's, in the same order as when a session is archived.
     async fn wake(&self, due: &Due) -> Result<(), journal::Error> {
         let mut unit = self.journal.begin(due.org).await?;
         let stamp =
@@ -126,26 +126,26 @@ impl Scheduler {
                 }
                 Ok(())
             }
-            // Closed while the timer was being set: nobody will ever hear of it.
+            // The session was archived while the wake was being scheduled; delete its wakes.
             Err(journal::Error::Rejected(_)) => {
                 unit.tx().delete_scheduled_wakes(due.session).await?;
                 unit.commit().await
             }
-            // Deleted since, and its timers with it.
+            // The session was deleted, together with its wakes.
             Err(journal::Error::Store(store::Error::NotFound)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Looks what became of the turns that runs started.
+    /// Records the outcome of turns that runs started.
     async fn settle_runs(&self) {
         let open = match self.store.schedules_to_settle(TRIGGER_BATCH).await {
             Ok(open) => open,
-            Err(error) => return tracing::warn!(%error, "runs that are over could not be looked for"),
+            Err(error) => return tracing::warn!(%error, "could not query completed runs"),
         };
         for (org, schedule) in open {
             if let Err(error) = self.settle(org, schedule).await {
-                tracing::warn!(org.id = %org, schedule.id = %schedule, %error, "runs could not be settled");
+                tracing::warn!(org.id = %org, schedule.id = %schedule, %error, "could not record completed runs");
             }
         }
     }
@@ -168,7 +168,7 @@ impl Scheduler {
     }
 }
 
-/// Whether it may be otherwise in a moment.
+/// Returns whether the error may be temporary.
 fn is_passing(error: &journal::Error) -> bool {
     match error {
         journal::Error::Store(store::Error::Unavailable { .. } | store::Error::Busy) => true,

@@ -1,4 +1,4 @@
-//! What a new session pins of the repositories that are named for it.
+//! Sources that a new session pins.
 
 use super::open::Refused;
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
     store,
 };
 
-/// Pins what is cloned into the session's sandbox: of two sources of one name, the one of the
-/// later list, all of them in front of the environment's.
+/// Pins the sources of the session's sandbox. Of two sources with one name, the later list wins;
+/// all lists override the environment's sources.
 pub async fn pin_sources(
     unit: &mut Unit,
     created: &mut Created,
@@ -24,7 +24,7 @@ pub async fn pin_sources(
     Ok(())
 }
 
-/// What sources that are named together are, each with the credential that opens it.
+/// Validates a list of sources and resolves the credential of each.
 pub async fn sources(unit: &mut Unit, named: &[Repository]) -> Result<Vec<PinnedSource>, Refused> {
     let mut pinned = Vec::with_capacity(named.len());
     for repository in named {
@@ -43,7 +43,7 @@ pub async fn sources(unit: &mut Unit, named: &[Repository]) -> Result<Vec<Pinned
     }
 }
 
-/// A credential that a source names, if it is for that repository.
+/// Returns the credential that a source names, if it matches the repository.
 async fn own_credential(
     unit: &mut Unit,
     id: CredentialId,
@@ -56,13 +56,13 @@ async fn own_credential(
     })?;
     let fits = credential.base_url.as_deref().is_some_and(|base| source::covers(base, place));
     if credential.provider != source::PROVIDER || !fits {
-        let words = "the credential is not of the provider `git`, or its base_url is of another repository";
+        let words = "the credential is not of the provider `git`, or its base_url is for another repository";
         return Err(Refused::Source(format!("{name}: {words}")));
     }
     Ok(id)
 }
 
-/// The organization's default, where it is for that repository.
+/// Returns the organization's default credential, if it matches the repository.
 async fn default_credential(
     unit: &mut Unit,
     place: &RepositoryLocation,

@@ -64,7 +64,7 @@ fn arguments_that_do_not_fit_are_explained_to_the_model() {
     let words = told("read", json!({"path": "x", "offset": "ten", "lines": 3}));
     assert!(words.contains("/offset") && words.contains("lines") && words.contains("It takes:"), "{words}");
     let words = told("bash", json!({MALFORMED_INPUT: "{\"command\": \"ls"}));
-    assert!(words.contains("no complete JSON object") && words.contains("{\"command\": \"ls"), "{words}");
+    assert!(words.contains("not a complete JSON object") && words.contains("{\"command\": \"ls"), "{words}");
     assert!(told("bash", json!({"command": ""})).contains("/command"));
     assert!(told("bash", json!({"command": "ls", "timeout_seconds": 100_000})).contains("/timeout_seconds"));
     assert!(told("surf", json!({})).contains("no tool `surf`"));

@@ -1,28 +1,28 @@
-//! Bounds of a sandbox's way out.
+//! Bounds of a sandbox's egress proxy and of `web_fetch`.
 
 use std::time::Duration;
 
-/// Connections of one sandbox that are served at the same time; others wait.
+/// Concurrent connections of one sandbox; further ones wait.
 pub const EGRESS_CONNECTIONS_MAX: usize = 64;
-/// Different decisions of one turn that are told by name; a sandbox chooses the names.
+/// Distinct decisions that one turn records by name; the sandbox chooses the names.
 pub const EGRESS_DECISIONS_MAX: usize = 128;
-/// How often counts of equal decisions are written while nothing else is.
+/// Interval at which counts of equal decisions are written while nothing else is written.
 pub const EGRESS_FLUSH_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a program may take to begin its handshake in a tunnel.
+/// Timeout for a program to begin its TLS handshake in a tunnel.
 pub const EGRESS_HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest beginning of a handshake, in bytes; key shares after quantum make it long.
+/// Max length of a TLS ClientHello, in bytes; post-quantum key shares make it long.
 pub const EGRESS_HELLO_BYTES_MAX: usize = 64 << 10;
-/// How long a host may take to begin its answer: models think for minutes.
+/// Timeout for a host to begin its response; models can think for minutes.
 pub const EGRESS_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
-/// Longest head of a request, in bytes.
+/// Max length of a request head, in bytes.
 pub const EGRESS_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Certificates that one sandbox's authority keeps; the first is forgotten first.
+/// Certificates that one sandbox's certificate authority caches; the first by host name is evicted.
 pub const EGRESS_LEAVES_MAX: usize = 64;
-/// How long certificates for a sandbox are valid; longer than a sandbox lives.
+/// Validity of the certificates of a sandbox; longer than a sandbox lives.
 pub const EGRESS_CERTIFICATE_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
-/// Bytes of an answer that `web_fetch` reads.
+/// Bytes of a response that `web_fetch` reads.
 pub const FETCH_BYTES_MAX: usize = 1 << 20;
-/// How long `web_fetch` may take, redirects included.
+/// Timeout of `web_fetch`, redirects included.
 pub const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Redirects that `web_fetch` follows; each is judged anew.
+/// Redirects that `web_fetch` follows; the policy is evaluated again for each.
 pub const FETCH_REDIRECTS_MAX: usize = 5;

@@ -1,38 +1,38 @@
-//! Bounds of what starts by itself: schedules, triggers, wakes.
+//! Bounds of schedules, triggers and scheduled wakes.
 
 use std::time::Duration;
 
-/// Longest five fields of a schedule, in bytes.
+/// Max length of a cron expression, in bytes.
 pub const CRON_BYTES_MAX: usize = 200;
 /// Schedules of one agent.
 pub const SCHEDULES_MAX: i64 = 100;
-/// Runs that fail in a row before a schedule is turned off.
+/// Consecutive failed runs after which a schedule is disabled.
 pub const SCHEDULE_FAILURES_MAX: i32 = 5;
-/// Days that the runs of a schedule are kept.
+/// Days for which the runs of a schedule are stored.
 pub const SCHEDULE_RUN_DAYS: i32 = 30;
-/// Hooks of one agent.
+/// Triggers of one agent.
 pub const TRIGGERS_MAX: i64 = 20;
-/// Messages per second that one trigger takes, sustained; four times as many at once.
+/// Sustained messages per second of one trigger; the burst is four times as many.
 pub const TRIGGER_MESSAGES_PER_SECOND: u32 = 10;
-/// Shortest secret that a caller brings for a trigger, in bytes: it is all that keeps
-/// strangers out.
+/// Min length of a caller-supplied trigger secret, in bytes. The secret is the only authentication
+/// of a trigger.
 pub const TRIGGER_SECRET_BYTES_MIN: usize = 16;
-/// Longest name, title or address that is taken over from GitHub, in bytes.
+/// Max length of a name, title or URL that is copied from GitHub, in bytes.
 pub const GITHUB_FIELD_BYTES_MAX: usize = 300;
-/// Longest comment or text that is taken over from GitHub, in bytes (it takes 65,536
+/// Max length of a comment or text that is copied from GitHub, in bytes (GitHub's limit is 65,536
 /// characters).
 pub const GITHUB_WORDS_BYTES_MAX: usize = 96 << 10;
-/// How often what is due is looked for; a slot is a minute.
+/// Interval at which due schedules and wakes are polled; a schedule's slot is one minute.
 pub const TRIGGER_POLL: Duration = Duration::from_secs(1);
-/// Due things that one look takes; the next one goes on.
+/// Due items that one poll takes; the next poll continues after them.
 pub const TRIGGER_BATCH: i64 = 200;
-/// Due things that one process does at the same time, each with a connection.
+/// Due items that one process handles concurrently, each with a database connection.
 pub const TRIGGERS_TOGETHER_MAX: usize = 4;
-/// Looks between two rounds of housekeeping.
+/// Polls between two rounds of housekeeping.
 pub const TRIGGER_TIDY_EVERY: u32 = 60;
-/// How far ahead an agent may schedule its own wake.
+/// Max time ahead at which an agent may schedule its own wake.
 pub const SCHEDULED_WAKE_AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
-/// Wakes that one session may wait for.
+/// Pending wakes of one session.
 pub const SCHEDULED_WAKES_PENDING_MAX: i64 = 16;
-/// Longest note of a wake, in characters.
+/// Max length of the note of a wake, in characters.
 pub const SCHEDULED_WAKE_NOTE_CHARS_MAX: usize = 4_000;

@@ -1,7 +1,7 @@
-//! Archive: everything open is settled in one go, and the session is closed.
+//! Archive: ends all turns and open calls and closes the session.
 //!
-//! The worker is not asked: its epoch is raised by the journal, so whatever it
-//! still writes is refused.
+//! The worker is not consulted: the journal raises the lease epoch, so the worker's later writes
+//! are refused.
 
 use super::{Stamp, canceled};
 use crate::domain::{
@@ -30,7 +30,7 @@ pub(super) fn decide(session: &Session, open_calls: Vec<ToolCall>, stamp: &Stamp
     });
     let turns = session.running.iter().chain(&session.queued);
     let ends = turns.map(|turn| stamp.draft(Some(turn.id), canceled(turn.id, turn.usage)));
-    // The ends move the status to rest; from there it becomes archived.
+    // The ends of the turns make the session idle; then it becomes archived.
     let closed = stamp.draft(None, Body::SessionStatusChanged { from: session.status, to: Status::Archived });
     results.chain(ends).chain([closed]).collect()
 }

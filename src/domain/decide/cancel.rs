@@ -1,4 +1,4 @@
-//! Cancel: what waits ends here; what runs is asked to end by its worker.
+//! Cancel: ends the queued turn; requests that the worker end the running turn.
 
 use super::{Stamp, cancel_request, canceled};
 use crate::domain::{

@@ -1,4 +1,4 @@
-//! Context and tools: what callers keep with a session.
+//! Change the context and register tools.
 
 use super::{Rejection, Stamp};
 use crate::domain::{

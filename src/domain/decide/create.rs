@@ -7,17 +7,17 @@ use crate::domain::{
     session::Created,
 };
 
-/// What a new session starts with.
+/// Initial data of a new session.
 #[derive(Clone, Debug)]
 pub struct NewSession {
     pub created: Created,
-    /// What its commands start with.
+    /// Initial context of its commands.
     pub context: ContextChange,
-    /// Without input no turn starts.
+    /// First message; without input no turn starts.
     pub input: Option<Input>,
 }
 
-/// The first events of a log.
+/// Returns the first events of a log.
 pub fn create(new: NewSession, stamp: &Stamp) -> Vec<Draft> {
     let first = stamp.draft(None, Body::SessionCreated(Box::new(new.created)));
     let has_context = new.context != ContextChange::default();

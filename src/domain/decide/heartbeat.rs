@@ -1,4 +1,4 @@
-//! Heartbeat: a caller wants the sandbox kept; the log says so now and then.
+//! Heartbeat: a caller extends the sandbox's life; the log records it at intervals.
 
 use super::{Rejection, Stamp};
 use crate::domain::{

@@ -1,4 +1,4 @@
-//! Start, stop, pause and resume: a caller's hand on the session and its sandbox.
+//! Start, stop, pause and resume.
 
 use super::{Rejection, Stamp, cancel};
 use crate::domain::{
@@ -7,7 +7,7 @@ use crate::domain::{
     session::{Hold, Session, Status},
 };
 
-/// The sandbox is to be there: said when it was not, or when the session had been stopped.
+/// Starts the sandbox; appends an event if there was no sandbox or the session was stopped.
 pub(super) fn start(session: &Session, has_sandbox: bool, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
     match session.hold {
         _ if session.status == Status::Archived => return Err(Rejection::Archived),
@@ -21,7 +21,7 @@ pub(super) fn start(session: &Session, has_sandbox: bool, stamp: &Stamp) -> Resu
     Ok(is_new.then(|| stamp.draft(None, Body::SessionStarted {})).into_iter().collect())
 }
 
-/// Whatever runs and waits ends, and nothing begins until somebody asks for it anew.
+/// Ends the running and queued turns and stops the session until a new request.
 pub(super) fn stop(
     session: &Session,
     reason: Option<String>,
@@ -55,7 +55,7 @@ pub(super) fn resume(session: &Session, stamp: &Stamp) -> Result<Vec<Draft>, Rej
     }
 }
 
-/// Nothing of the session changes: what waits is looked at now.
+/// Changes no state; the journal re-evaluates pending work.
 pub(super) fn wake(session: &Session) -> Result<Vec<Draft>, Rejection> {
     match session.hold {
         _ if session.status == Status::Archived => Err(Rejection::Archived),

@@ -1,8 +1,7 @@
-//! Which events a caller's command makes of a session, or why it is refused.
+//! Decides which events a caller's command appends, or why it is refused.
 //!
-//! Pure: state, command and stamp in, events out. Called by `journal::execute`,
-//! which holds the session's row; whatever must happen besides (a wake, a
-//! delivery, a clean-up) is read from the events there.
+//! Pure: state, command and stamp in, events out. Called by `journal::execute`, which holds the
+//! session's row lock and derives further effects (a wake, a delivery, a clean-up) from the events.
 
 mod archive;
 mod cancel;
@@ -35,37 +34,37 @@ use crate::base::{
 pub use create::{NewSession, create};
 pub use patch::Change;
 
-/// What a caller wants of a session.
+/// A caller's command on a session.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Give it input.
+    /// Send input.
     Steer(Input),
-    /// End what runs and what waits.
+    /// End the running and the queued turn.
     Cancel,
-    /// Close it for good.
+    /// Close the session permanently.
     Archive {
-        /// Calls of the running turn that have no result yet.
+        /// Tool calls of the running turn that have no result yet.
         open_calls: Vec<ToolCall>,
     },
-    /// Keep the sandbox; in the log only where one is named.
+    /// Extend the sandbox's life; logged only if `sandbox` is set.
     Heartbeat { sandbox: Option<SandboxId> },
-    /// Ask something of the sandbox; a command is in the log from here on.
+    /// Run an operation on the sandbox; an exec is logged from here on.
     Operate { operation: OperationId, request: Request },
-    /// Have the sandbox there; whether it is.
+    /// Start the sandbox; `has_sandbox` is whether one exists.
     Start { has_sandbox: bool },
-    /// End what runs, and be done until further notice.
+    /// End the running turn and stop the session.
     Stop { reason: Option<String> },
-    /// Let nothing begin.
+    /// Prevent new work from starting.
     Pause,
-    /// Go on.
+    /// Continue a paused session.
     Resume,
-    /// Look at what waits.
+    /// Re-evaluate pending work.
     Wake,
-    /// Change what commands start with.
+    /// Change the context of commands.
     ChangeContext(ContextChange),
-    /// Remember a tool; the one that had its name.
+    /// Register a tool; `known` is the tool that had this name.
     RegisterTool { tool: Tool, known: Option<Tool> },
-    /// Change what may change.
+    /// Change title, slug, metadata or limits.
     Patch(Change),
 }
 
@@ -73,17 +72,17 @@ pub enum Command {
 #[derive(Clone, Debug, Default)]
 pub struct Input {
     pub text: String,
-    /// The whole input where it was an object.
+    /// The whole input, if it was an object.
     pub object: Option<Value>,
     /// The envelope without `text` and `refs`.
     pub envelope: Option<Map<String, Value>>,
     pub refs: Map<String, Value>,
-    /// End the running turn first.
+    /// Whether to interrupt the running turn first.
     pub interrupt: bool,
 }
 
 impl Input {
-    /// Input as a caller sends it: text, or an object that carries it as `text`.
+    /// Parses input: a string, or an object with a `text` field.
     pub fn of(input: Value) -> Self {
         match input {
             Value::String(text) => Self { text, ..Self::default() },
@@ -101,65 +100,61 @@ impl Input {
     }
 }
 
-/// Who asks, and where new ids come from.
+/// The actor of a command, and the source of new ids.
 #[derive(Clone, Debug)]
 pub struct Stamp {
     pub actor: Actor,
     pub origin: Origin,
 }
 
-/// Why a command is refused.
+/// Reason why a command is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// The session is closed.
+    /// The session is archived.
     #[error("the session is archived and read-only; create a new one")]
     Archived,
-    /// The session has no agent that could read a message.
-    #[error("the session was created without an agent, so nobody reads its messages")]
+    /// The session has no agent.
+    #[error("the session was created without an agent, so no agent reads its messages")]
     NoAgent,
     /// A limit of the session is used up; its name.
-    #[error("the session's limit `{0}` is used up; raise it to go on")]
+    #[error("the session's limit `{0}` is used up; raise it to continue")]
     BudgetExceeded(&'static str),
-    /// A cap on what may be spent is used up; its name.
-    #[error("the cap `{0}` is spent; raise it, or wait until its days are over")]
+    /// A spend cap is used up; its name.
+    #[error("the spend cap `{0}` is used up; raise it or wait for the cap's window to pass")]
     CapSpent(&'static str),
-    /// The organization has nothing left to spend.
-    #[error("the organization's balance is used up; top it up to go on")]
+    /// The organization's balance is used up.
+    #[error("the organization's balance is used up; top it up to continue")]
     Unpaid,
-    /// A caller paused it.
+    /// The session is paused.
     #[error("the session is paused; resume it first")]
     Paused,
-    /// A caller stopped it.
+    /// The session is stopped.
     #[error("the session is stopped; start it first")]
     Stopped,
-    /// A limit of a session above is used up; its name, and whose it is.
-    #[error("the limit `{0}` of {1}, which is above this session, is used up; raise it to go on")]
+    /// A limit of an ancestor session is used up; its name, and the ancestor.
+    #[error("the limit `{0}` of the ancestor session {1} is used up; raise it to continue")]
     AboveExceeded(&'static str, SessionId),
-    /// The parent that was named is closed.
-    #[error("the parent session is archived, so nothing is started under it")]
+    /// The parent session is archived.
+    #[error("the parent session is archived, so it cannot have new child sessions")]
     ParentArchived,
-    /// The parent that was named has as many above it as may be.
-    #[error("the parent session has {SESSION_HEIGHT_MAX} above it, and none may have more")]
+    /// The parent session already has the max number of ancestors.
+    #[error("sessions can be nested at most {SESSION_HEIGHT_MAX} levels deep")]
     TooDeep,
-    /// A tree has as many sessions as may be.
-    #[error(
-        "there are {SESSION_TREE_MAX} sessions below the topmost one, and no more may be; delete some that are over"
-    )]
+    /// A session tree has the max number of sessions.
+    #[error("the root session has {SESSION_TREE_MAX} descendants, the maximum; delete finished ones")]
     TooManyBelow,
-    /// Sessions below the one that is to be deleted are open.
-    #[error(
-        "sessions below this one are not archived, and its limits bind them; archive or delete them first"
-    )]
+    /// The session to delete has open descendants.
+    #[error("child sessions of this session are not archived; archive or delete them first")]
     OpenBelow,
-    /// A turn runs, whose files would go from under it.
-    #[error("a turn of the session runs; cancel it or wait for its end")]
+    /// A turn is running and uses the files that the command would replace.
+    #[error("a turn of the session is running; cancel it or wait until it ends")]
     TurnRunning,
 }
 
-/// The events of a command, in order; none when it changes nothing.
+/// Returns the events of a command, in order; none if it changes nothing.
 ///
 /// # Errors
-/// The [`Rejection`] says what the caller should do instead.
+/// The [`Rejection`] states what the caller should do instead.
 pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
     match command {
         Command::Steer(input) => steer::decide(session, input, stamp),
@@ -179,7 +174,7 @@ pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<
 }
 
 impl Stamp {
-    /// An event by this actor, at its type's own level.
+    /// Creates an event by this actor, at the default level of its type.
     pub fn draft(&self, turn_id: Option<TurnId>, body: Body) -> Draft {
         Draft {
             id: self.origin.id(),
@@ -193,7 +188,7 @@ impl Stamp {
     }
 }
 
-/// The end of a turn that a caller ended before a worker could.
+/// The end of a turn that a caller ends before a worker does.
 fn canceled(turn_id: TurnId, usage: Usage) -> Body {
     Body::TurnCompleted(Box::new(TurnCompleted {
         turn_id,
@@ -207,7 +202,7 @@ fn canceled(turn_id: TurnId, usage: Usage) -> Body {
     }))
 }
 
-/// The request that a running turn ends; none when one was made before.
+/// Requests the end of the running turn; `None` if that was requested before.
 fn cancel_request(session: &Session, mode: CancelMode, stamp: &Stamp) -> Option<Draft> {
     let running = session.running.as_ref()?;
     (session.cancel_turn_id != Some(running.id))

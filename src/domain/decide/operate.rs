@@ -1,4 +1,4 @@
-//! Operate: a caller uses the sandbox of the session itself, past its agent.
+//! Operate: a caller runs an operation on the session's sandbox, without the agent.
 
 use super::{Rejection, Stamp};
 use crate::domain::{
@@ -14,7 +14,7 @@ pub(super) fn decide(
     request: &Request,
     stamp: &Stamp,
 ) -> Result<Vec<Draft>, Rejection> {
-    // What ends or puts away is asked for by those who hold the session.
+    // Stop, start and kill are allowed while the session is paused or stopped.
     let is_use = !matches!(request, Request::Stop | Request::Start | Request::Kill { .. });
     match session.hold.filter(|_| is_use) {
         _ if session.status == Status::Archived => return Err(Rejection::Archived),

@@ -1,4 +1,4 @@
-//! Patch: title, slug, metadata and limits, each only when it really changes.
+//! Patch: title, slug, metadata and limits; an event only for actual changes.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use crate::domain::{
     session::{Limits, Session, Status},
 };
 
-/// What may change of a session; absent fields stay.
+/// Changes of a session; absent fields keep their value.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     pub title: Option<Option<String>>,

@@ -1,4 +1,4 @@
-//! Steer: the input joins the queued turn, or makes one.
+//! Steer: the input joins the queued turn, or creates one.
 
 use super::{Input, Rejection, Stamp, cancel_request};
 use crate::domain::{

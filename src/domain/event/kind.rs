@@ -1,14 +1,14 @@
-//! What each type of event is called, and how far it is seen.
+//! Wire name and default visibility level of each event type.
 
 use super::{Body, Level, only_told};
 
 impl Body {
-    /// Whether a leased turn's event changes what a list of sessions shows.
+    /// Returns whether an event of a leased turn changes what a list of sessions shows.
     pub fn moves_status(&self) -> bool {
         matches!(self, Self::TurnStarted { .. } | Self::TurnCompleted(_))
     }
 
-    /// The type on the wire, as in `turn.completed`.
+    /// Returns the type on the wire, such as `turn.completed`.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::SessionCreated(_) => "session.created",
@@ -65,11 +65,11 @@ impl Body {
         }
     }
 
-    /// How far an event of this type is seen, unless its maker says otherwise.
+    /// Returns the default visibility level of this event type.
     pub fn level(&self) -> Level {
         match self {
             Self::UserMessage { .. } | Self::TurnCompleted(_) => Level::User,
-            // Variables are not for whoever watches a page.
+            // Environment variables must not be shown to users of a web page.
             Self::SessionContextUpdated(_)
             | Self::StepCompleted(_)
             | Self::StepAborted(_)

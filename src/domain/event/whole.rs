@@ -1,4 +1,4 @@
-//! The bodies that are more than a few fields.
+//! Event bodies with more than a few fields.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,30 +12,30 @@ use crate::{
     },
 };
 
-/// Where a tool's result comes from.
+/// Origin of a tool result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The tool ran and this is what it said.
+    /// The tool ran and returned this result.
     Ran,
-    /// It never ran: canceled, refused or unknown to the catalogue.
+    /// The tool did not run: canceled, refused, or not in the catalog.
     NotRun,
-    /// A crash hid whether it ran.
+    /// Unknown, because of a crash, whether the tool ran.
     Unknown,
 }
 
-/// A failure, said for people and for programs.
+/// A failure, for people and for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Stable word, as in `overloaded`.
+    /// Stable code, such as `overloaded`.
     pub code: String,
     pub message: String,
-    /// When it is tried again.
+    /// Time of the next retry, if there is one.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
     pub retry_at: Option<Timestamp>,
 }
 
-/// How a turn ended.
+/// Result of a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnCompleted {
     pub turn_id: TurnId,
@@ -44,14 +44,14 @@ pub struct TurnCompleted {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub result_event_id: Option<EventId>,
     pub usage: Usage,
-    /// Time in which the turn was worked on, in whole seconds.
+    /// Time that workers spent on the turn, in whole seconds.
     pub active_seconds: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<TurnError>,
-    /// The limit that ended it.
+    /// The limit that ended the turn.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<String>,
-    /// Whether the session is `failed`: the turn ended before it did anything.
+    /// Whether the session becomes `failed`: the turn ended before it did anything.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub failed: bool,
 }

@@ -1,4 +1,4 @@
-//! The bundled list, and sums to the micro-dollar.
+//! Tests of the bundled list, and of sums to the micro-USD.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn a_dated_name_has_the_price_of_its_model_and_an_unknown_one_has_none() {
 fn a_long_prompt_is_priced_as_a_whole() {
     let tariff = Tariff::of("anthropic/claude-haiku-5-5", None);
     assert_eq!(tariff.step_micros(&used(100_000, 10, 0, 0)), Some(10_005));
-    // Every kind of input counts, and the output costs more too.
+    // Every kind of input counts toward the threshold; the output costs more too.
     assert_eq!(tariff.step_micros(&used(99_990, 10, 10, 1)), Some(49_995 + 25 + 7));
 }
 

@@ -1,7 +1,7 @@
-//! How far a session's sources are, read from its log alone.
+//! Clone progress of a session's sources, computed from its log alone.
 //!
-//! Called by the worker, which clones what is missing, and by the API. Whatever is in the
-//! sandbox may have been changed there; what the log says was not.
+//! Called by the worker, which clones missing sources, and by the API. Files in the sandbox may
+//! have been changed there; the log is authoritative.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,49 +12,49 @@ use crate::{
     domain::{Event, SandboxId, event::Body},
 };
 
-/// What became of the sources of a session.
+/// Clone status of a session's sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// In the order of the session's sources.
     pub sources: Vec<SourceStatus>,
-    /// The environment's `post_clone` ran after all of them, at that time.
+    /// Time at which the environment's `post_clone` ran after all sources were cloned.
     pub prepared_at: Option<Timestamp>,
 }
 
-/// How far one source is.
+/// Clone status of one source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceStatus {
     pub state: State,
-    /// The commit that was checked out; none in a repository without any.
+    /// The commit that was checked out; `None` for a repository without commits.
     pub sha: Option<String>,
-    /// The command that clones it, and its sandbox.
+    /// The sandbox and the id of the running clone.
     pub clone: Option<(SandboxId, String)>,
-    /// Why it failed: a stable word, words for people, and whether it is tried again.
+    /// Reason of the failure: a stable code, a message, and whether it is retried.
     pub failure: Option<(String, String, bool)>,
     cloned_at: Option<Timestamp>,
 }
 
-/// Where a source is between its pin and its files.
+/// State of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = SourceState)]
 pub enum State {
-    /// No sandbox needed it yet, or its files are gone with one.
+    /// No sandbox needed it yet, or its files were lost with a sandbox.
     #[default]
     Pending,
     /// It is being cloned.
     Materializing,
     /// Its files are in the workspace.
     Resolved,
-    /// It cannot be cloned as it is.
+    /// It cannot be cloned as configured.
     Failed,
-    /// It could not be cloned now; the next need tries again.
+    /// The clone failed temporarily; the next use retries.
     Unavailable,
-    /// The host wants another credential, or has no such repository.
+    /// The host requires another credential, or has no such repository.
     AuthRequired,
 }
 
-/// Reads the log as far as it tells of sources and of lost files.
+/// Computes the progress from the events about sources and lost files.
 pub fn source_progress<'a>(sources: &[PinnedSource], log: impl IntoIterator<Item = &'a Event>) -> Progress {
     let mut progress = Progress { sources: vec![SourceStatus::default(); sources.len()], prepared_at: None };
     for event in log {
@@ -64,14 +64,14 @@ pub fn source_progress<'a>(sources: &[PinnedSource], log: impl IntoIterator<Item
 }
 
 impl Progress {
-    /// Whether everything is in its place.
+    /// Returns whether all sources are cloned.
     pub fn is_complete(&self) -> bool {
         self.sources.iter().all(|status| status.state == State::Resolved)
     }
 
     fn take(&mut self, sources: &[PinnedSource], event: &Event) {
         if let Body::SandboxFilesLost { since, .. } = &event.draft.body {
-            // What the checkpoint was made after is in it.
+            // The checkpoint contains everything that was cloned before `since`.
             let is_kept = |at: Timestamp| since.is_some_and(|since| at <= since);
             self.prepared_at = self.prepared_at.filter(|at| is_kept(*at));
             for status in &mut self.sources {

@@ -1,4 +1,4 @@
-//! What may be named as a source, and what git would misread.
+//! Tests of source validation, and of inputs that git would misread.
 
 use serde_json::json;
 
@@ -87,7 +87,7 @@ fn what_git_could_misread_is_refused() {
 
 #[test]
 fn dot_segments_are_resolved_before_they_are_judged() {
-    // The URL standard reads both as the repository /b.
+    // The URL standard resolves both to the repository /b.
     for url in ["https://github.com/a/../b", "https://github.com/a/%2e%2e/b"] {
         let Ok(RepositoryLocation::Host { path, .. }) = place(url) else { continue };
         assert_eq!(path, "/b", "{url}");

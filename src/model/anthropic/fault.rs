@@ -1,8 +1,7 @@
-//! What a refusal of Anthropic means for the caller.
+//! Mapping of Anthropic's error responses to [`Fault`].
 //!
-//! Called by the adapter for an answer that is not 2xx, and by `stream` for an
-//! `error` event, which carries the same object after a 200.
-//! (platform.claude.com/docs/en/api/errors)
+//! Called by the adapter for a response other than 2xx, and by `stream` for an `error` event, which
+//! contains the same object after a 200. (platform.claude.com/docs/en/api/errors)
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::model::{
     exchange::{Refusal, short},
 };
 
-/// The `error` of a refusal's body and of an `error` event.
+/// The `error` object of an error response and of an `error` event.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ErrorBody {
@@ -27,14 +26,14 @@ struct Envelope {
     error: ErrorBody,
 }
 
-/// By the error's type where there is one, else by the status.
+/// Maps an error response by the error's type if present, else by the status.
 pub(super) fn from_refusal(refusal: &Refusal) -> Fault {
     let error = match serde_json::from_str::<Envelope>(&refusal.body) {
         Ok(envelope) => envelope.error,
         Err(_) => ErrorBody::default(),
     };
     let kind = match refusal.status {
-        // A proxy in between answers with bodies of its own.
+        // An intermediate proxy sends bodies of another format.
         status if error.kind.is_empty() => kind_of_status(status),
         _ => error.kind.as_str(),
     };
@@ -43,9 +42,9 @@ pub(super) fn from_refusal(refusal: &Refusal) -> Fault {
     fault(kind, &reason, refusal.retry_after)
 }
 
-/// An `error` event within a stream: the answer so far is void.
+/// Maps an `error` event within a stream; the response so far is discarded.
 pub(super) fn from_event(error: &ErrorBody) -> Fault {
-    // An unknown kind in mid-stream is the provider's trouble, not the request's.
+    // An unknown type in mid-stream is a failure of the provider, not of the request.
     let kind = if error.kind.is_empty() { "api_error" } else { &error.kind };
     fault(kind, &format!("{kind}: {}", error.message), None)
 }

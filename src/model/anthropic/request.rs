@@ -1,9 +1,8 @@
-//! The bytes of one request: a pure function of the history.
+//! Request body: a pure function of the history.
 //!
-//! Called by the adapter. Equal histories give equal bytes, and the messages of
-//! one step begin with those of the step before, so that the provider's prompt
-//! cache is met again and again. Every history that the log can hold becomes a
-//! request that the provider accepts.
+//! Called by the adapter. Equal histories give equal bytes, and the messages of a step start with
+//! those of the previous step, so that the provider's prompt cache hits. Every history that the log
+//! can contain becomes a request that the provider accepts.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,7 +18,7 @@ use crate::{
     model::tool_input,
 };
 
-/// Fields in the order in which they are sent: what changes comes last.
+/// Fields in the order in which they are sent; the part that changes comes last.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -36,7 +35,7 @@ struct Body<'a> {
     messages: Vec<Turn>,
 }
 
-/// All adjacent messages of one role, as the provider wants them.
+/// All adjacent messages of one role in one turn, as the provider requires.
 #[derive(Debug, PartialEq, Serialize)]
 struct Turn {
     role: &'static str,
@@ -45,10 +44,10 @@ struct Turn {
 
 const USER: &str = "user";
 const ASSISTANT: &str = "assistant";
-/// Stands where a message has no visible character: the provider refuses blanks.
+/// Replaces a blank message, which the provider rejects.
 const BLANK: &str = "(empty)";
 
-/// The request's body as JSON.
+/// Returns the request's body as JSON.
 pub(in crate::model) fn body(request: &ModelRequest) -> Vec<u8> {
     let messages = turns(&request.history);
     let mut body = Body {
@@ -65,9 +64,9 @@ pub(in crate::model) fn body(request: &ModelRequest) -> Vec<u8> {
     serde_json::to_vec(&body).expect("maps with string keys are JSON")
 }
 
-/// Marks the end of what stays the same: tools, system, and the last two points
-/// at which the history was sent. The second of those is where the request
-/// before this one wrote, so it is always found again.
+/// Sets cache breakpoints at the end of each stable part: tools, system, and the last two points at
+/// which the history was sent. The second of those is where the previous request wrote to the
+/// cache, so it always hits.
 fn set_cache_points(body: &mut Body<'_>) {
     let users = body.messages.iter_mut().rev().filter(|turn| turn.role == USER);
     let newest = users.take(limit::MODEL_CACHE_POINTS_MAX - 2).filter_map(|turn| turn.content.last_mut());
@@ -98,7 +97,7 @@ fn turns(history: &[Message]) -> Vec<Turn> {
                 (ASSISTANT, if provider == PROVIDER { own(raw) } else { foreign(blocks) })
             }
         };
-        // An answer without words leaves nothing to send; its neighbours meet.
+        // A response without text or calls is omitted; its neighbors are merged.
         match turns.last_mut() {
             _ if content.is_empty() => {}
             Some(last) if last.role == role => last.content.extend(content),
@@ -108,8 +107,8 @@ fn turns(history: &[Message]) -> Vec<Turn> {
     turns
 }
 
-/// The provider's own blocks, verbatim, without those that it never takes back:
-/// blank text, and thinking at the very end (an answer that was cut while thinking).
+/// Returns the provider's own blocks verbatim, without those that it rejects in a history: blank
+/// text, and thinking at the very end (a response that was truncated while thinking).
 fn own(raw: &[Value]) -> Vec<Value> {
     let sendable = |block: &&Value| {
         block["type"] != "text" || block["text"].as_str().is_some_and(|text| !text.trim().is_empty())
@@ -121,7 +120,7 @@ fn own(raw: &[Value]) -> Vec<Value> {
     content
 }
 
-/// Another provider's answer: its thinking has no signature here and is left out.
+/// Converts another provider's response. Its thinking has no signature here and is omitted.
 fn foreign(blocks: &[Block]) -> Vec<Value> {
     let block = |block: &Block| match block {
         Block::Text { text: words } if words.trim().is_empty() => None,
@@ -158,10 +157,11 @@ fn is_thinking(block: &Value) -> bool {
     block["type"] == "thinking" || block["type"] == "redacted_thinking"
 }
 
-/// The budget where the model takes one, else adaptive thinking, shown in short.
+/// Returns the thinking parameter: a budget if the model accepts one, else adaptive, summarized
+/// thinking.
 ///
-/// Left out where the provider would refuse it: no room below `max_tokens`, or a
-/// tool loop that another provider (or no thinking) began.
+/// Omitted if the provider would reject it: no room below `max_tokens`, or a tool loop that another
+/// provider (or no thinking) started.
 fn thinking(request: &ModelRequest, turns: &[Turn]) -> Option<Value> {
     let budget = request.options.thinking?.budget_tokens;
     if takes_no_budget(&request.model) {
@@ -172,8 +172,8 @@ fn thinking(request: &ModelRequest, turns: &[Turn]) -> Option<Value> {
     fits.then(|| json!({"type": "enabled", "budget_tokens": budget}))
 }
 
-/// Whether the answer whose results are sent now, if there is one, began with
-/// thinking: only then may a budget go on.
+/// Returns whether the response whose results are now sent, if there is one, started with thinking;
+/// only then may a budget be set.
 fn loop_began_with_thinking(turns: &[Turn]) -> bool {
     let [.., answer, results] = turns else {
         return true;
@@ -182,11 +182,11 @@ fn loop_began_with_thinking(turns: &[Turn]) -> bool {
     !is_open || answer.content.first().is_some_and(is_thinking)
 }
 
-/// Budgets were removed with Claude 4.7; the models that need one all carry an
-/// older version in their names, so a name without one takes none either.
+/// Budgets were removed with Claude 4.7. All models that need one have an older version in their
+/// names, so a name without a version accepts none either.
 fn takes_no_budget(model: &str) -> bool {
     let numbers = model.split(['-', '.', '@', ':', '/']).filter_map(|part| part.parse::<u32>().ok());
-    // A date is no version: claude-sonnet-4-20250514 is 4.0.
+    // A date is not a version: claude-sonnet-4-20250514 is 4.0.
     let mut version = numbers.filter(|&number| number < 100);
     let version = version.next().map(|major| (major, version.next().unwrap_or(0)));
     version.is_none_or(|version| version >= (4, 7))

@@ -1,7 +1,7 @@
-//! The events of one streamed answer, put together again.
+//! Parser of one streamed response.
 //!
-//! Called by `exchange::read`, frame by frame. Blocks keep every field that the
-//! provider sent, in its order; only `message_stop` makes an answer of them.
+//! Called by `exchange::read`, frame by frame. Blocks keep every field that the provider sent, in
+//! its order; only `message_stop` completes the response.
 //! (platform.claude.com/docs/en/build-with-claude/streaming)
 
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// What has arrived of an answer.
+/// The part of a response that has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     blocks: Vec<Growing>,
@@ -31,7 +31,7 @@ pub(super) struct Stream {
 #[derive(Debug)]
 struct Growing {
     block: Map<String, Value>,
-    /// Arguments of a tool, as they trickle in.
+    /// Arguments of a tool call, received so far.
     input: String,
     closed: bool,
 }
@@ -62,7 +62,7 @@ enum Event {
     Error {
         error: ErrorBody,
     },
-    // Pings, and kinds that the provider may add within a version.
+    // Pings, and event types that the provider may add within a version.
     #[serde(other)]
     Other,
 }
@@ -100,7 +100,7 @@ struct MessageChange {
     stop_reason: Option<String>,
 }
 
-// Each count is cumulative: the last one that was sent holds.
+// Each count is cumulative; the last one is valid.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 struct UsageBody {
     input_tokens: Option<u64>,
@@ -136,12 +136,12 @@ impl Reader for Stream {
     fn finish(self) -> Result<Answer, Fault> {
         let whole = self.stopped && self.blocks.iter().all(|block| block.closed);
         let Some(stop) = self.stop.filter(|_| whole) else {
-            return Err(unavailable("the stream ended before the answer did"));
+            return Err(unavailable("the stream ended before the response was complete"));
         };
         let raw: Vec<Value> = self.blocks.into_iter().map(|block| Value::Object(block.block)).collect();
         let blocks: Vec<Block> = raw.iter().filter_map(neutral).collect();
         if !tool_input::ids_are_distinct(&blocks) {
-            return Err(unavailable("the answer names two tool calls alike"));
+            return Err(unavailable("the response has two tool calls with the same id"));
         }
         let stop = stop_reason(&stop, &blocks);
         Ok(Answer { blocks, raw, stop, usage: self.usage.into() })
@@ -193,7 +193,7 @@ impl Growing {
     fn append(&mut self, field: &str, more: &str) {
         match self.block.get_mut(field) {
             Some(Value::String(text)) => text.push_str(more),
-            // A field that a start left out or null begins here.
+            // The start event omitted this field or sent null.
             Some(_) | None => {
                 self.block.insert(field.to_owned(), Value::from(more));
             }
@@ -215,8 +215,8 @@ impl Growing {
             self.block.insert("input".to_owned(), tool_input::parse(&self.input));
         }
         if self.block.get("type").and_then(Value::as_str) == Some("tool_use") {
-            // A tool without arguments keeps the `{}` of its start; an id that
-            // fits stays as it is (gateways make ids of their own).
+            // A tool call without arguments keeps the `{}` of its start event. A valid id is kept
+            // (gateways generate their own ids).
             let input = self.block.get("input").map_or_else(|| tool_input::parse(""), tool_input::object);
             let id = self.block.get("id").and_then(Value::as_str).unwrap_or_default();
             let id = if id.is_empty() { String::new() } else { tool_input::call_id(id) };
@@ -253,7 +253,7 @@ fn out_of_order(index: usize) -> Fault {
     unavailable(&format!("the stream is out of order at block {index}"))
 }
 
-/// The block as every reader understands it; `None` for the provider's own tools.
+/// Converts a block to neutral form; `None` for the provider's own tools.
 fn neutral(block: &Value) -> Option<Block> {
     let text = |field| block[field].as_str().unwrap_or_default().to_owned();
     match block["type"].as_str()? {
@@ -273,12 +273,12 @@ fn stop_reason(word: &str, blocks: &[Block]) -> StopReason {
     let calls = blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
     match word {
         "tool_use" => StopReason::ToolUse,
-        // Both are an answer that was truncated; the caller sees the difference
-        // when the next request no longer fits.
+        // Both are a truncated response; the caller sees the difference when the next request no
+        // longer fits.
         "max_tokens" | "model_context_window_exceeded" => StopReason::MaxTokens,
         "refusal" => StopReason::Refusal,
         "pause_turn" => StopReason::Pause,
-        // Reasons that a version may add must not leave calls unanswered.
+        // Stop reasons of a later version must not leave calls without results.
         _ if calls => StopReason::ToolUse,
         _ => StopReason::EndTurn,
     }

@@ -1,7 +1,7 @@
-//! What a refusal of a chat completions API means for the caller.
+//! Mapping of chat completions errors to [`Fault`].
 //!
-//! Called by the adapter for an answer that is not 2xx, and by `stream` for an
-//! error object in mid-stream, which compatible servers send after a 200.
+//! Called by the adapter for a response other than 2xx, and by `stream` for an error object in
+//! mid-stream, which compatible servers send after a 200.
 //! (platform.openai.com/docs/guides/error-codes)
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::model::{
     exchange::{Refusal, short},
 };
 
-/// The `error` of a refusal's body; compatible servers fill what they like.
+/// The `error` object of an error response; compatible servers differ in its fields.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ErrorBody {
@@ -29,7 +29,7 @@ struct Envelope {
     error: ErrorBody,
 }
 
-/// Context overflows, as OpenAI, vLLM, llama.cpp and the large routers word them.
+/// Messages of context overflows, from OpenAI, vLLM, llama.cpp and the large routers.
 const TOO_LONG: [&str; 5] = [
     "context_length_exceeded",
     "maximum context length",
@@ -38,11 +38,11 @@ const TOO_LONG: [&str; 5] = [
     "prompt is too long",
 ];
 
-/// Quotas that waiting does not refill.
+/// Codes of quotas that do not refill with time.
 const NO_MONEY: [&str; 4] =
     ["insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient balance"];
 
-/// By code and words first: a 429 may mean money, a 400 the context.
+/// Checks the code and message first: a 429 may mean billing, a 400 the context.
 pub(super) fn from_refusal(refusal: &Refusal) -> Fault {
     let error = match serde_json::from_str::<Envelope>(&refusal.body) {
         Ok(envelope) => envelope.error.words(),
@@ -51,9 +51,9 @@ pub(super) fn from_refusal(refusal: &Refusal) -> Fault {
     judge(refusal.status, &format!("{} {error}", refusal.status), refusal.retry_after)
 }
 
-/// An error within a stream: the answer so far is void.
+/// Maps an error within a stream; the response so far is discarded.
 pub(super) fn from_chunk(error: &ErrorBody) -> Fault {
-    // Where the server tells no status, its own trouble is the likeliest.
+    // Without a status, a server failure is the most likely cause.
     let status = error.code.as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
     judge(status, &error.words(), None)
 }

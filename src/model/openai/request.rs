@@ -1,8 +1,7 @@
-//! The bytes of one request: a pure function of the history.
+//! Request body: a pure function of the history.
 //!
-//! Called by the adapter. Equal histories give equal bytes, and the messages of
-//! one step begin with those of the step before: compatible servers cache by
-//! prefix without being asked.
+//! Called by the adapter. Equal histories give equal bytes, and the messages of a step start with
+//! those of the previous step, because compatible servers cache by prefix automatically.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -16,7 +15,7 @@ use crate::{
     model::tool_input,
 };
 
-/// Fields in the order in which they are sent: what changes comes last.
+/// Fields in the order in which they are sent; the part that changes comes last.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -35,12 +34,12 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-/// Stands where a message has no visible character.
+/// Replaces a blank message.
 const BLANK: &str = "(empty)";
-/// The field in which some servers show their reasoning.
+/// The field in which some servers return their reasoning.
 pub(super) const REASONING: &str = "reasoning_content";
 
-/// The request's body as JSON.
+/// Returns the request's body as JSON.
 pub(in crate::model) fn body(request: &ModelRequest, provider: &str) -> Vec<u8> {
     let body = Body {
         model: &request.model,
@@ -74,7 +73,7 @@ fn messages(request: &ModelRequest, provider: &str) -> Vec<Value> {
     messages
 }
 
-/// Adjacent texts become one message: chat templates want the roles to alternate.
+/// Joins adjacent texts into one message, because chat templates require alternating roles.
 fn push_user(messages: &mut Vec<Value>, text: &str) {
     let text = if text.trim().is_empty() { BLANK } else { text };
     if let Some(last) = messages.last_mut().filter(|last| last["role"] == "user") {
@@ -85,10 +84,10 @@ fn push_user(messages: &mut Vec<Value>, text: &str) {
     messages.push(json!({"role": "user", "content": text}));
 }
 
-/// The provider's own message, verbatim.
+/// Returns the provider's own message verbatim.
 ///
-/// Reasoning goes back only within the loop that it belongs to: servers that show
-/// it want it there and refuse or ignore it later.
+/// Reasoning is sent back only within its own tool loop: servers that return it require it there
+/// and reject or ignore it later.
 fn own(raw: &[Value], in_open_loop: bool) -> Option<Map<String, Value>> {
     let mut message = raw.first()?.as_object()?.clone();
     if !in_open_loop {
@@ -97,7 +96,7 @@ fn own(raw: &[Value], in_open_loop: bool) -> Option<Map<String, Value>> {
     says_something(&message).then_some(message)
 }
 
-/// Another provider's answer; its thinking is left out.
+/// Converts another provider's response; its thinking is omitted.
 fn foreign(blocks: &[Block]) -> Option<Map<String, Value>> {
     let mut text = String::new();
     let mut calls = Vec::new();
@@ -116,7 +115,7 @@ fn foreign(blocks: &[Block]) -> Option<Map<String, Value>> {
     says_something(&message).then_some(message)
 }
 
-/// An assistant's message in the form in which it is sent back.
+/// Returns an assistant message in the form in which it is sent back.
 pub(super) fn assistant(text: &str, reasoning: &str, calls: &[ToolCall]) -> Map<String, Value> {
     let call = |call: &ToolCall| {
         let function = json!({"name": call.tool, "arguments": call.input.to_string()});
@@ -134,7 +133,7 @@ pub(super) fn assistant(text: &str, reasoning: &str, calls: &[ToolCall]) -> Map<
     message
 }
 
-// A message with neither words nor calls is refused.
+// Servers reject a message with neither text nor calls.
 fn says_something(message: &Map<String, Value>) -> bool {
     let has = |field| message.get(field).is_some_and(|value: &Value| !value.is_null());
     has("content") || has("tool_calls")
@@ -142,7 +141,7 @@ fn says_something(message: &Map<String, Value>) -> bool {
 
 fn result(result: &ToolResult) -> Value {
     let output = if result.output.trim().is_empty() { BLANK } else { &result.output };
-    // The API has no flag for a failure, so the words carry it.
+    // The API has no flag for a failed tool, so the text states it.
     let content = if result.is_error { format!("Error: {output}") } else { output.to_owned() };
     json!({"role": "tool", "tool_call_id": tool_input::call_id(&result.call_id), "content": content})
 }

@@ -1,9 +1,8 @@
-//! The chunks of one streamed completion, put together again.
+//! Parser of one streamed completion.
 //!
-//! Called by `exchange::read`, frame by frame. A finish reason makes an answer of
-//! them; a stream that ends without one was cut. What servers get wrong (ids that
-//! repeat, counts that are missing, names that no pattern allows) is fixed here.
-//! (platform.openai.com/docs/api-reference/chat-streaming)
+//! Called by `exchange::read`, frame by frame. A finish reason completes the response; a stream
+//! that ends without one was interrupted. Errors of servers (repeated ids, missing counts, invalid
+//! names) are corrected here. (platform.openai.com/docs/api-reference/chat-streaming)
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -26,7 +25,7 @@ use crate::{
     },
 };
 
-/// What has arrived of a completion.
+/// The part of a completion that has arrived.
 #[derive(Debug)]
 pub(super) struct Stream {
     text: String,
@@ -40,7 +39,7 @@ pub(super) struct Stream {
     names: Names,
 }
 
-/// A call as it trickles in; arguments are a string of JSON.
+/// A tool call, received so far; its arguments are a JSON string.
 #[derive(Debug, Default)]
 struct Call {
     id: String,
@@ -48,7 +47,7 @@ struct Call {
     arguments: String,
 }
 
-/// Ids that the history has, and where a new one may begin.
+/// Ids that the history contains, and its length, for new ids.
 #[derive(Debug)]
 struct Names {
     taken: HashSet<String>,
@@ -111,7 +110,7 @@ struct PromptDetails {
 }
 
 impl Stream {
-    /// For the answer to `request`, whose body was `sent_bytes` long.
+    /// Creates a parser for the response to `request`, whose body had `sent_bytes`.
     pub(super) fn new(request: &ModelRequest, sent_bytes: usize) -> Self {
         let ids = request.history.iter().flat_map(|message| match message {
             Message::Assistant { blocks, .. } => blocks.as_slice(),
@@ -134,7 +133,7 @@ impl Stream {
         }
     }
 
-    // Thinking is block 0 and text block 1: both may grow in turn.
+    // Thinking is block 0 and text is block 1; they may alternate.
     fn grow(&mut self, piece: Piece, deltas: &mut (dyn FnMut(Delta) + Send)) {
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         if let Some(text) = filled(piece.reasoning_content).or(filled(piece.reasoning)) {
@@ -160,7 +159,7 @@ impl Stream {
     fn grow_call(&mut self, piece: CallPiece) {
         let last = self.calls.last_key_value();
         let begins = piece.id.as_deref().is_some_and(|id| !id.is_empty());
-        // Some servers leave the index out: then an id begins the next call.
+        // Some servers omit the index; then a new id starts the next call.
         let index = piece.index.unwrap_or_else(|| match last {
             None => 0,
             Some((index, call)) if begins && piece.id.as_deref() != Some(&call.id) => index.saturating_add(1),
@@ -171,7 +170,7 @@ impl Stream {
             call.id = id;
         }
         let function = piece.function.unwrap_or_default();
-        // Some servers repeat the name with each piece instead of growing it.
+        // Some servers repeat the name in each chunk instead of extending it.
         if let Some(name) = function.name.filter(|name| *name != call.name) {
             call.name.push_str(&name);
         }
@@ -180,7 +179,7 @@ impl Stream {
 
     fn usage(&self, said_bytes: usize) -> Usage {
         let Some(body) = self.usage else {
-            // A server that does not count must not escape the limit on tokens.
+            // Estimated, so that a server without counts does not evade the limit on tokens.
             let (input_tokens, output_tokens) = (tokens(self.sent_bytes), tokens(said_bytes));
             return Usage { input_tokens, output_tokens, ..Usage::default() };
         };
@@ -216,9 +215,9 @@ impl Reader for Stream {
     }
 
     fn finish(mut self) -> Result<Answer, Fault> {
-        // Some servers close without `[DONE]`; the finish reason is what counts.
+        // Some servers close without `[DONE]`; only the finish reason is required.
         let Some(finish) = self.finish.take() else {
-            return Err(unavailable("the stream ended before the answer did"));
+            return Err(unavailable("the stream ended before the response was complete"));
         };
         let calls: Vec<ToolCall> = std::mem::take(&mut self.calls)
             .into_values()
@@ -246,7 +245,7 @@ impl Reader for Stream {
 impl Call {
     fn finish(self, at: usize, names: &mut Names) -> ToolCall {
         let mut call_id = if self.id.is_empty() { String::new() } else { tool_input::call_id(&self.id) };
-        // Some servers count from `call_0` in every answer, or give no id at all.
+        // Some servers start at `call_0` in every response, or send no id at all.
         if call_id.is_empty() || names.taken.contains(&call_id) {
             call_id = format!("call_{}_{at}", names.messages);
         }
@@ -259,7 +258,7 @@ fn stop_reason(finish: &str, has_calls: bool) -> StopReason {
     match finish {
         "length" => StopReason::MaxTokens,
         "content_filter" => StopReason::Refusal,
-        // Some servers say `stop` beside their calls; calls must be answered.
+        // Some servers report `stop` together with calls; calls need results.
         _ if has_calls => StopReason::ToolUse,
         _ => StopReason::EndTurn,
     }

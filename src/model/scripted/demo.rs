@@ -1,15 +1,14 @@
-//! `scripted/demo`: a first session that repairs the sample repository for real.
+//! `scripted/demo`: a first session that fixes the sample repository for real.
 //!
-//! Called by `Scripted`. The tools run in the sandbox and the next step is decided
-//! from what they said, so the report at the end is earned. The sample is put into
-//! an empty workspace by the session itself.
+//! Called by `Scripted`. The tools run in the sandbox and each step depends on their results, so
+//! the final report is true. The session itself writes the sample into an empty workspace.
 
 use serde_json::{Value, json};
 
 use super::{Step, since_last_user};
 use crate::domain::{Message, tool::ToolResult};
 
-/// The sample repository: path below the workspace, content. One of its tests fails.
+/// Files of the sample repository: path in the workspace, content. One test fails.
 pub const SAMPLE: [(&str, &str); 3] = [
     ("README.md", include_str!("sample/README.md")),
     ("tally.py", include_str!("sample/tally.py")),
@@ -23,7 +22,7 @@ const COMMIT: &str = "git init -q && git add -A && \
     git -c user.name=Sample -c user.email=sample@example.com commit -q -m 'Add the tally' && \
     git log --oneline";
 
-/// Where the session is; each stage but the last asks for tools.
+/// Stage of the session; every stage but the last requests tools.
 #[derive(Clone, Debug, PartialEq)]
 enum Stage {
     Look,
@@ -35,7 +34,7 @@ enum Stage {
     Report(String),
 }
 
-/// The step that this history has reached.
+/// Returns the step for this history.
 pub(super) fn step(history: &[Message]) -> Step {
     let results = since_last_user(history).iter().filter_map(|message| match message {
         Message::Results { results } => Some(results.as_slice()),
@@ -45,7 +44,7 @@ pub(super) fn step(history: &[Message]) -> Step {
 }
 
 impl Stage {
-    /// What comes next, after the tools of this stage said `results`.
+    /// Returns the next stage, given the tool results of this one.
     fn after(self, results: &[ToolResult]) -> Self {
         let said = |words: &str| results.iter().any(|result| result.output.contains(words));
         let first_error = results.iter().find(|result| result.is_error);
@@ -56,7 +55,7 @@ impl Stage {
                 Some(error) => Self::gave_up("look into the workspace", error),
                 None => Self::Unpack,
             },
-            // Without git the files are there all the same: the tests will tell.
+            // Without git the files exist anyway; the tests decide.
             Self::Unpack => Self::Test,
             Self::Test if passed => {
                 Self::Report("All tests of the repository pass. There is nothing to repair.".to_owned())

@@ -1,7 +1,7 @@
-//! Which scripted faults have been played already, in this process.
+//! Count of the scripted faults that this process has already returned.
 //!
-//! Called by `Scripted`. The history alone cannot tell: a fault leaves no answer
-//! in it. A process that starts anew plays its faults anew, like a provider.
+//! Called by `Scripted`. The history alone is not sufficient, because a fault leaves no response in
+//! it. A restarted process repeats its faults, like a provider would.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +15,7 @@ use crate::{
 
 type Key = [u8; 32];
 
-/// Faults under way, by the history that meets them; bounded.
+/// Pending faults by the hash of their history; bounded.
 #[derive(Debug, Default)]
 pub(in crate::model) struct Faults(Mutex<Counted>);
 
@@ -27,15 +27,15 @@ struct Counted {
 }
 
 impl Faults {
-    /// A number that no other answer of this process has.
+    /// Returns a number that is unique among the responses of this process.
     pub(super) fn count(&self) -> u64 {
         let mut counted = self.0.lock().expect("no holder of the counter panics");
         counted.answers += 1;
         counted.answers
     }
 
-    /// Whether the fault strikes now; the call after the last strike forgets it,
-    /// so that another session with an equal history meets it again.
+    /// Returns whether the fault occurs now. The call after the last occurrence removes the entry,
+    /// so that another session with an equal history gets the fault again.
     pub(super) fn strikes(&self, request: &ModelRequest, times: u32) -> bool {
         let history = serde_json::to_vec(&request.history).expect("a history is JSON");
         let key = seal::sha256(&history);

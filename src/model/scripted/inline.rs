@@ -1,8 +1,7 @@
 //! `scripted/inline`: plays the `script` of the newest input object.
 //!
-//! Called by `Scripted`. The grammar is that of docs/scripted.md: the text of the
-//! newest user message is the JSON of the input object, and the step is the one
-//! at the number of answers since that message.
+//! Called by `Scripted`. The grammar is in docs/scripted.md. The text of the newest user message is
+//! the JSON of the input object; the step index is the number of responses since that message.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::{
     model::{Fault, exchange::short},
 };
 
-/// Only the script is read; whatever else the input holds is the caller's.
+/// Only `script` is read; other fields belong to the caller.
 #[derive(Deserialize)]
 struct Input {
     #[serde(default)]
@@ -73,10 +72,10 @@ fn one() -> u32 {
     1
 }
 
-/// The step that this history has reached.
+/// Returns the step for this history.
 ///
 /// # Errors
-/// `Refused` for an input object whose script breaks the grammar, naming the place.
+/// `Refused` for an input object with an invalid script; the message names the position.
 pub(super) fn step(history: &[Message]) -> Result<Step, Fault> {
     let rest = since_last_user(history);
     let newest = history[..history.len() - rest.len()].last();
@@ -95,7 +94,7 @@ pub(super) fn step(history: &[Message]) -> Result<Step, Fault> {
     Ok(Step { text: DONE.to_owned(), ..Step::default() })
 }
 
-/// Plain text is no script: a steer in words ends its turn at once.
+/// Plain text has no script: a plain-text message ends its turn at once.
 fn parse(text: &str) -> Result<Vec<Line>, Fault> {
     if !text.trim_start().starts_with('{') {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Scripts played against histories, without any tool.
+//! Tests of scripts against histories, without real tools.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn request(history: Vec<Message>) -> ModelRequest {
     }
 }
 
-/// A session that plays, each tool answered by `run`.
+/// A session that plays a script; `run` returns the tool results.
 struct Session {
     model: Scripted,
     history: Vec<Message>,
@@ -52,7 +52,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// Steps until no tool is asked for; the last text and the tools that ran.
+    /// Runs steps until no tool is requested; returns the last text and the tools that ran.
     async fn turn(&mut self, run: impl Fn(&ToolCall) -> (String, bool)) -> (String, Vec<String>) {
         let mut ran = Vec::new();
         loop {
@@ -99,7 +99,7 @@ async fn inline_plays_its_steps_in_order_and_then_is_done() {
         })
         .collect();
     assert_eq!(ids.len(), 4);
-    // The next message has a script of its own; plain words have none.
+    // The next message has its own script; plain text has none.
     let mut session = session.say(json!({"script": [{"text": "again"}]}));
     assert_eq!(session.turn(silent).await.0, "again");
     assert_eq!(session.say("thanks").turn(silent).await.0, "done");
@@ -126,7 +126,7 @@ async fn a_fault_strikes_as_often_as_it_says_and_then_the_step_is_played() {
         assert!(matches!(fault, Fault::Unavailable { retry_after: wait, .. } if wait == retry_after));
     }
     assert_eq!(session.turn(silent).await.0, "at last");
-    // Played out, it is forgotten: an equal history meets it again.
+    // A completed fault is removed: an equal history gets it again.
     session.history.truncate(1);
     assert!(session.step(silent).await.is_err());
 }
@@ -163,7 +163,7 @@ async fn a_delay_is_waited_for_and_deltas_add_up_to_the_text() {
     assert_eq!((start.elapsed().as_secs(), grown.as_str()), (5, text));
 }
 
-/// A workspace in which the repair works, or does not.
+/// A workspace in which the fix works, or does not.
 fn workspace(call: &ToolCall, repaired: bool) -> (String, bool) {
     let command = call.input["command"].as_str().unwrap_or_default();
     match call.tool.as_str() {

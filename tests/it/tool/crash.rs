@@ -54,7 +54,7 @@ async fn a_canceled_command_ends_with_its_children() {
     let (done, ()) = tokio::time::timeout(PATIENCE, both).await.expect("it ends");
     let done = done.expect("a result");
     assert_eq!(done.exec.as_ref().map(|exec| exec.cause), Some("killed"));
-    assert!(done.is_error && done.output.ends_with("[ended on request]"), "{}", done.output);
+    assert!(done.is_error && done.output.ends_with("[killed on request]"), "{}", done.output);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ async fn a_file_is_read_with_its_lines_numbered_and_in_pages() {
         ("     1\tone\n     2\ttwo\n     3\t\n     4\tfour\n", false)
     );
     let page = run(&handle, "read", json!({"path": "./a.txt", "offset": 2, "limit": 2})).await;
-    assert_eq!(page.output, "     2\ttwo\n     3\t\n[There is more. Go on with offset 4.]");
+    assert_eq!(page.output, "     2\ttwo\n     3\t\n[There is more. Continue with offset 4.]");
     let beyond = run(&handle, "read", json!({"path": "/workspace/a.txt", "offset": 9})).await;
     assert_eq!(beyond.output, "/workspace/a.txt has only 4 lines.");
 }

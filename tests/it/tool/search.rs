@@ -27,7 +27,7 @@ async fn glob_finds_what_fits_and_evaluates_nothing() {
     assert_eq!(found("*", Some("src")).await, "deep/\nmain.rs");
     assert_eq!(found(".github/*", None).await, ".github/ci.yaml");
     assert_eq!(found("src/main.rs", None).await, "src/main.rs");
-    assert!(found("*.java", None).await.contains("Nothing below /workspace fits *.java."));
+    assert!(found("*.java", None).await.contains("No path below /workspace matches *.java."));
     assert!(found("$(touch owned)`touch owned`;touch owned", None).await.contains("Nothing"));
     assert!(!fake.on_host("/workspace/owned").exists());
     let missing = run(&handle, "glob", json!({"pattern": "*", "path": "nowhere"})).await;
@@ -58,7 +58,7 @@ async fn grep_lists_lines_of_text_files_only() {
     );
     assert_eq!(found(json!({"pattern": "fn|color", "glob": "src/**/*.css"})).await.lines().count(), 1);
     assert_eq!(found(json!({"pattern": "main", "path": "src/main.rs"})).await, "src/main.rs:1:fn main() {");
-    assert!(found(json!({"pattern": "absent"})).await.contains("No line of . fits."));
+    assert!(found(json!({"pattern": "absent"})).await.contains("No line of . matches."));
     assert!(found(json!({"pattern": "-rf $(touch owned)"})).await.contains("No line"));
     assert!(!fake.on_host("/workspace/owned").exists());
     for input in [json!({"pattern": "("}), json!({"pattern": "x", "path": "nowhere"})] {

@@ -1,4 +1,4 @@
-//! Requests of growing histories, to the byte.
+//! Tests of requests for growing histories, byte by byte.
 
 use serde_json::json;
 
@@ -83,7 +83,7 @@ fn the_bytes_of_a_request_are_these() {
     assert_eq!(body(&request), body(&request.clone()));
 }
 
-/// The messages as the provider's cache sees them: its marks are not part of them.
+/// The messages as the provider's cache compares them, without breakpoints.
 fn cached_part(request: &ModelRequest) -> String {
     let bytes = String::from_utf8(body(request)).expect("UTF-8");
     let messages = bytes.split_once(r#""messages":["#).expect("messages come last").1;
@@ -125,7 +125,7 @@ fn what_a_provider_never_takes_back_is_left_out() {
     let json = json_of(&request(vec![user("Hi"), cut_while_thinking, user("  ")]));
     assert_eq!(json["messages"][1]["content"], json!([{"type": "text", "text": "Well."}]));
     assert_eq!(json["messages"][2]["content"][0]["text"], json!("(empty)"));
-    // An answer without anything makes its neighbours one message.
+    // An empty response merges its neighbors into one message.
     let json = json_of(&request(vec![user("Hi"), own_answer(json!([])), user("Still there?")]));
     let texts = json["messages"][0]["content"].as_array().map(Vec::len);
     assert_eq!((json["messages"].as_array().map(Vec::len), texts), (Some(1), Some(2)));
@@ -172,10 +172,10 @@ fn thinking_is_asked_for_in_the_form_that_the_model_takes() {
     for model in ["claude-opus-4-7", "claude-sonnet-5", "claude-opus-5-5", "claude-mythos-preview"] {
         assert_eq!(thinks(model, 2_000, 4_096, hi()), adaptive, "{model}");
     }
-    // A call clipped by a limit keeps the budget below `max_tokens`, or goes without.
+    // A call whose `max_tokens` is limited keeps the budget below it, or omits it.
     assert_eq!(thinks("claude-sonnet-4-5", 9_000, 4_096, hi())["budget_tokens"], json!(4_095));
     assert_eq!(thinks("claude-sonnet-4-5", 9_000, 1_024, hi()), Value::Null);
-    // A loop that began without thinking goes on without.
+    // A loop that started without thinking continues without it.
     let bare = own_answer(json!([{"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {}}]));
     let open = vec![user("Hi"), bare, results(&[("toolu_1", "ok", false)])];
     assert_eq!(thinks("claude-sonnet-4-5", 2_000, 4_096, open), Value::Null);

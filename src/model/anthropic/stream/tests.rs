@@ -1,4 +1,4 @@
-//! Answers of the Messages API, whole, cut and broken.
+//! Tests of the stream parser: complete, truncated and malformed responses.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -70,7 +70,7 @@ fn answer(events: &[Value]) -> Result<Answer, Fault> {
     read([bytes(events).as_slice()]).0
 }
 
-/// The pieces that a reader of a growing answer sees.
+/// Returns the deltas that a reader of a streaming response sees.
 fn said(deltas: Vec<Delta>) -> Vec<Delta> {
     deltas.into_iter().filter(|delta| matches!(delta, Delta::Text { .. } | Delta::Thinking { .. })).collect()
 }
@@ -169,7 +169,7 @@ fn calls_that_share_an_id_are_no_answer() {
     assert!(matches!(answer(&events), Err(Fault::Unavailable { .. })));
 }
 
-/// JSON that looks like events, with fields missing, doubled or of another type.
+/// JSON that resembles events, with missing, duplicate or wrongly typed fields.
 fn wild_event() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
         "message_start",

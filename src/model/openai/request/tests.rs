@@ -1,4 +1,4 @@
-//! Requests of growing histories, to the byte.
+//! Tests of requests for growing histories, byte by byte.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Completions, whole, cut and broken.
+//! Tests of the stream parser: complete, truncated and malformed completions.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -29,7 +29,7 @@ fn call(index: usize, more: Value) -> Value {
     chunk(json!({"tool_calls": [piece]}), Value::Null)
 }
 
-/// Reasoning, text and two calls whose pieces alternate.
+/// Reasoning, text and two calls whose chunks alternate.
 fn chunks() -> Vec<Value> {
     vec![
         chunk(json!({"role": "assistant", "content": null, "refusal": null}), Value::Null),
