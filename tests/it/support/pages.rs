@@ -76,35 +76,35 @@ impl Page {
 #[track_caller]
 pub fn check_event(event: &Value) {
     let kind = event["type"].as_str().unwrap_or_default();
-    // A piece of a growing answer is no event.
+    // A delta of a growing answer is not a stored event.
     if kind == "agent.message.delta" {
         return;
     }
     let page = EVENTS.get(kind).unwrap_or_else(|| panic!("docs/events/{kind}.md is missing: {event}"));
     let level = event["level"].as_str().unwrap_or_default();
-    assert!(page.said("Level: ").contains(level), "docs/events/{kind}.md does not say the level {level}");
-    // What is left of a body that was cut has other fields.
+    assert!(page.said("Level: ").contains(level), "docs/events/{kind}.md does not document the level {level}");
+    // The truncated form of a large body has other fields.
     if event.get("content_ref").is_some() {
         return;
     }
     for field in event["body"].as_object().expect("a body is an object").keys() {
         assert!(
             page.words("field").contains(field),
-            "docs/events/{kind}.md does not name `{field}`: {event}"
+            "docs/events/{kind}.md does not document the field `{field}`: {event}"
         );
     }
     if let Some(code) = event["body"]["error"]["code"].as_str() {
-        assert!(TURN_ERRORS.contains(code), "docs/errors.md does not name the code `{code}` of turns");
+        assert!(TURN_ERRORS.contains(code), "docs/errors.md does not document the turn error code `{code}`");
     }
 }
 
-/// Fails unless the error is as its page says.
+/// Fails unless the error matches its page.
 #[track_caller]
 pub fn check_error(error: &Value) {
     let kind = error["type"].as_str().unwrap_or_default();
     let page = ERRORS.get(kind).unwrap_or_else(|| panic!("docs/errors/{kind}.md is missing: {error}"));
     if let Some(code) = error["code"].as_str() {
-        assert!(page.words("code").contains(code), "docs/errors/{kind}.md does not name `{code}`: {error}");
+        assert!(page.words("code").contains(code), "docs/errors/{kind}.md does not document the code `{code}`: {error}");
     }
 }
 

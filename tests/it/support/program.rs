@@ -1,4 +1,4 @@
-//! The real program, for what cannot be done to a service within the test.
+//! The real program as a process, for tests that cannot use a service inside the test process.
 
 use std::{
     env,
