@@ -1,4 +1,4 @@
-//! The table of a run: printed, and kept in docs/performance.md when asked for.
+//! Table of a run: printed, and optionally written to docs/performance.md.
 
 use std::{fmt::Write, fs, path::Path};
 
@@ -14,22 +14,22 @@ use crate::{
     stats::Spread,
 };
 
-/// Where the written part of the page begins, which stays as it is.
+/// Start of the hand-written part of the page, which is not changed.
 const CAUSES: &str = "\n## What costs\n";
-/// What stands below the table, and behind it the goals that were measured without the others.
+/// Text below the table, followed by the goals that were measured separately.
 const MISSED: &str = "A goal that is missed is reported as missed.";
 const SINCE: &str = " Measured anew since, without the others: ";
 
-/// Everything that a run has to say.
+/// Results of a run.
 pub struct Report {
     machine: String,
-    /// What the database gives: the way, events a second, microseconds per event.
+    /// Raw figures of the database: way, events per second, microseconds per event.
     raw: Vec<(&'static str, Vec<f64>)>,
     measured: Vec<Measured>,
     skipped: Vec<(Goal, String)>,
     repeats: usize,
     is_quick: bool,
-    /// Whether it is of some goals only.
+    /// Whether only some goals were measured.
     is_part: bool,
 }
 
@@ -83,8 +83,8 @@ impl Report {
         table
     }
 
-    /// Keeps the run as the last one, with a plot for each goal. One of some goals takes
-    /// their place in the page that is there.
+    /// Writes the run as the last one, with a plot for each goal. A run of some goals replaces only their
+    /// part of the page.
     pub fn write(&self) -> anyhow::Result<()> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
         let plots = docs.join("performance");
@@ -98,7 +98,7 @@ impl Report {
         }
         let page = docs.join("performance.md");
         let before = fs::read_to_string(&page).unwrap_or_default();
-        // What a person found out about the figures is not this program's to write.
+        // The hand-written explanations are not changed.
         let causes = before.find(CAUSES).unwrap_or(before.len());
         let (figures, causes) = before.split_at(causes);
         let figures = if self.is_part { self.renewed(figures)? } else { self.text(&pictures) };
@@ -111,7 +111,7 @@ impl Report {
         GOALS.into_iter().filter(|goal| self.measured.iter().any(|measured| measured.metric.goal == *goal))
     }
 
-    /// The figures of a run of all goals, with those of this one in their place.
+    /// The page of a run of all goals, with the figures of this run in their places.
     fn renewed(&self, before: &str) -> anyhow::Result<String> {
         let of = |goal: Goal| format!("| {goal} | ");
         let mut page = String::new();
@@ -119,7 +119,7 @@ impl Report {
             match self.goals().find(|goal| line.starts_with(&of(*goal))) {
                 None if line.starts_with(MISSED) => writeln!(page, "{MISSED}{SINCE}{}.", self.since(line))?,
                 None => writeln!(page, "{line}")?,
-                // Its first row makes room for all of the new ones.
+                // Its first row is replaced by all of the new ones.
                 Some(goal) if !page.contains(&of(goal)) => {
                     let rows = self.measured.iter().filter(|measured| measured.metric.goal == goal);
                     rows.for_each(|measured| row(&mut page, measured).expect("a string takes all"));
@@ -128,12 +128,12 @@ impl Report {
             }
         }
         for goal in self.goals() {
-            anyhow::ensure!(page.contains(&of(goal)), "no row of {goal} to renew: measure all goals first");
+            anyhow::ensure!(page.contains(&of(goal)), "no row of {goal} to replace: measure all goals first");
         }
         Ok(page)
     }
 
-    /// The goals that were measured without the others, by this run or before it.
+    /// Goals that were measured separately, by this run or before it.
     fn since(&self, line: &str) -> String {
         let before = line.split_once(SINCE).map_or("", |(_, goals)| goals.trim_end_matches('.'));
         let before: Vec<_> = before.split(", ").collect();
@@ -198,7 +198,7 @@ fn row(table: &mut String, measured: &Measured) -> std::fmt::Result {
     )
 }
 
-/// A figure with as many digits as it can carry.
+/// A figure with an appropriate number of digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -207,8 +207,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// What the figures were taken on.
-/// What it runs on, in one line.
+/// Description of the machine, in one line.
 pub async fn machine(ground: &Ground) -> anyhow::Result<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, name: &str| {

@@ -177,7 +177,7 @@ async fn a_second_organization_gets_a_key_of_its_own() {
 #[tokio::test]
 async fn the_key_of_the_first_organization_is_kept_for_its_owner_only() {
     let (database, data) = (Database::create().await, data_dir());
-    // All checks run before the port is bound, so a taken port ends the start at the right time.
+    // All checks run before the port is bound, so a taken port ends the start after them.
     let output = sojourn(
         &["admin", "create-org", "first"],
         &[("DATABASE_URL", &database.owner_url), ("SOJOURN_DATA_DIR", path(data.path()))],
