@@ -80,7 +80,7 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
         report.write()?;
     }
     bench.ground.clear().await?;
-    anyhow::ensure!(failed.is_empty(), "broke: {}", failed.join(", "));
+    anyhow::ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
 

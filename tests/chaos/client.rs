@@ -24,12 +24,12 @@ impl Violations {
     pub fn note(&self, words: impl Into<String>) {
         let words = words.into();
         eprintln!("VIOLATION {words}");
-        self.0.lock().expect("no noter panics").push(words);
+        self.0.lock().expect("no holder panics").push(words);
     }
 
     /// All violations so far.
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().expect("no noter panics").clone()
+        self.0.lock().expect("no holder panics").clone()
     }
 }
 

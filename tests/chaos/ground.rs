@@ -37,7 +37,7 @@ impl Ground {
     /// Starts the database of the run.
     pub async fn cluster(&self) -> anyhow::Result<Arc<Cluster>> {
         let cluster = Arc::new(Cluster::start(&self.data_dir).await?);
-        *self.cluster.lock().expect("nobody panics here") = Some(cluster.clone());
+        *self.cluster.lock().expect("no holder panics") = Some(cluster.clone());
         Ok(cluster)
     }
 
@@ -57,7 +57,7 @@ impl Ground {
     /// Stops the remaining processes of the run; its files are kept with `keep`.
     pub async fn clear(self, keep: bool) -> anyhow::Result<()> {
         end_sandboxes(&self.data_dir).await?;
-        let cluster = self.cluster.into_inner().expect("nobody panics here");
+        let cluster = self.cluster.into_inner().expect("no holder panics");
         if let Some(cluster) = cluster.and_then(Arc::into_inner) {
             cluster.stop().await?;
         }

@@ -86,7 +86,7 @@ impl Dice {
     }
 
     fn next(&self) -> u64 {
-        let mut state = self.0.lock().expect("no thrower panics");
+        let mut state = self.0.lock().expect("no holder panics");
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = *state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -119,7 +119,7 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
         .fetch_one(&mut superuser)
         .await
         .expect("the row");
-    assert!(key.is_empty(), "the key is shredded");
+    assert!(key.is_empty(), "the key is erased");
     service.owner().get(&format!("/sessions/{keep}")).await.ok();
     service.stop().await;
 }

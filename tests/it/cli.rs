@@ -443,7 +443,7 @@ async fn a_sandbox_is_used_from_the_command_line() {
     assert_eq!(std::fs::read(&back).expect("a file"), content);
     let missing = run(&service, &["session", "cp", &format!("{session}:none"), &back.to_string_lossy()], "");
     assert_eq!(missing.status.code(), Some(1));
-    assert_eq!(std::fs::read(&back).expect("a file"), content, "what was there stays");
+    assert_eq!(std::fs::read(&back).expect("a file"), content, "existing settings stay");
     assert!(String::from_utf8_lossy(&missing.stderr).contains("404"), "{missing:?}");
     let archive = run(&service, &["session", "tar", &session, "deep"], "").stdout;
     std::fs::write(&back, &archive).expect("a file");

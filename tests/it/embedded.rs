@@ -138,14 +138,14 @@ async fn an_empty_data_directory_means_an_empty_database() {
     run(&old.urls().owner, "create table old (a int)").await;
     old.stop().await.expect("a clean stop");
     let old_home = home.cluster().parent().expect("a home").to_owned();
-    fs::remove_dir_all(&home.data).expect("the data directory goes");
+    fs::remove_dir_all(&home.data).expect("the data directory is removed");
 
     let new = home.start().await;
     let left = text(&new.urls().owner, "select count(*)::text from pg_tables where tablename = 'old'").await;
     assert_eq!(left, "0");
     new.stop().await.expect("a clean stop");
     if old_home.exists() {
-        fs::remove_dir_all(old_home).expect("the old cluster goes");
+        fs::remove_dir_all(old_home).expect("the old cluster is removed");
     }
 }
 

@@ -80,7 +80,7 @@ async fn what_turns_do_is_counted_by_words_that_no_org_chose() {
     assert_eq!(one("sojourn_cost_micros_total{part=\"model\"}"), 0.0);
     let scraped: String = metrics.keys().map(|name| format!("{name} ")).collect();
     let unknown: Vec<_> = named(&scraped).difference(&described()).cloned().collect();
-    assert!(unknown.is_empty(), "without a description: {unknown:?}");
+    assert!(unknown.is_empty(), "metrics without a description: {unknown:?}");
     let text = format!("{metrics:?}");
     assert!(!text.contains("a_tool_of_the_org") && !text.contains(&played), "{text}");
     service.stop().await;

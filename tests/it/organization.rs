@@ -68,7 +68,7 @@ async fn until(owner: &Caller, path: &str, is_wanted: impl Fn(&Value) -> bool) -
             looks.tick().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), looked).await.expect("as wanted in time")
+    tokio::time::timeout(Duration::from_secs(20), looked).await.expect("the wanted state in time")
 }
 
 #[tokio::test]

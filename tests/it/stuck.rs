@@ -26,7 +26,7 @@ async fn until(owner: &Caller, session: &str, is_wanted: impl Fn(&Value) -> bool
         if is_wanted(&view) {
             return view;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "never as wanted: {view}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the wanted state was not reached: {view}");
     }
 }
 

@@ -101,7 +101,7 @@ impl Sink {
         let began = Instant::now();
         let at_once = self.count();
         while self.count() < wanted {
-            anyhow::ensure!(began.elapsed() < Duration::from_secs(120), "deliveries do not come");
+            anyhow::ensure!(began.elapsed() < Duration::from_secs(120), "deliveries do not arrive");
             sleep(Duration::from_millis(5)).await;
         }
         Ok((wanted - at_once) as f64 / began.elapsed().as_secs_f64())
@@ -126,7 +126,7 @@ impl Sink {
             if late.len() == committed.len() {
                 return Ok(percentile_ms(&mut late, 50));
             }
-            anyhow::ensure!(began.elapsed() < Duration::from_secs(60), "deliveries do not come");
+            anyhow::ensure!(began.elapsed() < Duration::from_secs(60), "deliveries do not arrive");
             sleep(Duration::from_millis(20)).await;
         }
     }

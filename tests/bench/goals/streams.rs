@@ -160,7 +160,7 @@ impl Seen {
             if times.len() == committed.len() {
                 return Ok(times);
             }
-            anyhow::ensure!(Instant::now() < until, "{} events never came", committed.len() - times.len());
+            anyhow::ensure!(Instant::now() < until, "{} events never arrived", committed.len() - times.len());
             sleep(Duration::from_millis(20)).await;
         }
     }

@@ -36,7 +36,7 @@ async fn a_session_pins_the_environment_that_it_names() {
     assert_ne!(placeholders[0], placeholders[1], "each session has its own placeholder");
     owner.patch(&path, json!({ "config": { "memory": "1Gi" }, "secrets": [] })).await.ok();
     let session = owner.get("/sessions").await.ok()["data"][0].clone();
-    assert_eq!(session["environment"]["config"]["memory"], "512Mi", "what is pinned stays");
+    assert_eq!(session["environment"]["config"]["memory"], "512Mi", "the pinned environment stays");
     let inline = owner.post("/sessions", json!({ "environment": { "cpus": 1.5 } })).await.ok();
     assert_eq!(
         inline["session"]["environment"],

@@ -99,7 +99,7 @@ async fn a_deleted_session_leaves_a_record_and_nothing_else() {
     {
         answer.error(404);
     }
-    assert!(!has_files(&blobs), "no blob stays");
+    assert!(!has_files(&blobs), "no blob remains");
     let character: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
     assert_eq!((&character["type"], &character["sessionId"]), (&json!("session.deleted"), &json!(session)));
     // The pending `session.deleted` delivery, and the job that removes remaining blobs.
@@ -194,7 +194,7 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     assert_eq!(
         (&cost["total_micros"], &cost["unpriced_steps"]),
         (&json!(0), &json!(0)),
-        "somebody else paid"
+        "another organization was charged"
     );
     let error = stranger.post(&format!("/sessions/{new}/messages"), json!({ "text": "x" })).await.error(409);
     assert_eq!(error["code"], "no_agent", "its agent does not exist in that organization");
@@ -281,7 +281,7 @@ async fn an_archived_session_goes_when_its_time_is_over() {
     let worker = world.ground.serve(&["--role=worker"]).await;
     let begun = std::time::Instant::now();
     while owner.get(&format!("/sessions/{gone}")).await.status == 200 {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it is still there");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it still exists");
         tokio::task::yield_now().await;
     }
     owner.get(&format!("/sessions/{kept}")).await.ok();

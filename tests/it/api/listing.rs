@@ -14,7 +14,7 @@ const LIST: &str = "/sessions?stream=sse";
 /// The next frame of a list: its id and its content.
 async fn said(reader: &mut Reader) -> (String, Value) {
     loop {
-        let frame = reader.frame().await.expect("the stream goes on");
+        let frame = reader.frame().await.expect("the stream continues");
         assert!(!frame.contains('\r') && !frame.contains("event:"), "{frame:?}");
         if frame == "retry: 2000\n\n" || frame == ": alive\n\n" {
             continue;

@@ -75,7 +75,7 @@ async fn a_socket_replays_and_follows_under_one_cursor() {
     assert_eq!(event(&mut socket).await["body"]["text"], "later");
     // The socket accepts no messages.
     socket.send(Message::text("hello")).await.expect("a message");
-    let Message::Close(Some(close)) = message(&mut socket).await else { panic!("no farewell") };
+    let Message::Close(Some(close)) = message(&mut socket).await else { panic!("no close frame") };
     assert_eq!(close.code, CloseCode::Unsupported);
     world.end().await;
 }

@@ -114,7 +114,7 @@ async fn nobody_changes_or_deletes_what_the_audit_log_says() {
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop table {last}")))
         .execute(&mut superuser)
         .await
-        .expect("it goes");
+        .expect("it is dropped");
     world.store.roll_months().await.expect("the months");
     let urls = [("app", &database.app_url), ("system", &database.system_url), ("owner", &database.owner_url)];
     for (role, url) in urls {

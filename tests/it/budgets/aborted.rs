@@ -107,7 +107,7 @@ async fn a_call_that_died_with_its_worker_is_told_with_its_prompt() {
     assert_sound(&log);
     assert_eq!((ends(&log), fake.calls()), (vec!["completed"], 2));
     let kinds: Vec<_> = log.iter().filter_map(|event| event["type"].as_str()).collect();
-    let at = kinds.iter().position(|kind| *kind == "step.aborted").expect("it is told");
+    let at = kinds.iter().position(|kind| *kind == "step.aborted").expect("it is reported");
     assert_eq!(kinds[at + 1], "turn.started");
     assert_eq!((&log[at]["body"]["reason"], &log[at]["body"]["attempt"]), (&json!("worker_lost"), &json!(1)));
     assert!(log[at]["body"]["usage"]["input_tokens"].as_u64() > Some(0));

@@ -124,12 +124,12 @@ impl GitHost {
 
     /// Received requests, as `GET /path?query`.
     pub fn asked(&self) -> Vec<String> {
-        self.shared.asked.lock().expect("nobody panics").clone()
+        self.shared.asked.lock().expect("no holder panics").clone()
     }
 
     /// Received `Authorization` headers.
     pub fn authorizations(&self) -> Vec<String> {
-        self.shared.authorizations.lock().expect("nobody panics").clone()
+        self.shared.authorizations.lock().expect("no holder panics").clone()
     }
 
     /// Blocks packs until `release`.
@@ -224,13 +224,13 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Answer {
         true => format!("{} {path}", parts.method),
         false => format!("{} {path}?{query}", parts.method),
     };
-    shared.asked.lock().expect("nobody panics").push(asked);
+    shared.asked.lock().expect("no holder panics").push(asked);
     let header = |name: &str| {
         parts.headers.get(name).map(|value| value.to_str().expect("text").to_owned()).unwrap_or_default()
     };
     let authorization = header("authorization");
     if !authorization.is_empty() {
-        shared.authorizations.lock().expect("nobody panics").push(authorization.clone());
+        shared.authorizations.lock().expect("no holder panics").push(authorization.clone());
     }
     assert_eq!(header("x-sojourn-source"), "", "the proof does not leave");
     let failures = &shared.failures;

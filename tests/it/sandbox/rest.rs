@@ -69,7 +69,7 @@ pub async fn a_frozen_sandbox_stands_still_and_goes_on(world: &World<'_>) {
     let size = async || other.read_file(fence, "count", 0, 1).await.unwrap().size;
     let before = size().await;
     let grows = async { while size().await <= before {} };
-    tokio::time::timeout(Duration::from_secs(20), grows).await.expect("the command goes on");
+    tokio::time::timeout(Duration::from_secs(20), grows).await.expect("the command continues");
     other.freeze(fence).await.unwrap();
     other.thaw(fence).await.unwrap();
     other.thaw(fence).await.unwrap();
@@ -229,7 +229,7 @@ pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
     world.says("true").await;
     let before = world.says("cat b").await;
     let goes_on = async { while world.says("cat b").await == before {} };
-    tokio::time::timeout(Duration::from_secs(20), goes_on).await.expect("the command goes on");
+    tokio::time::timeout(Duration::from_secs(20), goes_on).await.expect("the command continues");
     world.sandbox.kill(world.fence, "twins").await.unwrap();
 }
 

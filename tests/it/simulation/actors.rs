@@ -80,7 +80,7 @@ impl Stage {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Backstage> {
-        self.0.lock().expect("no actor panics backstage")
+        self.0.lock().expect("no holder panics")
     }
 
     /// Polls actors until `director` has finished.

@@ -14,7 +14,7 @@ impl Chance {
     }
 
     fn word(&self) -> u64 {
-        let mut state = self.0.lock().expect("no drawer panics");
+        let mut state = self.0.lock().expect("no holder panics");
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = *state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -187,7 +187,7 @@ impl Database {
         let was_running = row.running.as_ref().is_some_and(|turn| turn.id == id);
         row.status = if was_running && row.queued.is_some() { Status::Queued } else { end.status_at_rest() };
         let mut turn = if was_running {
-            row.running.take().expect("looked at above")
+            row.running.take().expect("read above")
         } else {
             row.input_cursor = row.input_head;
             row.queued.take().expect("checked by the fence")
@@ -238,7 +238,7 @@ impl Database {
         assert_eq!(self.session, folded, "the row is not the fold of the whole log");
         assert_eq!(self.ended, ended, "the turns' rows are not the fold of the whole log");
         assert_eq!(self.session.cancel_turn_id, None, "a cancel outlived its turn");
-        assert!(!self.session.is_pending() || self.session.status == Status::Archived, "input was forgotten");
+        assert!(!self.session.is_pending() || self.session.status == Status::Archived, "input was lost");
         self.ledger.check_at_rest();
     }
 }

@@ -350,7 +350,7 @@ impl Process {
         tokio::select! {
             biased;
             ended = harness::run(turn, ports) => ended,
-            () = follow(held.state.clone(), self.drain.subscribe(), id, sender) => unreachable!("followed for ever"),
+            () = follow(held.state.clone(), self.drain.subscribe(), id, sender) => unreachable!("followed forever"),
         }
     }
 

@@ -257,7 +257,7 @@ impl Caller {
         tokio::pin!(limit);
         loop {
             let chunk = tokio::select! {
-                chunk = chunks.next() => chunk.expect("the stream goes on").expect("a chunk"),
+                chunk = chunks.next() => chunk.expect("the stream continues").expect("a chunk"),
                 () = &mut limit => panic!("the stream did not end within a minute: {seen:#?}"),
             };
             buffer.extend_from_slice(&chunk);

@@ -311,7 +311,7 @@ async fn a_directory_travels_as_an_archive() {
         (files.len(), &files[0]["body"]["path"], &files[0]["body"]["is_archive"]),
         (1, &json!("/workspace/copy"), &json!(true))
     );
-    assert_eq!(super::rest::blobs(&scene.ground), 0, "nothing of it stays");
+    assert_eq!(super::rest::blobs(&scene.ground), 0, "nothing of it remains");
     scene.close().await;
 }
 

@@ -225,7 +225,7 @@ async fn a_history_that_no_longer_fits_ends_the_turn() {
     assert_sound(&log);
     assert_eq!((ends(&log), codes(&log)), (vec!["error"], vec!["context_exhausted"]));
     let session = session(&scene.owner, &id).await;
-    assert_eq!(session["status"], "idle", "something was done before");
+    assert_eq!(session["status"], "idle", "something happened before");
     assert_eq!(last_turn(&scene.owner, &id).await["error"]["code"], "context_exhausted");
     scene.close().await;
 }

@@ -133,7 +133,7 @@ async fn a_turn_that_lost_its_key_in_the_middle_ends_and_its_session_rests() {
     assert_sound(&log);
     let turn = super::last_turn(&scene.owner, &id).await;
     assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("no_credential")));
-    assert_eq!(super::session(&scene.owner, &id).await["status"], "idle", "something was done before");
+    assert_eq!(super::session(&scene.owner, &id).await["status"], "idle", "something happened before");
     second.stop().await;
     scene.close().await;
 }

@@ -129,7 +129,7 @@ impl Hold {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("nobody wrote it: {:?}", self.at);
+        panic!("no process wrote it: {:?}", self.at);
     }
 
     /// Ends the block, after the service was killed.

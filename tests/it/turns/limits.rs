@@ -30,7 +30,7 @@ fn spends(tokens: u64, step: Value) -> Value {
 /// `limit.exceeded` of the last turn: limit, used, allowed.
 #[track_caller]
 fn exceeded(log: &[Value]) -> (&str, u64, u64) {
-    let body = &of(log, "limit.exceeded").last().expect("one tripped")["body"];
+    let body = &of(log, "limit.exceeded").last().expect("one limit was exceeded")["body"];
     let number = |name: &str| body[name].as_u64().expect("a number");
     (body["limit"].as_str().expect("a name"), number("used"), number("allowed"))
 }

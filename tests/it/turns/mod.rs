@@ -153,7 +153,7 @@ pub async fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
             looks.tick().await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(20), looked).await.is_ok(), "in vain: {what}");
+    assert!(tokio::time::timeout(Duration::from_secs(20), looked).await.is_ok(), "timed out: {what}");
 }
 
 /// Waits for a file in the only workspace of this ground.

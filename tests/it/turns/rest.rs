@@ -47,14 +47,14 @@ pub fn blobs(ground: &Ground) -> usize {
 
 /// Destroys the only sandbox from outside; its disk stays.
 pub async fn destroy_sandbox(ground: &Ground) {
-    let local = Local::new(ground.sandboxes()).expect("sandboxes are here");
+    let local = Local::new(ground.sandboxes()).expect("sandboxes are supported here");
     let found = local.list().await.expect("a list").pop().expect("a disk");
     local.destroy(found.sandbox.expect("a sandbox")).await.expect("it ends");
 }
 
 /// Destroys the only sandbox from outside, together with its disk.
 pub async fn destroy(ground: &Ground) {
-    let local = Local::new(ground.sandboxes()).expect("sandboxes are here");
+    let local = Local::new(ground.sandboxes()).expect("sandboxes are supported here");
     let found = local.list().await.expect("a list").pop().expect("a disk");
     if let Some(sandbox) = found.sandbox {
         local.destroy(sandbox).await.expect("it ends");

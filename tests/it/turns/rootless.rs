@@ -44,7 +44,7 @@ impl<'a> Unprivileged<'a> {
             said.push(line.ok()?);
             said.last()?.strip_prefix("sojourn serves ").map(|address| format!("{address}/v3"))
         });
-        let base = base.unwrap_or_else(|| panic!("it serves: {said:#?}"));
+        let base = base.unwrap_or_else(|| panic!("it logs its address: {said:#?}"));
         thread::spawn(move || lines.for_each(|line| eprintln!("{}", line.unwrap_or_default())));
         Self { user, child, owner: Caller::new(&base, KEY) }
     }

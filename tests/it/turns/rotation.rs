@@ -78,7 +78,7 @@ async fn a_sandbox_is_replaced_between_two_turns() {
     steer(owner, &id, &script(json!([run("echo here > a"), { "text": "Done." }]))).await;
     let log = until(owner, &id, "sandbox.rotation_completed").await;
     let at = |kind: &str| of(&log, kind)[0]["seq"].as_i64().expect("a seq");
-    assert!(at("turn.completed") < at("sandbox.rotation_started"), "nobody asked for it");
+    assert!(at("turn.completed") < at("sandbox.rotation_started"), "it was not requested");
     assert_eq!(of(&log, "sandbox.rotation_completed")[0]["turn_id"], Value::Null);
     steer(owner, &id, &script(json!([run("cat a"), { "text": "Done." }]))).await;
     let log = owner.settled(&id, 2).await;

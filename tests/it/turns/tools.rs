@@ -204,7 +204,7 @@ async fn a_sandbox_that_dies_in_the_middle_is_said_to_and_replaced_with_its_file
     let first = "echo once >> counter; echo kept > ~/kept; touch ready; sleep 600";
     let id = owner.play(json!([run(first), run("cat counter ~/kept"), { "text": "I see." }])).await;
     appears(&scene.ground, "ready").await;
-    let local = Local::new(scene.ground.sandboxes()).expect("sandboxes are here");
+    let local = Local::new(scene.ground.sandboxes()).expect("sandboxes are supported here");
     let found = local.list().await.expect("a list");
     let dead = found.iter().find_map(|found| found.sandbox).expect("a sandbox");
     local.destroy(dead).await.expect("it ends");
