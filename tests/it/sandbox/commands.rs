@@ -106,7 +106,7 @@ pub async fn a_signal_reaches_a_command_and_what_it_started(world: &World<'_>) {
     assert!(matches!(never, Err(Fault::NotFound(_))), "{never:?}");
 }
 
-/// A provider that supports joined output merges the streams itself; another one runs them.
+/// A runner that recognizes the `JOIN_OUTPUTS` script joins the outputs itself; any other script is run.
 pub async fn joined_outputs_come_in_order(world: &World<'_>) {
     let line = "for at in 1 2 3 4 5; do echo out $at; echo err $at >&2; done; echo \"$0\" $#; exit 6";
     for (id, join) in [("known", JOIN_OUTPUTS.to_owned()), ("unknown", format!("{JOIN_OUTPUTS} "))] {

@@ -127,7 +127,7 @@ pub async fn only_the_sessions_places_are_writable(world: &World<'_>) {
 pub async fn init_is_out_of_reach_of_commands(world: &World<'_>) {
     // gVisor lets every user count the open files of init; reading or writing one fails.
     const COUNT: &str = "ls /proc/1/fd /proc/$PPID/fd";
-    // gVisor's own value of `oom_score_adj` is not visible outside.
+    // gVisor stores `oom_score_adj` itself; nothing outside reads it.
     const BADNESS: &str = "echo -1000 > /proc/self/oom_score_adj";
     let attempts = [
         "ls /.sojourn/control",

@@ -143,7 +143,7 @@ fn without_loop_devices_the_size_is_looked_at() {
     run(&provider, super::limits(), |world| {
         Box::pin(async move {
             super::escape::a_full_disk_ends_the_command_and_not_the_sandbox(world).await;
-            // A measurement that misses hidden files would allow too many.
+            // Files that the measurement cannot reach count as too many.
             let deep = "python3 - <<'END'
 import os, time
 for _ in range(2500):

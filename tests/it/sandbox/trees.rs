@@ -148,7 +148,7 @@ pub async fn a_hostile_archive_stays_in_its_directory(world: &World<'_>) {
     let whole = [sparse.into_inner().unwrap()[..1_024].to_vec(), archive(&[(Regular, "bomb", "")])].concat();
     let refused = write(world, "in", whole).await;
     assert!(matches!(&refused, Err(Fault::Refused(words)) if words.contains("sparse")), "{refused:?}");
-    // A link's target is not written, and the owner cannot be changed.
+    // A link's target is not written, and the setuid bit is dropped.
     world.says("ln -s ../outside/own in/own").await;
     write(world, "in", archive(&[(Regular, "./own", ""), (Symlink, "far", "/etc/shadow")])).await.unwrap();
     assert_eq!(

@@ -2,7 +2,7 @@
 //!
 //! All tests of a run share one private Postgres server. `SOJOURN_TEST_PG` names its directory, and then
 //! whoever set it stops the server (`scripts/test`). Without it the server is in the build directory and
-//! stops with its last user. Durability (fsync and the like) is off.
+//! stops with its last user. Durability (fsync, synchronous_commit, full_page_writes) is off.
 
 use std::{
     fs,

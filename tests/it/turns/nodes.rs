@@ -19,7 +19,7 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     let command = format!("echo first > file; (exec -a {mark} sleep 613 > /dev/null 2>&1 &)");
     let id = caller.play(json!([run(&command), { "text": "Done." }])).await;
     caller.settled(&id, 1).await;
-    // No one uses the sandbox for longer than its idle timeout: its node keeps it alive.
+    // The sandbox is unused for longer than its orphan timeout: its node keeps it alive.
     tokio::time::sleep(Duration::from_secs(16)).await;
     assert_eq!(processes(&mark), 1, "a sandbox of a live node is not removed");
     first.kill();

@@ -128,7 +128,7 @@ impl World {
         counts
     }
 
-    /// Input tokens and micro-USD of all models and sessions, from the usage table.
+    /// Input tokens and micro-USD of all models and sessions, from the usage rows of the sessions.
     pub async fn ledger(&self) -> (i64, i64) {
         let mut connection = PgConnection::connect(&self.database.system_url).await.expect("a connection");
         let text = "select sum(input_tokens)::bigint, sum(model_micros)::bigint from session_model";
