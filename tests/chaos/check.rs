@@ -109,7 +109,7 @@ impl<'a> Checker<'a> {
     async fn fold(&self, org: OrgId, id: SessionId, log: &[Event]) -> anyhow::Result<()> {
         let row = self.store.load_session(org, id).await?;
         let Some((folded, ended)) = apply::fold(id, log) else {
-            self.say(id, "its log does not begin with its creation");
+            self.say(id, "its log does not start with session.created");
             return Ok(());
         };
         if folded != row {
@@ -120,7 +120,7 @@ impl<'a> Checker<'a> {
             Status::Queued | Status::Running => self.say(id, &format!("it is still {:?}", row.status)),
         }
         if row.is_pending() {
-            self.say(id, "input waits and nobody takes it");
+            self.say(id, "queued input is not taken by any turn");
         }
         let mut tx = self.store.begin(org).await?;
         let rows = tx.turns(id, None, 1_000).await?;
@@ -219,10 +219,10 @@ impl<'a> Checker<'a> {
                     let count = left.get(token).copied().unwrap_or(0);
                     match outcome {
                         Outcome::Ran if count != 1 => {
-                            self.say(id, &format!("{token} counts as run and ran {count} times: {output}"));
+                            self.say(id, &format!("{token} is logged as run and ran {count} times: {output}"));
                         }
                         Outcome::NotRun if count != 0 => {
-                            self.say(id, &format!("{token} counts as not run and ran {count} times"));
+                            self.say(id, &format!("{token} is logged as not run and ran {count} times"));
                         }
                         Outcome::Ran | Outcome::NotRun | Outcome::Unknown => {}
                     }
@@ -250,7 +250,7 @@ impl<'a> Checker<'a> {
                     };
                     let count = trace.iter().filter(|left| *left == token).count();
                     if cause != "exited" || count != 1 {
-                        self.say(id, &format!("{token} is over by {cause} and ran {count} times"));
+                        self.say(id, &format!("{token} ended with {cause} and ran {count} times"));
                     }
                 }
                 _ => {}

@@ -196,7 +196,7 @@ impl Faults {
         let until = Instant::now() + START_PATIENCE;
         while let Err(error) = slot.start(|process| self.cluster.urls(process)).await {
             if Instant::now() > until {
-                self.violations.note(format!("not up after {START_PATIENCE:?}: {error:#}"));
+                self.violations.note(format!("not started within {START_PATIENCE:?}: {error:#}"));
                 return;
             }
             sleep(Duration::from_millis(200)).await;

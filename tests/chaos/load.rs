@@ -199,7 +199,7 @@ impl Load {
             ran = self.client.send(&self.violations, Method::GET, &path, None).await?;
         }
         if ran["state"] != "completed" || ran["stdout"] != format!("{token}\n") {
-            self.violations.note(format!("{token} of {id} ended otherwise: {ran}"));
+            self.violations.note(format!("{token} of {id} ended unexpectedly: {ran}"));
         }
         Ok(())
     }

@@ -178,7 +178,7 @@ async fn act(
     helpers.spawn(async move { guard.supervise().await });
     helpers.spawn(async move {
         sleep(Duration::from_secs(clock.plan.minutes * 60)).await;
-        clock.violations.note(format!("not done after {} minutes", clock.plan.minutes));
+        clock.violations.note(format!("the faults were not done within {} minutes", clock.plan.minutes));
         clock.late.store(true, Ordering::Relaxed);
     });
     let watched = load.clone();
@@ -198,7 +198,7 @@ async fn act(
         last.elapsed()
     });
     let settled = rested.await.unwrap_or_else(|_| {
-        faults.violations.note(format!("sessions are not at rest {REST:?} after the last fault"));
+        faults.violations.note(format!("sessions are not idle {REST:?} after the last fault"));
         REST
     });
     while let Some(ended) = following.join_next().await {
@@ -224,7 +224,7 @@ async fn compare(load: &Load, readers: &Readers, faults: &Faults) -> anyhow::Res
             log.extend(data.iter().map(|event| event["id"].as_str().unwrap_or_default().to_owned()));
         }
         if !log.starts_with(&ids) {
-            faults.violations.note(format!("{session}: its readers saw another log than there is"));
+            faults.violations.note(format!("{session}: its readers received a different log"));
         }
     }
     Ok(())

@@ -143,7 +143,7 @@ impl Readers {
     fn frame(&self, session: &str, frame: &str, seen: &mut Vec<String>) -> Option<Ended> {
         let data = frame.lines().find_map(|line| line.strip_prefix("data: "))?;
         let Ok(event) = serde_json::from_str::<Value>(data) else {
-            self.violations.note(format!("the stream of {session} holds half a frame: {frame}"));
+            self.violations.note(format!("the stream of {session} contains an incomplete frame: {frame}"));
             return Some(Ended::Wrong);
         };
         let (seq, wanted) = (event["seq"].as_u64().unwrap_or_default(), seen.len() as u64 + 1);

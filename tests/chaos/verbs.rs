@@ -74,7 +74,7 @@ impl Verbs<'_> {
             let lines =
                 |text: &Option<Vec<u8>>| text.as_ref().map(|text| String::from_utf8_lossy(text).into_owned());
             let (before, after) = (lines(&before), lines(&after));
-            self.note(&format!("{verb:?} left other files: {before:?} became {after:?}"));
+            self.note(&format!("{verb:?} changed the files: {before:?} became {after:?}"));
         }
         Ok(verb)
     }
@@ -82,7 +82,7 @@ impl Verbs<'_> {
     async fn pause(&self) -> anyhow::Result<()> {
         let paused = self.act("pause", json!({})).await?;
         if paused["phase"] != "paused" {
-            self.note(&format!("a pause left it {}", paused["phase"]));
+            self.note(&format!("after a pause its phase is {}", paused["phase"]));
         }
         let refused = self.ask(Method::POST, "/exec", Sent::Json(json!({ "command": "true" }))).await?;
         if (refused.status, refused.code().as_str()) != (StatusCode::CONFLICT, "paused") {
@@ -91,7 +91,7 @@ impl Verbs<'_> {
         sleep(self.dice.millis(0, 1_500)).await;
         let resumed = self.act("resume", json!({})).await?;
         if resumed["phase"] == "paused" {
-            self.note("it is paused after it was resumed");
+            self.note("it is still paused after a resume");
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Verbs<'_> {
         ensure!(self.file(&junk).await?.as_deref() == Some(b"junk"), "a file was not written");
         self.act("restore", json!({ "checkpoint_id": saved["id"] })).await?;
         if self.file(&junk).await?.is_some() {
-            self.note("what was written after a checkpoint is there after going back to it");
+            self.note("a file written after a checkpoint exists after its restore");
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Verbs<'_> {
         let copy = format!("copies/{}", self.name);
         self.put(&format!("/archive.tar?path={copy}"), "application/x-tar", packed.bytes).await?;
         if self.file(&format!("{copy}/{TRACE}")).await?.as_deref() != trace {
-            self.note("an archive has other files than were packed");
+            self.note("an archive differs from the packed files");
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Verbs<'_> {
             }
             if Instant::now() > until {
                 self.note(&format!(
-                    "not so after {PATIENCE:?}: {what}; its sandbox is {}",
+                    "not reached within {PATIENCE:?}: {what}; its sandbox is {}",
                     session["sandbox"]
                 ));
                 bail!("stuck");
